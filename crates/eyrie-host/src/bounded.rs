@@ -1,4 +1,4 @@
-//! Runs a command that must not take longer than it may. Nothing waits for what it has started.
+//! Runs a command for a limited time. It does not wait for processes that the command has started.
 
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use std::io::Read;
@@ -6,18 +6,17 @@ use std::os::fd::AsFd;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Most bytes that are kept of a stream.
+/// Most bytes of a stream that are kept.
 const KEPT: usize = 4 << 20;
-/// How often it is looked whether a command has ended or written something.
+/// How often to check whether a command has ended or written something.
 const LOOK: Duration = Duration::from_millis(2);
-/// Reads of a stream between two looks: more than a pipe holds, and no end for one that never
-/// stops.
+/// Reads of a stream between two checks: more than a pipe holds, and a bound if it never stops.
 const READS: u32 = 64;
 
-/// What a command left.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ran {
-    /// `None`: it took too long and was killed, or somebody else has waited for it.
+    /// `None`: it took too long and was killed, or another part of this process waited for it.
     pub status: Option<ExitStatus>,
     pub stdout: String,
     pub stderr: String,
@@ -42,12 +41,12 @@ pub fn run(command: &mut Command, longest: Duration) -> std::io::Result<Ran> {
     let status = loop {
         let ended = match child.try_wait() {
             Ok(ended) => ended.map(Some),
-            // Somebody else in this process waits for all of its children.
+            // Another part of this process waits for all of its children.
             Err(e) if e.raw_os_error() == Some(libc::ECHILD) => Some(None),
             Err(e) => return Err(e),
         };
-        // All that it has written before its end is there by now. Somebody else that it has started
-        // may hold its streams open for ever.
+        // The pipe has everything that the command wrote before its end. Another process that it
+        // started may hold its streams open forever.
         stdout.read();
         stderr.read();
         match ended {
@@ -63,7 +62,7 @@ pub fn run(command: &mut Command, longest: Duration) -> std::io::Result<Ran> {
     Ok(Ran { status, stdout: stdout.text(), stderr: stderr.text() })
 }
 
-/// A stream of a command, and what has come.
+/// A stream of a command, and what was read from it.
 struct Piped<S> {
     stream: Option<S>,
     heard: Vec<u8>,
@@ -77,7 +76,7 @@ impl<S: Read + AsFd> Piped<S> {
         Ok(Piped { stream, heard: Vec::new() })
     }
 
-    /// Keeps what has come, and reads the rest away.
+    /// Keeps what has arrived, up to the bound, and drops the rest.
     fn read(&mut self) {
         let Some(stream) = &mut self.stream else { return };
         let mut piece = [0; 65536];
@@ -98,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ends_is_heard_and_what_does_not_is_killed() {
+    fn output_of_a_command_is_kept_and_a_slow_command_is_killed() {
         let shell = |text: &str| {
             let longest = Duration::from_millis(300);
             run(Command::new("sh").args(["-c", text]), longest).unwrap()
@@ -108,7 +107,7 @@ mod tests {
         assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("out\n", "err\n"));
         let ran = shell("echo first; exec sleep 60");
         assert!(ran.status.is_none() && ran.stdout == "first\n", "{ran:?}");
-        // What is left behind holds the streams, and is not waited for.
+        // The background process holds the streams open, and `run` does not wait for it.
         let since = Instant::now();
         let ran = shell("sleep 20 & echo done");
         assert!(ran.succeeded() && ran.stdout == "done\n", "{ran:?}");

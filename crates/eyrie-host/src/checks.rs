@@ -1,5 +1,5 @@
-//! What of a host can be asked without trying it: limits, clocks, places, Slurm. Each function
-//! looks at one thing and changes nothing; what it decides, it decides from what it is given.
+//! Checks of a host that need no trial: limits, clocks, directories, Slurm. Each function looks at
+//! one thing and changes nothing. Its decision depends only on its arguments.
 
 use crate::finding::Finding;
 use std::ffi::CString;
@@ -7,13 +7,13 @@ use std::net::{IpAddr, TcpListener};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Open files that Eyrie cannot do without, and as many as jobs of some size need.
+/// Open files that Eyrie needs at least, and as many as medium-sized jobs need.
 const OPEN_FILES_LEAST: u64 = 512;
 const OPEN_FILES_GOOD: u64 = 4096;
-/// Room below which a disk or /dev/shm is said to be small, bytes.
+/// Free space below which a disk or /dev/shm is reported as small, bytes.
 const DISK_GOOD: u64 = 4 << 30;
 const SHM_GOOD: u64 = 64 << 20;
-/// Memory below which it is said, bytes.
+/// Memory below which it is reported as small, bytes.
 const MEMORY_GOOD: u64 = 1 << 30;
 
 /// The hard limit of open files.
@@ -35,7 +35,7 @@ pub fn open_files(limit: u64) -> Finding {
     }
 }
 
-/// What a file system has free, and its kind.
+/// The free space of a file system, and its kind.
 struct Space {
     free: u64,
     in_memory: bool,
@@ -43,7 +43,7 @@ struct Space {
 
 fn space(path: &Path) -> std::io::Result<Space> {
     let name = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: all zero is a valid structure; the name ends in a NUL.
+    // SAFETY: an all-zero statfs is valid, the name ends in a NUL, and both outlive the call.
     let (done, found) = unsafe {
         let mut found: libc::statfs = std::mem::zeroed();
         (libc::statfs(name.as_ptr(), &mut found), found)
@@ -56,7 +56,7 @@ fn space(path: &Path) -> std::io::Result<Space> {
     Ok(Space { free, in_memory: kinds.contains(&found.f_type) })
 }
 
-/// Where jobs have their directories.
+/// The disk for the directories of jobs.
 pub fn disk(base: &Path) -> Finding {
     const SUBJECT: &str = "disk";
     let shown = base.display();
@@ -75,12 +75,12 @@ pub fn disk(base: &Path) -> Finding {
     }
 }
 
-/// /dev/shm, in which MPICH has a file for each rank.
+/// /dev/shm, where MPICH has a file for each rank.
 pub fn shared_memory() -> Finding {
     const SUBJECT: &str = "/dev/shm";
     let remedy = "make it larger (mount -o remount,size=1G /dev/shm; for containers --shm-size=1g)";
     let path = Path::new("/dev/shm");
-    // SAFETY: a constant name that ends in a NUL.
+    // SAFETY: the name is a constant that ends in a NUL.
     if unsafe { libc::access(c"/dev/shm".as_ptr(), libc::W_OK) } != 0 {
         let e = std::io::Error::last_os_error();
         let text = format!("cannot be written ({e}): MPICH needs it");
@@ -97,7 +97,7 @@ pub fn shared_memory() -> Finding {
     }
 }
 
-/// What this process may use of memory, and how much of it routers take for their logs.
+/// The memory that this process may use, and how much of it routers take for their logs.
 pub fn memory(allowed: u64, log_memory: u64) -> Finding {
     const SUBJECT: &str = "memory";
     let log = eyrie_units::bytes(log_memory);
@@ -112,7 +112,7 @@ pub fn memory(allowed: u64, log_memory: u64) -> Finding {
     }
 }
 
-/// The clock that the kernel has chosen, from its name.
+/// The kernel's clock source, from its name.
 pub fn clock_source(name: &str) -> Finding {
     const SUBJECT: &str = "clock";
     match name.trim() {
@@ -122,7 +122,7 @@ pub fn clock_source(name: &str) -> Finding {
             format!("the kernel reads time from {fast}, as virtual machines do"),
         ),
         "" => {
-            Finding::warn(SUBJECT, "the kernel does not say which it uses", "nothing is to be done")
+            Finding::warn(SUBJECT, "the kernel does not say which it uses", "no action is needed")
         }
         slow => Finding::warn(
             SUBJECT,
@@ -141,7 +141,7 @@ pub fn clock_source_name() -> String {
     std::fs::read_to_string(file).unwrap_or_default()
 }
 
-/// Whether a port can be had on an address.
+/// Whether a role can listen at a port of an address.
 pub fn port(
     interface: &str,
     ip: std::io::Result<IpAddr>,
@@ -160,10 +160,14 @@ pub fn port(
             Err(e) => last = e.to_string(),
         }
     }
-    Finding::fail(SUBJECT, format!("no port can be had on {interface} ({ip}): {last}"), remedy)
+    Finding::fail(
+        SUBJECT,
+        format!("no role can listen at a port of {interface} ({ip}): {last}"),
+        remedy,
+    )
 }
 
-/// What Slurm says of this process, by the names of its variables.
+/// What Slurm says about this process in its environment variables.
 pub fn slurm(variable: impl Fn(&str) -> Option<String>) -> Finding {
     const SUBJECT: &str = "Slurm";
     let Some(job) = variable("SLURM_JOB_ID") else {
@@ -182,7 +186,7 @@ pub fn slurm(variable: impl Fn(&str) -> Option<String>) -> Finding {
     )
 }
 
-/// Restrictions that are in force here, for who wonders why something fails.
+/// Restrictions that are in force here, which may explain why something fails.
 pub fn sandbox(status: &str, yama: &str) -> Finding {
     let seccomp =
         status.lines().find_map(|line| line.strip_prefix("Seccomp:")).unwrap_or("").trim();
@@ -193,12 +197,13 @@ pub fn sandbox(status: &str, yama: &str) -> Finding {
     if !["", "0", "1"].contains(&yama.trim()) {
         words.push(format!("kernel.yama.ptrace_scope={}", yama.trim()));
     }
-    match words.is_empty() {
-        true => Finding::ok("sandbox", "none that Eyrie would notice"),
-        false => Finding::ok(
+    if words.is_empty() {
+        Finding::ok("sandbox", "none that Eyrie would notice")
+    } else {
+        Finding::ok(
             "sandbox",
             format!("{} (what Eyrie needs was tried, see above)", words.join(", ")),
-        ),
+        )
     }
 }
 
@@ -208,7 +213,7 @@ mod tests {
     use crate::finding::Level;
 
     #[test]
-    fn what_is_enough_is_told_from_what_is_not() {
+    fn limits_that_are_too_low_are_reported() {
         assert_eq!(open_files(256).level, Level::Fail);
         assert_eq!(open_files(1024).level, Level::Warn);
         assert_eq!(open_files(u64::MAX).level, Level::Ok);
@@ -232,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn slurm_says_what_cannot_be_asked() {
+    fn an_allocation_of_slurm_is_reported_with_a_remedy() {
         assert_eq!(slurm(|_| None).level, Level::Ok);
         let inside = slurm(|name| match name {
             "SLURM_JOB_ID" => Some("17".into()),

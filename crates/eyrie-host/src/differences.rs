@@ -1,5 +1,5 @@
-//! In what two hosts differ, and whether a rank can go from one to the other all the same. Pure: no
-//! I/O. Whatever is asked in one direction is asked in the other, too: a rank may move both ways.
+//! The differences between two hosts, and whether a rank can move between them nevertheless. Pure:
+//! no I/O. Each comparison is made in both directions, because a rank may move either way.
 
 use crate::{Facts, File, Limits, Role};
 use eyrie_image::fingerprint::Obstacle;
@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// What becomes of a job on two such hosts.
+/// What a difference means for a job on both hosts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// It runs; somebody may want to know.
+    /// The job runs, but the user may want to know.
     Warn,
-    /// An image of one cannot become a process on the other, or not one that goes on as before.
+    /// An image of one host cannot become a process on the other, or that would not continue
+    /// correctly.
     Refuse,
 }
 
@@ -21,7 +22,7 @@ pub enum Severity {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// They are one host.
+    /// Both names are of one host.
     SameHost,
     Version,
     Build,
@@ -31,11 +32,11 @@ pub enum What {
     Instructions,
     RegisterState,
     Limit,
-    /// A program or library that one has and the other has not.
+    /// A program or library that only one of them has.
     MissingFile,
-    /// Another file of the same path.
+    /// Different files with the same path.
     OtherFile,
-    /// The same content with another time of change, and no build id.
+    /// The same content with different times of change, and no build id.
     FileTime,
     /// An argument of the program.
     Argument,
@@ -46,13 +47,13 @@ pub enum What {
 pub struct Difference {
     pub severity: Severity,
     pub what: What,
-    /// The host that it is about: where one has less, that one.
+    /// The host that the difference is about: if one has less, that one.
     pub host: String,
     pub value: String,
     /// The host that it is compared with.
     pub than: String,
     pub other_value: String,
-    /// All of it in one sentence, with what it means and what to do.
+    /// One sentence with the difference, what it means and what to do.
     pub text: String,
 }
 
@@ -65,7 +66,7 @@ impl fmt::Display for Difference {
 /// A host by its name.
 type Host<'a> = (&'a str, &'a Facts);
 
-/// In what two hosts differ; nothing when a rank can go from each to the other.
+/// The differences between two hosts; empty when a rank can move from each to the other.
 pub fn differences(of: Host, than: Host) -> Vec<Difference> {
     let mut all = Vec::new();
     eyrie(of, than, &mut all);
@@ -75,42 +76,44 @@ pub fn differences(of: Host, than: Host) -> Vec<Difference> {
     all
 }
 
-/// Why two names with what their kernels say ([`Facts::identity`]) are no two hosts: they are names
-/// of one.
+/// Whether two names are of one host, from what their kernels say ([`Facts::identity`]). Then the
+/// difference says so.
 pub fn same_host((a, of_a): (&str, &str), (b, of_b): (&str, &str)) -> Option<Difference> {
     let identity = || of_a.to_string();
     (!of_a.is_empty() && of_a == of_b).then(|| {
         let text = format!(
-            "{a} and {b} are one host: what is kept on both is lost with it; name it once, with \
-             more slots"
+            "{a} and {b} are one host: copies that are kept on both are lost together; name it once, \
+             with more slots"
         );
         one((Severity::Refuse, What::SameHost), (a, identity()), (b, identity()), text)
     })
 }
 
-/// What is said of two hosts: `what` with both values, and the meaning behind a colon.
+/// The sentence about two hosts: `what` with both values, and the meaning after a colon.
 fn one(
     (severity, what): (Severity, What),
     (host, value): (&str, String),
     (than, other_value): (&str, String),
     text: String,
 ) -> Difference {
-    let (host, than) = (host.to_string(), than.to_string());
+    let host = host.to_string();
+    let than = than.to_string();
     Difference { severity, what, host, value, than, other_value, text }
 }
 
 fn eyrie((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
     if af.version != bf.version {
-        let (v, w) = (af.version.clone(), bf.version.clone());
+        let v = af.version.clone();
+        let w = bf.version.clone();
         let text = format!(
-            "{a} has Eyrie {v}, {b} has {w}: processes of different versions do not talk; install \
+            "{a} has Eyrie {v}, {b} has {w}: processes of different versions refuse each other; install \
              the same version on both"
         );
         all.push(one((Severity::Refuse, What::Version), (a, v), (b, w), text));
     } else if !af.command.has_content_of(&bf.command) {
         let text = format!(
-            "{a} has another build of Eyrie {} ({}) than {b} ({}): what one of them has corrected \
-             the other may not have; install the same file on both",
+            "{a} has another build of Eyrie {} ({}) than {b} ({}): one may lack corrections that \
+             the other has; install the same file on both",
             af.version, af.command.path, bf.command.path
         );
         let value = |f: &Facts| identity(&f.command);
@@ -122,7 +125,7 @@ fn node((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
     for obstacle in af.node.obstacles(&bf.node) {
         all.push(obstacle_between((a, af), (b, bf), obstacle));
     }
-    // The others are the same in both directions.
+    // The other obstacles are the same in both directions.
     for obstacle in bf.node.obstacles(&af.node) {
         if matches!(obstacle, Obstacle::Lacks(_)) {
             all.push(obstacle_between((b, bf), (a, af), obstacle));
@@ -132,18 +135,21 @@ fn node((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
 
 /// Why `a` refuses images of `b`.
 fn obstacle_between((a, af): Host, (b, bf): Host, obstacle: Obstacle) -> Difference {
-    let (af, bf) = (&af.node, &bf.node);
+    let af = &af.node;
+    let bf = &bf.node;
     let (what, value, other, text) = match obstacle {
         Obstacle::Kernel => {
-            let (v, w) = (af.kernel.clone(), bf.kernel.clone());
+            let v = af.kernel.clone();
+            let w = bf.kernel.clone();
             let text = format!(
-                "{a} runs kernel {v}, {b} runs {w}: a process keeps what it has of its kernel \
+                "{a} runs kernel {v}, {b} runs {w}: a process contains a part of its kernel \
                  (vDSO), so neither restores images of the other; boot the same kernel on both"
             );
             (What::Kernel, v, w, text)
         }
         Obstacle::CpuVendor => {
-            let (v, w) = (af.cpu_vendor.clone(), bf.cpu_vendor.clone());
+            let v = af.cpu_vendor.clone();
+            let w = bf.cpu_vendor.clone();
             let text = format!(
                 "{a} has a CPU of {v}, {b} one of {w}: neither restores images of the other; use \
                  hosts with the same CPU (in Slurm: --constraint)"
@@ -157,7 +163,8 @@ fn obstacle_between((a, af): Host, (b, bf): Host, obstacle: Obstacle) -> Differe
                  instruction on {a}; use hosts with the same CPU (in Slurm: --constraint), or hide \
                  these instructions where {b} is a virtual machine"
             );
-            let (v, w) = (format!("lacks {instructions}"), format!("has {instructions}"));
+            let v = format!("lacks {instructions}");
+            let w = format!("has {instructions}");
             (What::Instructions, v, w, text)
         }
         Obstacle::RegisterState => {
@@ -186,10 +193,10 @@ fn obstacle_between((a, af): Host, (b, bf): Host, obstacle: Obstacle) -> Differe
     one((Severity::Refuse, what), (a, value), (b, other), text)
 }
 
-/// A limit: how it is called, how it is raised, and its value.
+/// A limit: its name, how it is raised, and its value.
 type Limit = (&'static str, &'static str, fn(&Limits) -> u64);
 
-/// Those of which more is better.
+/// Limits of which more is better.
 const LIMITS: [Limit; 6] = [
     ("mappings of a process", "sysctl vm.max_map_count", |l| l.mappings),
     ("huge pages", "sysctl vm.nr_hugepages", |l| l.huge_pages),
@@ -201,13 +208,15 @@ const LIMITS: [Limit; 6] = [
 
 fn limits(a: Host, b: Host, all: &mut Vec<Difference>) {
     for (name, how, value) in LIMITS {
-        let (here, there) = (value(&a.1.limits), value(&b.1.limits));
+        let here = value(&a.1.limits);
+        let there = value(&b.1.limits);
         let ((poor, less), (rich, more)) = match here.cmp(&there) {
             std::cmp::Ordering::Equal => continue,
             std::cmp::Ordering::Less => ((a.0, here), (b.0, there)),
             std::cmp::Ordering::Greater => ((b.0, there), (a.0, here)),
         };
-        let (less, more) = (amount(less), amount(more));
+        let less = amount(less);
+        let more = amount(more);
         let text = format!(
             "{poor} allows {less} {name}, {rich} {more}: a rank that has more than {less} cannot \
              be restored on {poor}; raise it there ({how})"
@@ -219,7 +228,8 @@ fn limits(a: Host, b: Host, all: &mut Vec<Difference>) {
 }
 
 fn lowest_address((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
-    let (v, w) = (af.limits.lowest_address, bf.limits.lowest_address);
+    let v = af.limits.lowest_address;
+    let w = bf.limits.lowest_address;
     if v == w {
         return;
     }
@@ -239,7 +249,8 @@ fn overcommit((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
         (false, true) => ((b, bf), (a, af)),
         _ => return,
     };
-    let (v, w) = (value.limits.overcommit.to_string(), other_value.limits.overcommit.to_string());
+    let v = value.limits.overcommit.to_string();
+    let w = other_value.limits.overcommit.to_string();
     let text = format!(
         "{strict} counts memory that was never touched (vm.overcommit_memory={v}), {other} does \
          not ({w}): a rank may be too large to be restored on {strict}; set the same"
@@ -265,27 +276,27 @@ fn files(a: Host, b: Host, all: &mut Vec<Difference>) {
             (Some(here), Some(there)) => all.extend(file((a.0, &here), (b.0, &there))),
             (None, Some(there)) => all.push(missing(a, (b.0, &there))),
             (Some(here), None) => all.push(missing(b, (a.0, &here))),
-            // Nobody has it: that is the program's affair.
+            // Neither host has it: whether that is a problem is the program's concern.
             (None, None) => {}
         }
     }
 }
 
-/// A file that both have.
+/// Compares a file that both hosts have.
 fn file((a, af): (&str, &File), (b, bf): (&str, &File)) -> Option<Difference> {
     let path = &af.path;
     let (severity, what, meaning) = match af.role.max(bf.role) {
         Role::Argument if af.has_content_of(bf) => return None,
         Role::Argument => {
-            let meaning = "a rank that starts anew on the other goes on from another input; copy \
-                           it to both, unless the program writes it";
+            let meaning = "a rank that starts anew on the other reads another input; copy it to \
+                           both, unless the program writes it";
             (Severity::Warn, What::Argument, meaning)
         }
         Role::Script if af.has_content_of(bf) => return None,
         Role::Program | Role::Library if af.is_taken_for(bf) => return None,
         Role::Program | Role::Library if af.has_content_of(bf) => {
-            let meaning = "it has no build id, so a restore takes a file of another time for a \
-                           changed one; copy it with its time (cp -p, rsync -t) or keep it on a \
+            let meaning = "it has no build id, so a restore treats a file with another time as \
+                           changed; copy it with its time (cp -p, rsync -t) or keep it on a \
                            file system that both share";
             (Severity::Refuse, What::FileTime, meaning)
         }
@@ -323,7 +334,7 @@ fn missing((a, af): Host, (b, bf): (&str, &File)) -> Difference {
     one((severity, what), (a, value), (b, identity(bf)), text)
 }
 
-/// Which file it is, in a few words.
+/// Identifies a file in a few words.
 fn identity(file: &File) -> String {
     match (file.build_id, file.content.get(..16)) {
         (0, Some(content)) => format!("{} bytes, content {content}", file.size),
@@ -333,8 +344,8 @@ fn identity(file: &File) -> String {
 }
 
 fn time(file: &File) -> String {
-    let (seconds, rest) =
-        (file.modified_ns.div_euclid(1_000_000_000), file.modified_ns % 1_000_000_000);
+    let seconds = file.modified_ns.div_euclid(1_000_000_000);
+    let rest = file.modified_ns % 1_000_000_000;
     format!("of the time {seconds}.{rest:09}")
 }
 

@@ -1,10 +1,10 @@
-//! The little of an ELF file that says how it is loaded. Any bytes may come.
+//! The part of an ELF file that says how it is loaded. Accepts any bytes.
 
-/// Longest table of segments that is looked at, bytes.
+/// Longest table of segments that is read, bytes.
 const TABLE_MAX: usize = 65536;
 
-/// The program that loads one whose first bytes are these; `None`: a static program, or no ELF of
-/// this machine. `read` gives bytes of the file from an offset on.
+/// The loader of a program whose first bytes are `front`; `None` for a static program, or if it is
+/// not an ELF file of this machine. `read` returns bytes of the file from an offset on.
 pub fn loader(front: &[u8], read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Option<String> {
     const PT_INTERP: u32 = 3;
     if front.get(..5)? != b"\x7fELF\x02" {
@@ -12,11 +12,13 @@ pub fn loader(front: &[u8], read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Opt
     }
     let u16_at = |i: usize| Some(u16::from_le_bytes(front.get(i..i + 2)?.try_into().ok()?));
     let table_at = u64::from_le_bytes(front.get(32..40)?.try_into().ok()?);
-    let (size, count) = (usize::from(u16_at(54)?), usize::from(u16_at(56)?));
+    let size = usize::from(u16_at(54)?);
+    let count = usize::from(u16_at(56)?);
     let table = read(table_at, (size * count).min(TABLE_MAX))?;
     let entry = table.chunks_exact(size.max(40)).find(|e| e[..4] == PT_INTERP.to_le_bytes())?;
     let word = |i: usize| Some(u64::from_le_bytes(entry.get(i..i + 8)?.try_into().ok()?));
-    let (at, len) = (word(8)?, usize::try_from(word(32)?).ok()?);
+    let at = word(8)?;
+    let len = usize::try_from(word(32)?).ok()?;
     let path = read(at, len.min(crate::TEXT_MAX))?;
     let path = path.split(|byte| *byte == 0).next()?;
     String::from_utf8(path.to_vec()).ok().filter(|path| path.starts_with('/'))

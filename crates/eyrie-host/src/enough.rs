@@ -1,22 +1,22 @@
-//! Whether the limits of this process let a part of Eyrie work, looked at before it begins: what is
-//! lacking is named, with what is needed. It must never ask for more than is needed: some threads
-//! are started to see that they can be, and no limit is changed.
+//! Checks before a part of Eyrie starts whether the limits of this process are high enough. The
+//! error names what is lacking and what is needed. It must never ask for more than is needed. It
+//! starts some threads to see that they can be started, and changes no limit.
 
 use std::sync::{Arc, Barrier};
 
 const MIB: u64 = 1 << 20;
-/// Threads that a launcher or an agent may have at once.
+/// Threads that a launcher or an agent may have at the same time.
 const THREADS: usize = 12;
-/// Descriptors of a rank that its agent holds, and those that an agent has for itself.
+/// Descriptors that an agent holds for each rank, and those that it has for itself.
 const FILES_OF_A_RANK: u64 = 10;
 const FILES: u64 = 64;
-/// Descriptors that ranks inherit are made from number 400 on.
+/// Least limit of open files: descriptors that ranks inherit are numbered from 400 on.
 const LEAST_FILES: u64 = 416;
 
 /// A limit of a process.
 struct Limit {
     resource: libc::__rlimit_resource_t,
-    /// What it is a limit on, and the option of ulimit.
+    /// The name of the limit, and the option of ulimit.
     name: &'static str,
     option: &'static str,
 }
@@ -28,17 +28,17 @@ const FILE_SIZE: Limit =
     Limit { resource: libc::RLIMIT_FSIZE, name: "the size of files", option: "-f" };
 const OPEN_FILES: Limit = Limit { resource: libc::RLIMIT_NOFILE, name: "open files", option: "-n" };
 
-/// What a launcher or an agent needs for itself; a rank needs at least as much.
+/// What a launcher or an agent needs for itself. A rank needs at least as much.
 const NEEDED: [(Limit, u64); 3] =
     [(ADDRESSES, 512 * MIB), (DATA, 192 * MIB), (FILE_SIZE, 64 * MIB)];
 
 impl Limit {
-    /// What this process may have; `None`: there is no limit.
+    /// The present limit of this process; `None`: there is no limit.
     fn now(&self) -> Option<u64> {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the structure is ours.
+        // SAFETY: the kernel writes struct rlimit, a local variable.
         let known = unsafe { libc::getrlimit(self.resource, &mut limit) } == 0;
-        // Agents raise that of open files as far as they may.
+        // Agents raise the limit of open files up to the hard limit.
         let highest = match self.resource {
             libc::RLIMIT_NOFILE => limit.rlim_max,
             _ => limit.rlim_cur,
@@ -55,7 +55,7 @@ impl Limit {
 
     fn too_low(&self, limit: u64, needed: u64) -> String {
         let Limit { name, option, .. } = self;
-        // In the shell's unit.
+        // In the unit of the shell's ulimit.
         let (unit, words) = match self.resource {
             libc::RLIMIT_NOFILE => (1, ""),
             _ => (1024, " KiB"),
@@ -69,23 +69,24 @@ impl Limit {
     }
 }
 
-/// Whether any command can run: to be asked first of all.
+/// Whether any command can run. Must be called first of all.
 ///
 /// # Errors
-/// What is lacking.
+/// The limit that is too low.
 pub fn for_a_command() -> Result<(), String> {
     STACK.check(256 << 10)
 }
 
-/// Prepares this process for what limits there are; to be called before there are threads. A file
-/// that gets too large is an error, as on a full disk, and does not end the process. Where address
-/// space is limited, threads share what they allocate from: else each takes 64 MiB of addresses for
-/// itself.
+/// Prepares this process for the limits that it has. Must be called before there are threads. A
+/// file that exceeds the limit is then an error, as on a full disk, and does not end the process.
+/// If address space is limited, threads share their allocation arena: otherwise each takes 64 MiB
+/// of addresses for itself.
 pub fn prepare() {
-    // SAFETY: no handler, only a setting of the process.
+    // SAFETY: this sets the signal to be ignored, so no handler runs.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     if ADDRESSES.now().is_some() || DATA.now().is_some() {
-        // SAFETY: a setting of the C library's allocator.
+        // SAFETY: mallopt takes two numbers, and no other thread exists yet, as the function
+        // requires.
         unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
     }
 }
@@ -93,14 +94,14 @@ pub fn prepare() {
 /// Whether a launcher, or an agent with so many ranks, can work.
 ///
 /// # Errors
-/// What is lacking.
+/// The limit that is too low.
 pub fn for_a_job(ranks: u32) -> Result<(), String> {
     NEEDED.iter().try_for_each(|(limit, needed)| limit.check(*needed))?;
     OPEN_FILES.check(LEAST_FILES.max(FILES + FILES_OF_A_RANK * u64::from(ranks)))?;
     threads()
 }
 
-/// Starts as many threads as may be needed, at once.
+/// Starts as many threads at the same time as may be needed.
 fn threads() -> Result<(), String> {
     let all = Arc::new(Barrier::new(THREADS + 1));
     let mut started = Vec::new();
@@ -116,11 +117,13 @@ fn threads() -> Result<(), String> {
     }
     let Some(e) = refused else {
         all.wait();
-        // They only wait for each other.
-        started.into_iter().for_each(|thread| drop(thread.join()));
+        // The threads only wait for each other.
+        for thread in started {
+            drop(thread.join());
+        }
         return Ok(());
     };
-    // Those that were started wait for good: this process ends.
+    // The threads that were started wait forever, but this process ends.
     Err(format!(
         "no more than {} threads can be started ({e}): raise the limits on processes (`ulimit -u`) \
          and address space (`ulimit -v`), or those of the control group (pids.max)",

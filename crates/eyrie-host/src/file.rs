@@ -1,6 +1,6 @@
-//! A file that a rank is made of, and how it is told from another: as a restore does it, which
-//! takes a file of the same size when it has the same build id, or else the same time of change;
-//! and by its content, which a restore has no time to read.
+//! A file that a rank uses, and how it is compared with another. A restore accepts a file of the
+//! same size that has the same build id, or else the same time of change. This compares in the same
+//! way, and also by content, which a restore has no time to read.
 
 use crate::{cut, elf};
 use eyrie_image::fingerprint::build_id;
@@ -13,12 +13,12 @@ const FRONT: usize = 4096;
 /// Longest file whose content is hashed, bytes.
 const HASHED_MAX: u64 = 256 << 20;
 
-/// What a file is to a rank.
+/// What a rank uses a file for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     Program,
-    /// A text that another program reads (`#!`).
+    /// A text that another program interprets (`#!`).
     Script,
     Library,
     /// An argument of the program that is a file.
@@ -33,11 +33,11 @@ pub struct File {
     pub size: u64,
     /// Time of its last change, nanoseconds since 1970.
     pub modified_ns: i64,
-    /// Hash of its ELF build id; 0: it has none that images find.
+    /// Hash of its ELF build id; 0: images find none.
     pub build_id: u64,
     /// BLAKE3 of its content, hexadecimal, if it has no build id; else empty.
     pub content: String,
-    /// Why nothing is known of it; empty: all is known.
+    /// Why nothing is known about it; empty: everything is known.
     pub problem: String,
 }
 
@@ -52,10 +52,14 @@ impl File {
         file
     }
 
-    /// A file of which nothing can be known.
+    /// A file about which nothing is known.
     pub fn unknown(role: Role, path: &str, problem: &str) -> File {
-        let (path, problem) = (cut(path), cut(problem));
-        let (size, modified_ns, build_id, content) = (0, 0, 0, String::new());
+        let path = cut(path);
+        let problem = cut(problem);
+        let size = 0;
+        let modified_ns = 0;
+        let build_id = 0;
+        let content = String::new();
         File { role, path, size, modified_ns, build_id, content, problem }
     }
 
@@ -74,22 +78,23 @@ impl File {
         Ok(())
     }
 
-    /// The part of the path behind the last slash.
+    /// The part of the path after the last slash.
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Whether an image that has mapped the one is restored with the other, and rightly so.
+    /// Whether an image that has mapped one of them is restored with the other, and correctly.
     pub fn is_taken_for(&self, other: &File) -> bool {
         let ids = (self.build_id, &self.content) == (other.build_id, &other.content);
         let proven = self.build_id != 0 || self.modified_ns == other.modified_ns;
         self.size == other.size && ids && proven
     }
 
-    /// Whether the content of both is proven to be the same.
+    /// Whether both are proven to have the same content.
     pub fn has_content_of(&self, other: &File) -> bool {
         let known = !self.content.is_empty() || self.build_id != 0;
-        let (mine, theirs) = ((self.build_id, &self.content), (other.build_id, &other.content));
+        let mine = (self.build_id, &self.content);
+        let theirs = (other.build_id, &other.content);
         known && self.size == other.size && mine == theirs
     }
 }
@@ -102,7 +107,7 @@ pub(crate) fn front(file: &std::fs::File) -> std::io::Result<Vec<u8>> {
     Ok(front)
 }
 
-/// The program that loads this one, if there is one.
+/// The loader of this program, if it has one.
 pub(crate) fn loader(path: &Path) -> Option<PathBuf> {
     let file = std::fs::File::open(path).ok()?;
     let read = |at: u64, len: usize| {
@@ -112,7 +117,7 @@ pub(crate) fn loader(path: &Path) -> Option<PathBuf> {
     elf::loader(&front(&file).ok()?, read).map(PathBuf::from)
 }
 
-/// The programs and libraries that a process has mapped by now; none when it is gone.
+/// The programs and libraries that a process has mapped now; none when it is gone.
 pub fn mapped_by(pid: u32) -> Vec<File> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let mut paths: Vec<&str> = Vec::new();

@@ -1,4 +1,4 @@
-//! What a check has found, as one line for people and as a record for programs.
+//! The result of a check, as one line for people and as a record for programs.
 
 use eyrie_units::plain;
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use std::fmt;
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     Ok,
-    /// Jobs run, with less than they could have.
+    /// Jobs run, but with less than they could have.
     Warn,
     /// Jobs do not run, or are not protected.
     Fail,
@@ -24,13 +24,13 @@ impl fmt::Display for Level {
     }
 }
 
-/// One thing that was looked at.
+/// One thing that was checked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Finding {
     pub level: Level,
-    /// What was looked at, in a word or two.
+    /// What was checked, in a word or two.
     pub subject: String,
-    /// What is so.
+    /// The result.
     pub text: String,
     /// What to do; empty when there is nothing to do.
     pub remedy: String,
@@ -38,7 +38,8 @@ pub struct Finding {
 
 impl Finding {
     pub fn ok(subject: &str, text: impl Into<String>) -> Finding {
-        let (subject, remedy) = (subject.to_string(), String::new());
+        let subject = subject.to_string();
+        let remedy = String::new();
         Finding { level: Level::Ok, subject, text: text.into(), remedy }
     }
 
@@ -54,8 +55,9 @@ impl Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        // What comes from files and other programs may hold anything.
-        let (subject, text) = (plain::line(&self.subject), plain::line(&self.text));
+        // Text from files and other programs may contain anything.
+        let subject = plain::line(&self.subject);
+        let text = plain::line(&self.text);
         write!(f, "{:<4}  {subject}: {text}", self.level)?;
         match self.remedy.as_str() {
             "" => Ok(()),

@@ -1,14 +1,14 @@
-//! Which host this is, as its kernel says: one host may have several names. What is a host of its
-//! own can fail by itself, so containers on one kernel are hosts of their own.
+//! Identifies this host by what its kernel says, because one host may have several names.
+//! Containers on one kernel are hosts of their own, because each can fail by itself.
 
 use std::path::Path;
 
-/// What tells a container from others and from the machine that it is on. Mounts do not: a batch
-/// system gives each of its jobs other ones on the same host.
+/// Namespaces that distinguish a container from others and from the machine. Mount namespaces do
+/// not: a batch system gives each of its jobs another one on the same host.
 const NAMESPACES: [&str; 3] = ["pid", "net", "uts"];
 
-/// The same text on the same host until it is started anew, and on no other one; empty where the
-/// kernel does not say it.
+/// A text that is the same on the same host until it is booted again, and different on every other
+/// host; empty if the kernel does not say.
 pub fn look() -> String {
     of(Path::new("/proc")).unwrap_or_default()
 }

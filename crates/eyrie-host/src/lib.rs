@@ -1,7 +1,7 @@
-//! What a host is, as far as a rank that moves to another host depends on it, and in what two hosts
-//! differ. [`Facts`] are gathered in milliseconds, without root; [`differences`] compares and does
-//! no I/O. [`checks`] and [`trial`] say what works on this host. Nothing here decides what becomes
-//! of a job, and nothing is changed on the host.
+//! The properties of a host that matter for a rank that moves to another host, and the differences
+//! between two hosts. [`Facts`] are gathered in milliseconds, without root. [`differences`]
+//! compares and does no I/O. [`checks`] and [`trial`] say what works on this host. Nothing here
+//! decides about a job, and nothing changes the host.
 
 pub mod bounded;
 pub mod checks;
@@ -28,30 +28,31 @@ pub use program::Start;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Longest text in facts, bytes: what is longer is cut.
+/// Longest text in facts, bytes: longer texts are cut.
 pub const TEXT_MAX: usize = 4096;
 /// Most files in facts.
 pub const FILES_MAX: usize = 1024;
 
-/// What must be equal on two hosts, or nearly so, for an image of one to become a process on the
-/// other that goes on as it would have.
+/// What must be equal on two hosts, or nearly so, so that an image of one becomes a process on the
+/// other that continues correctly.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Facts {
     /// Eyrie's version, and the file that runs.
     pub version: String,
     pub command: File,
-    /// Which host it is: equal texts are one host, unless they are empty.
+    /// Identifies the host: equal texts are the same host, unless they are empty.
     #[serde(default)]
     pub identity: String,
     pub node: Platform,
     pub limits: Limits,
-    /// The program, what interprets it, and all that the loader loads with it: the C library, too.
-    /// What a program loads while it runs (Python's modules) is not among them.
+    /// The program, its interpreter, and all that the loader loads with it, including the C
+    /// library. Files that a program loads while it runs (Python's modules) are not among them.
     pub files: Vec<File>,
 }
 
 impl Facts {
-    /// What this host is. `start`: how ranks are started; `also`: other files that they load.
+    /// Gathers the facts of this host. `start`: how ranks are started; `also`: other files that
+    /// they load.
     pub fn gather(version: &str, start: Option<&Start>, also: &[&Path]) -> Facts {
         let mut files = start.map(program::files).unwrap_or_default();
         files.extend(also.iter().map(|path| File::look(Role::Library, path)));
@@ -66,8 +67,8 @@ impl Facts {
         }
     }
 
-    /// The files that a process of a rank has mapped by now, in place of those that could be known
-    /// before it ran.
+    /// Replaces the files that were known before the rank ran by those that this process of it has
+    /// mapped now.
     pub fn with_mapped_by(mut self, pid: u32) -> Facts {
         for file in mapped_by(pid) {
             if self.files.len() < FILES_MAX && !self.files.iter().any(|f| f.path == file.path) {
@@ -78,7 +79,7 @@ impl Facts {
     }
 }
 
-/// A text within its bounds.
+/// Cuts a text to its bound.
 fn cut(text: &str) -> String {
     let mut end = text.len().min(TEXT_MAX);
     while !text.is_char_boundary(end) {

@@ -1,8 +1,8 @@
-//! Limits that a restored rank may run into: those of the host and those that the agent passes on.
+//! Limits that a restored rank may reach: those of the host and those that the agent passes on.
 
 use serde::{Deserialize, Serialize};
 
-/// What a process may have on a host. [`u64::MAX`]: no limit.
+/// The limits of a process on a host. [`u64::MAX`]: no limit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limits {
     /// vm.overcommit_memory: 2 counts memory that was never touched.
@@ -21,7 +21,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// This host's, and this process's.
+    /// Reads those of this host and this process.
     pub fn look() -> Limits {
         Limits {
             overcommit: setting("overcommit_memory"),
@@ -44,7 +44,7 @@ fn setting(name: &str) -> u64 {
 
 fn hard(resource: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is ours.
+    // SAFETY: the kernel writes struct rlimit, a local variable.
     match unsafe { libc::getrlimit(resource, &mut limit) } {
         0 => limit.rlim_max,
         _ => u64::MAX,

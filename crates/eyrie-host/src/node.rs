@@ -1,11 +1,11 @@
-//! Kernel and processor, in the form in which images carry them. Whether two of them agree is the
-//! restorer's question, asked with its own code ([`eyrie_image::fingerprint::obstacles`]).
+//! Kernel and processor, in the form in which images have them. The restorer's own code decides
+//! whether two of them are compatible ([`eyrie_image::fingerprint::obstacles`]).
 
 use eyrie_image::fingerprint::{self, Obstacle};
 use eyrie_image::format::Fingerprint;
 use serde::{Deserialize, Serialize};
 
-/// What images need of a host's kernel and processor. The size of pages and of user addresses is
+/// What images need from a host's kernel and processor. The size of pages and of user addresses is
 /// the same wherever Eyrie runs: 4 KiB, and 47 bits (images with mappings beyond are refused).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Platform {
@@ -25,7 +25,7 @@ pub struct Platform {
 }
 
 impl Platform {
-    /// This host's.
+    /// Reads those of this host.
     pub fn look() -> Platform {
         let known = fingerprint::of_this_process();
         let f = known.map_or_else(|_| fingerprint::of_this_node(), |(f, _)| f);
@@ -43,7 +43,8 @@ impl Platform {
     /// Why images of `there` are refused here.
     pub fn obstacles(&self, there: &Platform) -> Vec<Obstacle> {
         let mut all = Vec::new();
-        let (here, there) = (self.fingerprint(), there.fingerprint());
+        let here = self.fingerprint();
+        let there = there.fingerprint();
         fingerprint::obstacles(&here, &there, |obstacle| all.push(obstacle));
         all
     }

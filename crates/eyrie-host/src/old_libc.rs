@@ -1,16 +1,17 @@
-//! Functions of the C library that hosts with an older one than ours do not have, so that the
-//! command needs none that is newer than docs/install.md says. They take the place of the C
-//! library's, everywhere in the command.
+//! Functions that an older C library of a host may lack. With them the command needs no C library
+//! newer than docs/install.md says. They replace the C library's functions everywhere in the
+//! command.
 
 use std::ffi::{c_char, c_int, c_long, c_uint};
 
-/// The system call, which glibc has a function for since 2.34.
+/// Makes the system call. glibc has a function for it since 2.34.
 ///
 /// # Safety
-/// That of close_range(2).
+/// As for close_range(2).
 #[no_mangle]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    // SAFETY: the caller's; the numbers are widened as the kernel expects them.
+    // SAFETY: the caller keeps the contract of close_range(2). The numbers are widened as the
+    // kernel expects them.
     let done = unsafe {
         libc::syscall(
             libc::SYS_close_range,
@@ -22,13 +23,13 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
     done as c_int
 }
 
-/// The system call, which glibc has a function for since 2.27.
+/// Makes the system call. glibc has a function for it since 2.27.
 ///
 /// # Safety
-/// That of memfd_create(2): `name` is a C string.
+/// As for memfd_create(2): `name` is a C string.
 #[no_mangle]
 unsafe extern "C" fn memfd_create(name: *const c_char, flags: c_uint) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees that `name` is a C string.
     let done = unsafe { libc::syscall(libc::SYS_memfd_create, name, c_long::from(flags)) };
     done as c_int
 }

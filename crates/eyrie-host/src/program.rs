@@ -1,5 +1,6 @@
-//! The files that a program is made of before it runs: scripts and what reads them, libraries as
-//! the loader finds them in the rank's environment. The loader is asked; the program does not run.
+//! The files that a program needs, found before it runs: scripts and their interpreters, and
+//! libraries as the loader finds them in the rank's environment. This asks the loader; the program
+//! does not run.
 
 use crate::bounded;
 use crate::file::{self, File, Role};
@@ -9,11 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Longest that the loader may take.
+/// Longest time that the loader may take.
 const LOADING_MAX: Duration = Duration::from_secs(30);
-/// Most scripts that read each other, as the kernel follows them.
+/// Most scripts that interpret each other, as the kernel allows.
 const SCRIPTS_MAX: usize = 5;
-/// Most arguments that are looked at, and the longest file that is taken for what is computed from.
+/// Most arguments that are checked, and the longest file that counts as input.
 const ARGUMENTS_MAX: usize = 32;
 const ARGUMENT_BYTES_MAX: u64 = 16 << 20;
 
@@ -21,14 +22,14 @@ const ARGUMENT_BYTES_MAX: u64 = 16 << 20;
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
     pub exe: &'a Path,
-    /// With the program's name in front.
+    /// With the program's name first.
     pub argv: &'a [OsString],
     /// The whole environment.
     pub env: &'a [(OsString, OsString)],
     pub cwd: &'a Path,
 }
 
-/// The program, what interprets it, their libraries, and arguments that are files.
+/// The program, its interpreter, their libraries, and arguments that are files.
 pub fn files(start: &Start) -> Vec<File> {
     let (scripts, exe) = read_by(start);
     let mut found: Vec<File> = scripts.iter().map(|s| File::look(Role::Script, s)).collect();
@@ -38,14 +39,16 @@ pub fn files(start: &Start) -> Vec<File> {
     found
 }
 
-/// The program that the kernel runs for a program: itself, or the interpreter of a script.
+/// The file that the kernel executes for a program: the program itself, or the interpreter of a
+/// script.
 pub fn runs(start: &Start) -> PathBuf {
     read_by(start).1
 }
 
-/// The scripts that read each other, and the program that reads the last of them.
+/// The scripts that interpret each other, and the program that interprets the last of them.
 fn read_by(start: &Start) -> (Vec<PathBuf>, PathBuf) {
-    let (mut scripts, mut exe) = (Vec::new(), start.cwd.join(start.exe));
+    let mut scripts = Vec::new();
+    let mut exe = start.cwd.join(start.exe);
     while scripts.len() < SCRIPTS_MAX {
         let Some(reader) = interpreter(&exe, start) else { break };
         scripts.push(std::mem::replace(&mut exe, reader));
@@ -53,7 +56,7 @@ fn read_by(start: &Start) -> (Vec<PathBuf>, PathBuf) {
     (scripts, exe)
 }
 
-/// What reads a script; `None` for what is no script.
+/// The interpreter of a script; `None` if it is not a script.
 fn interpreter(script: &Path, start: &Start) -> Option<PathBuf> {
     let front = file::front(&std::fs::File::open(script).ok()?).ok()?;
     let line = front.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?;
@@ -62,7 +65,7 @@ fn interpreter(script: &Path, start: &Start) -> Option<PathBuf> {
     if reader.file_name() != Some(OsStr::new("env")) {
         return Some(reader);
     }
-    // It looks the program up and becomes it.
+    // `env` looks the program up and executes it.
     let named = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='));
     let Some(name) = named else { return Some(reader) };
     let path = start.env.iter().find(|(key, _)| key == "PATH").map(|(_, value)| value.as_os_str());
@@ -70,8 +73,8 @@ fn interpreter(script: &Path, start: &Start) -> Option<PathBuf> {
     places.find_map(|dir| Some(dir.join(OsStr::from_bytes(name))).filter(|f| f.is_file()))
 }
 
-/// The libraries of a program, those that the environment has loaded into it and the loader, as
-/// that finds them.
+/// The libraries of a program, as the loader finds them, with those that the environment preloads
+/// and the loader itself.
 pub fn libraries(exe: &Path, start: &Start) -> Vec<File> {
     let Some(loader) = file::loader(exe) else { return Vec::new() };
     let mut command = Command::new(&loader);
@@ -90,8 +93,8 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or("it said nothing").to_string()
 }
 
-/// A line of what the loader lists: `NAME => PATH (ADDRESS)`, `NAME => not found` or
-/// `PATH (ADDRESS)`.
+/// Parses a line of the loader's list: `NAME => PATH (ADDRESS)`, `NAME => not found` or `PATH
+/// (ADDRESS)`.
 fn library(line: &str) -> Option<File> {
     let line = line.trim();
     let (name, place) = line.split_once(" => ").unwrap_or((line, line));
@@ -142,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loader_says_is_read() {
+    fn the_list_of_the_loader_is_parsed() {
         let of = |line: &str| library(line).map(|f| (f.path, f.problem));
         assert_eq!(of("\tlinux-vdso.so.1 (0x00007fc7b22cf000)"), None);
         let (path, problem) = of("\tlibmpi.so.12 => not found").unwrap();
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_said() {
+    fn a_missing_program_is_reported() {
         let all = found(Path::new("/no/such/program"), &[], Path::new("/"));
         assert!(all.len() == 1 && all[0].problem.contains("No such file"), "{all:?}");
     }

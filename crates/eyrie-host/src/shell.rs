@@ -1,12 +1,11 @@
-//! Commands for other hosts: ssh that asks nothing, and words that come through a shell as they
-//! are. Nothing is started here.
+//! Commands for other hosts: ssh without prompts, and words quoted for a shell. Starts nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::process::Command;
 
-/// `ssh`, or what takes its arguments, to a host; what that is to do comes behind. Nobody is there
-/// to type a password.
+/// `ssh`, or a program with the same arguments, to a host; the remote command is appended. It never
+/// asks for a password, because no user may be present to type one.
 pub fn ssh(program: &OsStr, connect_timeout_s: u32, host: &str) -> Command {
     let mut command = Command::new(program);
     command.args(["-T", "-o", "BatchMode=yes", "-o"]);
@@ -14,7 +13,7 @@ pub fn ssh(program: &OsStr, connect_timeout_s: u32, host: &str) -> Command {
     command
 }
 
-/// A word as a shell reads it back.
+/// Quotes a word so that a shell reads it unchanged.
 pub fn quoted(word: &OsStr) -> OsString {
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"/._-=:,+@%".contains(b);
     let bytes = word.as_bytes();

@@ -36,7 +36,8 @@ fn facts() -> Facts {
 
 /// The one difference that a change makes on host b.
 fn only(change: impl FnOnce(&mut Facts)) -> Difference {
-    let (a, mut b) = (facts(), facts());
+    let a = facts();
+    let mut b = facts();
     change(&mut b);
     let mut all = differences(("b", &b), ("a", &a));
     assert_eq!(all.len(), 1, "{all:#?}");
@@ -86,8 +87,10 @@ fn each_difference_is_one_sentence_with_hosts_and_remedy() {
     for (change, severity, what, words) in cases {
         let d = only(|f| {
             change(f);
-            // A change of the file's id counts where the times differ, too.
-            f.files.iter_mut().filter(|file| file.build_id == 8).for_each(|f| f.modified_ns = 6);
+            // A change of the file's build id also counts if the times differ.
+            for file in f.files.iter_mut().filter(|file| file.build_id == 8) {
+                file.modified_ns = 6;
+            }
         });
         assert_eq!((d.severity, d.what), (severity, what), "{d}");
         assert!(d.text.contains(words), "{words:?} is not in {d}");
@@ -177,7 +180,7 @@ prop_compose! {
     }
 }
 
-/// A difference, however the two hosts are named first.
+/// A difference, independent of the order in which the two hosts are named.
 fn whichever_first(d: Difference) -> (Severity, What, [(String, String); 2]) {
     let mut sides = [(d.host, d.value), (d.than, d.other_value)];
     sides.sort();
@@ -191,20 +194,22 @@ proptest! {
     }
 
     #[test]
-    fn it_does_not_matter_who_is_named_first(a in any_facts(), b in any_facts()) {
+    fn the_order_of_the_hosts_does_not_matter(a in any_facts(), b in any_facts()) {
         let sorted = |all: Vec<Difference>| {
             let mut all: Vec<_> = all.into_iter().map(whichever_first).collect();
             all.sort();
             all
         };
-        let (one, other) = (differences(("a", &a), ("b", &b)), differences(("b", &b), ("a", &a)));
+        let one = differences(("a", &a), ("b", &b));
+        let other = differences(("b", &b), ("a", &a));
         prop_assert_eq!(sorted(one), sorted(other));
     }
 
-    /// What the restorer would refuse is refused here, and the other way round.
+    /// This refuses exactly what the restorer would refuse.
     #[test]
     fn it_agrees_with_the_restorer(a in any_facts(), b in any_facts()) {
-        let (a, b) = (Facts { node: a.node, ..facts() }, Facts { node: b.node, ..facts() });
+        let a = Facts { node: a.node, ..facts() };
+        let b = Facts { node: b.node, ..facts() };
         let refused = differences(("a", &a), ("b", &b)).iter().any(|d| d.severity == Severity::Refuse);
         let obstacles = a.node.obstacles(&b.node).len() + b.node.obstacles(&a.node).len();
         prop_assert_eq!(refused, obstacles > 0);
@@ -212,7 +217,7 @@ proptest! {
 }
 
 #[test]
-fn two_names_of_one_host_are_told_and_unknown_ones_are_not() {
+fn two_names_of_one_host_are_recognised_and_unknown_hosts_are_not() {
     let said = same_host(("a", "boot net:[1]"), ("10.0.0.1", "boot net:[1]")).unwrap();
     assert!(said.severity == Severity::Refuse && said.what == What::SameHost);
     assert!(said.text.starts_with("a and 10.0.0.1 are one host"), "{said}");

@@ -1,5 +1,5 @@
-//! A process of which an image is taken, and which is made again from it: all that images need of
-//! the kernel, tried at once.
+//! Takes an image of a process and restores it: a trial of everything that images need from the
+//! kernel.
 
 use super::{failure, Trials, LONGEST};
 use crate::bounded;
@@ -11,30 +11,32 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Where the process that is captured has the stream for its image.
+/// Descriptor of the stream for the image in the captured process.
 const STREAM: RawFd = 3;
-/// What a restored process says.
+/// What a restored process prints.
 const RESTORED: &[u8] = b"restored\n";
 
-/// An image was taken and a process made from it.
+/// An image was taken, and a process was restored from it.
 #[derive(Debug)]
 pub struct Taken {
     pub bytes: usize,
     pub restored_in: Duration,
 }
 
-/// Runs in the trial: takes an image of itself. In the restored process it does not return.
+/// Runs in the trial: takes an image of itself. Does not return in the restored process.
 ///
 /// # Errors
 /// Why there is no image.
 pub fn be_captured() -> Result<(), String> {
     let starter_pid = std::os::unix::process::parent_id() as i32;
     let request = Request { starter_pid, ..Request::plain(STREAM, Mode::Async) };
-    // SAFETY: this process has one thread, and holds nothing that a restored one may not have.
+    // SAFETY: this process has one thread, and no state that depends on its id, parent or
+    // descriptors.
     match unsafe { capture(&request) } {
         Outcome::Captured { .. } => Ok(()),
         Outcome::Refused(refusal) => Err(refusal.to_string()),
-        // SAFETY: writes constant bytes and ends, without what was left of the original.
+        // SAFETY: the call writes constant bytes, and _exit ends the process without running
+        // anything of the original.
         Outcome::Restored => unsafe {
             libc::write(libc::STDOUT_FILENO, RESTORED.as_ptr().cast(), RESTORED.len());
             libc::_exit(0)
@@ -43,7 +45,7 @@ pub fn be_captured() -> Result<(), String> {
 }
 
 impl Trials<'_> {
-    /// Takes an image of a process and makes one from it.
+    /// Takes an image of a process and restores a process from it.
     ///
     /// # Errors
     /// What does not work, and why.
@@ -77,7 +79,7 @@ impl Trials<'_> {
     }
 }
 
-/// Makes a process from an image, and hears from it.
+/// Restores a process from an image, and reads what it prints.
 fn restore(image: &[u8]) -> Result<(), String> {
     let cannot = |e: std::io::Error| format!("a process could not be restored: {e}");
     let (image_out, image_in) = pipe().map_err(cannot)?;
@@ -85,7 +87,7 @@ fn restore(image: &[u8]) -> Result<(), String> {
     let slots = [None, Some(say.as_fd()), None];
     let mut command = restore::command(image_out.as_fd(), &slots, &[]).map_err(cannot)?;
     let bytes = image.to_vec();
-    // It ends when the restorer has read all or is gone.
+    // The thread ends when the restorer has read everything or is gone.
     std::thread::spawn(move || drop(File::from(image_in).write_all(&bytes)));
     let ran = bounded::run(&mut command, LONGEST).map_err(cannot)?;
     drop((command, say, image_out));
@@ -93,14 +95,14 @@ fn restore(image: &[u8]) -> Result<(), String> {
     File::from(said).read_to_end(&mut words).map_err(cannot)?;
     match (ran.succeeded(), words == RESTORED) {
         (true, true) => Ok(()),
-        (true, false) => Err("a restored process went on where it should not".into()),
+        (true, false) => Err("a restored process continued at the wrong place".into()),
         (false, _) => Err(format!("a process could not be restored: {}", failure(&ran))),
     }
 }
 
 fn pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
-    // SAFETY: the kernel writes two descriptors, which are then ours.
+    // SAFETY: the kernel writes two descriptors, which nothing else owns.
     unsafe {
         match libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) {
             0 => Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1]))),

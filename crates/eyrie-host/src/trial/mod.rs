@@ -1,6 +1,6 @@
-//! What can only be known by trying it. A trial is this very command, started once more as a
-//! process of its own with the trial's words as arguments: it may crash, hang or be killed, and is
-//! a process as ranks are.
+//! What can only be known by trying it. A trial is this same command, started as a process of its
+//! own with the trial's words as arguments. It may crash, hang or be killed, and it is started as
+//! ranks are.
 
 mod image;
 mod mpi;
@@ -16,17 +16,17 @@ use std::ffi::OsStr;
 use std::process::Command;
 use std::time::Duration;
 
-/// Longest that a trial may take.
+/// Longest time that a trial may take.
 pub const LONGEST: Duration = Duration::from_secs(20);
 
 /// Starts this command as a trial.
 pub struct Trials<'a> {
-    /// The arguments in front of a trial's own words.
+    /// The arguments before a trial's own words.
     pub words: &'a [&'a str],
 }
 
 impl Trials<'_> {
-    /// The command, for a process with fixed addresses where that is allowed, as ranks have them.
+    /// The command, for a process with fixed addresses if that is allowed, as ranks have them.
     fn command(&self, words: &[&OsStr]) -> Command {
         let mut command = Command::new("/proc/self/exe");
         command.args(self.words).args(words);
@@ -35,7 +35,7 @@ impl Trials<'_> {
     }
 }
 
-/// How a trial ended that did not end well.
+/// How a trial failed.
 fn failure(ran: &crate::bounded::Ran) -> String {
     let last = ran.stderr.lines().rev().find(|line| !line.trim().is_empty());
     match (ran.status, last) {

@@ -1,7 +1,7 @@
-//! A rank of a small job, in the MPI library that a program would use: to the end of MPI_Init, then
-//! messages to and fro until a file says that it is enough. The library is loaded by its path, and
-//! its functions are found by name, so that nothing need be compiled where it is tried. Never calls
-//! what is not in every MPI since 2.0.
+//! A rank of a small job, in the MPI library that a program would use: MPI_Init, then messages back
+//! and forth until a file says that it is enough. The library is loaded by its path and its
+//! functions are found by name, so that nothing must be compiled on the host. Only calls functions
+//! that every MPI library has since MPI 2.0.
 
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::io::Write;
@@ -9,12 +9,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// What rank 0 prints when messages have gone to and fro.
+/// What rank 0 prints when messages have been exchanged.
 pub const CONNECTED: &str = "connected";
 /// Bytes of a message: too many for a frame, so that the log writes them to a segment.
 const MESSAGE: usize = 64 << 10;
-/// How long rank 0 rests between two messages: ranks that are only tried shall not need a
-/// processor.
+/// How long rank 0 sleeps between two messages, so that the trial uses little of a processor.
 const REST: Duration = Duration::from_millis(1);
 
 type Init = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char) -> c_int;
@@ -37,19 +36,22 @@ struct Mpi {
     ignored_status: usize,
 }
 
-/// Runs in the trial: is rank 0 or 1 until the file `end` is there.
+/// Runs in the trial: is rank 0 or 1 until the file `end` exists.
 ///
 /// # Errors
-/// What the library does not have, or which of its calls failed.
+/// What the library lacks, or which of its calls failed.
 pub fn be_a_rank(library: &Path, end: &Path) -> Result<(), String> {
     let mpi = Mpi::load(library)?;
     let done = |call: &str, code: c_int| match code {
         0 => Ok(()),
         code => Err(format!("{call} failed with error code {code}")),
     };
-    let (tag, mut rank, mut message) = (1, 0, [0u8; MESSAGE]);
+    let tag = 1;
+    let mut rank = 0;
+    let mut message = [0u8; MESSAGE];
     let len = MESSAGE as c_int;
-    // SAFETY: each call gets what MPI says that it takes; the buffer is as long as it is told.
+    // SAFETY: each call gets arguments of the types that the MPI standard gives, and the buffer is
+    // as long as the calls say.
     unsafe {
         done("MPI_Init", (mpi.init)(std::ptr::null_mut(), std::ptr::null_mut()))?;
         done("MPI_Comm_rank", (mpi.comm_rank)(mpi.world, &mut rank))?;
@@ -82,16 +84,18 @@ pub fn be_a_rank(library: &Path, end: &Path) -> Result<(), String> {
 impl Mpi {
     fn load(library: &Path) -> Result<Mpi, String> {
         let path = CString::new(library.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
-        // SAFETY: runs what the library does when it is loaded, as a program would.
+        // SAFETY: loading runs the library's constructors, as it would in a program; the path is a
+        // C string.
         let loaded = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         if loaded.is_null() {
-            // SAFETY: after a failure a C string, or null.
+            // SAFETY: after a failure dlerror returns a C string, or null.
             let why = unsafe { libc::dlerror().as_ref().map(|e| CStr::from_ptr(e)) };
             let why = why.map_or("cannot be loaded".into(), CStr::to_string_lossy);
             return Err(format!("{}: {why}", library.display()));
         }
         let find = |name: &CStr| {
-            // SAFETY: a handle from above and a C string.
+            // SAFETY: `loaded` is the handle from dlopen, which is never closed, and the name is a
+            // C string.
             let symbol = unsafe { libc::dlsym(loaded, name.as_ptr()) };
             (!symbol.is_null()).then_some(symbol)
         };
@@ -104,7 +108,7 @@ impl Mpi {
                 (Some(world), Some(byte)) => (world as usize, byte as usize, 0),
                 _ => (0x4400_0000, 0x4c00_010d, 1),
             };
-        // SAFETY: MPI says what functions of these names are.
+        // SAFETY: the MPI standard gives the functions with these names these types.
         unsafe {
             Ok(Mpi {
                 init: std::mem::transmute::<*mut c_void, Init>(function(c"MPI_Init")?),
@@ -121,14 +125,16 @@ impl Mpi {
         }
     }
 
-    /// Receives a message into all of `message`; gives the error code.
+    /// Receives a message into all of `message`. Returns the error code.
     ///
     /// # Safety
-    /// MPI is initialized.
+    /// MPI must be initialized.
     unsafe fn receive(&self, message: &mut [u8; MESSAGE], from: c_int, tag: c_int) -> c_int {
-        let (at, len) = (message.as_mut_ptr().cast(), MESSAGE as c_int);
+        let at = message.as_mut_ptr().cast();
+        let len = MESSAGE as c_int;
         let status = self.ignored_status as *mut c_void;
-        // SAFETY: the buffer is as long as it is told, and the caller has initialized MPI.
+        // SAFETY: the buffer has the length that is passed, and the caller guarantees that MPI is
+        // initialized.
         unsafe { (self.receive)(at, len, self.byte, from, tag, self.world, status) }
     }
 }

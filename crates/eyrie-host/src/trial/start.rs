@@ -1,5 +1,5 @@
-//! What a process finds when it is started as ranks are: random bytes that were put in place of the
-//! kernel's, and addresses that are not randomized.
+//! The state of a process that is started as ranks are: random bytes that replace the kernel's, and
+//! addresses that are not randomized.
 
 use serde::{Deserialize, Serialize};
 use std::process::Command;
@@ -10,14 +10,15 @@ use std::ffi::OsStr;
 /// What the process found.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Start {
-    /// At AT_RANDOM.
+    /// The bytes at AT_RANDOM.
     pub random: [u8; 16],
     pub fixed_addresses: bool,
 }
 
 /// Runs in the trial.
 pub fn show_start() -> Start {
-    // SAFETY: the kernel has set 16 bytes up there; asking for the personality changes nothing.
+    // SAFETY: the kernel puts 16 bytes at AT_RANDOM. personality with this argument only returns
+    // the present one.
     unsafe {
         let at = libc::getauxval(libc::AT_RANDOM) as *const [u8; 16];
         let personality = libc::personality(0xffff_ffff);
@@ -29,8 +30,8 @@ pub fn show_start() -> Start {
 }
 
 impl Trials<'_> {
-    /// The command of a process that shows what it found, on its standard output. Whoever starts it
-    /// puts the random bytes there.
+    /// The command of a process that prints this on its standard output. The caller that starts it
+    /// replaces the random bytes.
     pub fn start(&self) -> Command {
         self.command(&[OsStr::new("start")])
     }
