@@ -1,5 +1,5 @@
-//! The address by which libfabric knows a rank: a mark and the rank's number. It never says where a
-//! rank is, so it is the same in each life of the rank.
+//! The address by which libfabric knows a rank: a magic number and the rank's number. It never says
+//! where a rank is, so it is the same in each incarnation of the rank.
 
 use crate::Rank;
 

@@ -1,47 +1,47 @@
-//! Between a rank's provider and its agent: small fixed messages over an inherited SOCK_SEQPACKET
-//! socket, and the environment variables that tell the provider who it is. Encoding allocates
-//! nothing, because the provider may speak from a signal handler.
+//! The messages between a rank's provider and its agent: small and of fixed form, over an inherited
+//! SOCK_SEQPACKET socket. And the environment variables that tell the provider its rank. Encoding
+//! does not allocate, because the provider may send from a signal handler.
 
-/// The number that the agent channel has in every rank: the same in each of its incarnations, as
-/// all that a process inherits, because it may influence addresses.
+/// The descriptor of the agent channel in every rank. It is the same in each of its incarnations,
+/// as everything that a process inherits, because that may influence addresses.
 pub const AGENT_FD: i32 = 200;
-/// The number that the PMI socket has in every rank.
+/// The descriptor of the PMI socket in every rank.
 pub const PMI_FD: i32 = 201;
 
 /// Number of the inherited descriptor of the agent channel ([`AGENT_FD`]).
 pub const ENV_AGENT_FD: &str = "EYRIE_AGENT_FD";
-/// Rank and number of ranks of the job: decimal numbers. What differs from one incarnation of a
-/// rank to the next is not in the environment, which lies on the stack and moves addresses: it
-/// comes with [`ToRank::Welcome`].
+/// Rank and number of ranks of the job: decimal numbers. What differs between incarnations of a
+/// rank is not in the environment, which is on the stack and so moves addresses. It is in
+/// [`ToRank::Welcome`].
 pub const ENV_RANK: &str = "EYRIE_RANK";
 pub const ENV_SIZE: &str = "EYRIE_SIZE";
-/// Key of what the job's ranks draw at random: 64 hexadecimal digits, the same for all that a rank
-/// ever is. libeyrie-calls reads it.
+/// Key of the random numbers that the job's ranks draw: 64 hexadecimal digits, the same in all
+/// incarnations of a rank. libeyrie-calls reads it.
 pub const ENV_RANDOM: &str = "EYRIE_RANDOM";
 
-/// The job's directory on this host. libeyrie-calls lists in it, in [`OLD_STATES`], what it keeps
+/// The job's directory on this host. libeyrie-calls lists in its file [`OLD_STATES`] what it keeps
 /// beside files that ranks change.
 pub const ENV_DIR: &str = "EYRIE_JOB_DIR";
-/// Paths, each with a NUL behind it; the last name of each begins with [`OLD_STATE`].
+/// Paths, each followed by a NUL. The last name of each begins with [`OLD_STATE`].
 pub const OLD_STATES: &str = "old-states";
 pub const OLD_STATE: &str = ".eyrie-was-";
 
 /// "off": what a rank observes besides messages is not recorded.
 pub const ENV_RECORD: &str = "EYRIE_RECORD";
-/// The first byte of a message that comes before all others when a program is started anew which
-/// has run before: with a file of what it observed then. libeyrie-calls looks at it and leaves it
-/// there; it is none of [`ToRank`].
+/// The first byte of a message that precedes all others when a program that has run before is
+/// started anew: it comes with a file of what the program observed then. libeyrie-calls peeks at
+/// it. It is not a [`ToRank`].
 pub const BEGINNING: u8 = 5;
-/// Set when sockets of the program's own that lead out of a rank do not refuse its image: in a
+/// Set when the program's own sockets that lead out of a rank do not refuse its image. In a
 /// restored rank they are broken connections.
 pub const ENV_DROP_SOCKETS: &str = "EYRIE_DROP_SOCKETS";
-/// [`IMAGES_FULL`]: each image of a rank has all of its memory, so that what incremental ones save
-/// can be measured. Users set it.
+/// [`IMAGES_FULL`]: each image of a rank has all of its memory, so that the savings of incremental
+/// images can be measured. Users set it.
 pub const ENV_IMAGES: &str = "EYRIE_IMAGES";
 pub const IMAGES_FULL: &str = "full";
 
-/// The signal that asks a rank for an image: sent once it is taken at the end of the rank's next
-/// call of its MPI library, sent again at once.
+/// The signal that asks a rank for an image. If it is sent once, the image is taken at the end of
+/// the rank's next call of its MPI library; if it is sent again, at once.
 pub fn capture_signal() -> i32 {
     libc::SIGRTMAX() - 5
 }
@@ -55,25 +55,25 @@ pub const FAR: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ToRank {
     /// First message to every incarnation, new or restored. Two descriptors come with it
-    /// (SCM_RIGHTS): the rank's page ([`crate::page`]), and a file with the job's directory, to
-    /// which newer ones are added; the page says when.
+    /// (SCM_RIGHTS): the rank's page ([`crate::page`]), and a file with the job's directory. Newer
+    /// directories are appended to it, and the page says when.
     Welcome { incarnation: u32 },
-    /// Take an image now; comes with the descriptor that takes the stream (SCM_RIGHTS), before the
-    /// signal. It may build on image `base`, which its store has; 0: on none. `hold`: with `sync`,
-    /// the rank goes on after another [`ToRank::Go`] only, or after a time of its own.
+    /// Take an image now. Sent before the signal, with the descriptor for the stream (SCM_RIGHTS).
+    /// The image may build on image `base`, which its store has; 0: on none. `hold`: with `sync`,
+    /// the rank continues only after another [`ToRank::Go`], or after a time of its own.
     Capture { image: u64, sync: bool, base: u64, hold: bool },
-    /// The agent has read all output: the position of the standard streams is fixed, go on. And
-    /// for a rank that was held: it stays where it is.
+    /// The agent has read all output, so the position of the standard streams is fixed: continue.
+    /// To a rank that was held: it does not move.
     Go { image: u64 },
-    /// The answer to [`FromRank::Loaded`] of a new process that has met the other ranks of its job.
+    /// The answer to [`FromRank::Loaded`] of a new process that knows the other ranks of its job.
     Admitted,
 }
 
 /// Rank to agent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FromRank<'a> {
-    /// The provider is loaded, or goes on in a restored process: the answer to [`ToRank::Welcome`]
-    /// in every incarnation. `pid` takes the capture signal.
+    /// The provider is loaded, or continues in a restored process: the answer to
+    /// [`ToRank::Welcome`] in every incarnation. `pid` receives the capture signal.
     Loaded {
         pid: u32,
     },
@@ -85,11 +85,11 @@ pub enum FromRank<'a> {
         rsn: u64,
         /// Bytes that it has observed besides messages.
         observed: u64,
-        /// Devices of file systems on servers to which it has written, as stat(2) numbers them; 0:
+        /// Devices of file systems on servers to which it has written, in the form of stat(2); 0:
         /// none.
         far: [u64; FAR],
     },
-    /// The image is under way (async) or written (sync); the rank computes on.
+    /// The image is under way (async) or written (sync), and the rank computes.
     Captured {
         image: u64,
         child_pid: u32,
@@ -103,12 +103,12 @@ pub enum FromRank<'a> {
     Fatal {
         reason: &'a str,
     },
-    /// What the rank writes cannot be tracked: all its images are full ones.
+    /// The writes of the rank cannot be tracked: all its images are full ones.
     Untracked {
         reason: &'a str,
     },
-    /// MPI_Init is over: what the MPI library says of itself (MPI_Get_library_version), and the
-    /// thread level it gave (MPI_THREAD_SINGLE: 0). Once in all that a rank ever is.
+    /// MPI_Init is over: the text of MPI_Get_library_version, and the thread level that the library
+    /// gave (MPI_THREAD_SINGLE: 0). Sent once in all incarnations of a rank.
     Library {
         threads: u32,
         text: &'a str,
@@ -156,7 +156,7 @@ impl ToRank {
         }
     }
 
-    /// Reads a message; `None` when it is none.
+    /// Reads a message; `None` for other bytes.
     pub fn decode(bytes: &[u8]) -> Option<ToRank> {
         Some(match *bytes.first()? {
             1 => ToRank::Welcome { incarnation: number(bytes, 0)?.try_into().ok()? },
@@ -191,7 +191,7 @@ impl<'a> FromRank<'a> {
         }
     }
 
-    /// Reads a message; `None` when it is none.
+    /// Reads a message; `None` for other bytes.
     pub fn decode(bytes: &'a [u8]) -> Option<FromRank<'a>> {
         let n = |i| number(bytes, i);
         Some(match *bytes.first()? {

@@ -1,6 +1,6 @@
-//! Authentication with the job's secret: who knows it can prove so by a keyed hash over what was
-//! said, and both sides of a connection can derive keys from it. The secret itself never goes over
-//! a connection, nor into a command line.
+//! Authentication with the job's secret. A process that knows it proves so by a keyed hash over the
+//! messages of both sides, and both sides of a connection can derive keys from it. The secret
+//! itself is never sent over a connection, nor put into a command line.
 
 /// Length of the job's secret in bytes.
 pub const SECRET_LEN: usize = 32;
@@ -19,8 +19,8 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// What a proof is for. A proof for one purpose is none for another, so that nothing can be
-/// reflected.
+/// The purpose of a proof. A proof for one purpose is invalid for another, so that no message can
+/// be reflected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// The first message of the connecting side.
@@ -33,16 +33,16 @@ pub enum Purpose {
     Refusal,
     /// Keys of the connection.
     Keys,
-    /// What tells this run of a job from all others.
+    /// The identifier of this run of a job.
     Run,
 }
 
-/// Length of what a file has of a secret: it, and the beginning of its hash.
+/// Length of a secret in a file: the secret, and the beginning of its hash.
 pub const KEPT_LEN: usize = SECRET_LEN + 8;
 
 impl Secret {
-    /// The secret as it is kept in a file, so that damage is found before anybody is refused for
-    /// it. The hash does not give away a secret that was drawn at random.
+    /// The secret in the form in which it is kept in a file, so that damage is found before it
+    /// makes peers refuse a connection. The hash does not reveal a secret that was drawn at random.
     pub fn kept(&self) -> [u8; KEPT_LEN] {
         let hash = blake3::hash(&self.0);
         let mut kept = [0; KEPT_LEN];
@@ -51,7 +51,7 @@ impl Secret {
         kept
     }
 
-    /// What was kept; `None` for other bytes.
+    /// The secret of [`Secret::kept`]; `None` for other bytes.
     pub fn of_kept(kept: &[u8]) -> Option<Secret> {
         let secret = Secret(*kept.first_chunk()?);
         (secret.kept() == *kept).then_some(secret)
@@ -74,24 +74,24 @@ impl Secret {
         hasher
     }
 
-    /// The proof that whoever made it knows the secret, and what was said.
+    /// The proof that its maker knows the secret and has these messages.
     pub fn proof(&self, purpose: Purpose, said: &[&[u8]]) -> [u8; PROOF_LEN] {
         *self.hasher(purpose, said).finalize().as_bytes()
     }
 
-    /// Whether `proof` is that one, compared in constant time.
+    /// Whether `proof` is the right one, compared in constant time.
     pub fn verify(&self, purpose: Purpose, said: &[&[u8]], proof: &[u8; PROOF_LEN]) -> bool {
         let expected = self.proof(purpose, said);
         blake3::Hash::from_bytes(expected) == blake3::Hash::from_bytes(*proof)
     }
 
-    /// What tells this run of a job from all others; it tells nothing of the secret.
+    /// Identifies this run of a job. It reveals nothing of the secret.
     pub fn run(&self) -> String {
         self.proof(Purpose::Run, &[])[..8].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Two keys out of what was agreed and said: for what the connecting side sends, and for what
-    /// the accepting side sends.
+    /// Two keys derived from the shared key and the messages: one for what the connecting side
+    /// sends, and one for what the accepting side sends.
     pub fn keys(&self, said: &[&[u8]]) -> [[u8; 32]; 2] {
         let mut keys = [0; 64];
         self.hasher(Purpose::Keys, said).finalize_xof().fill(&mut keys);
@@ -100,14 +100,15 @@ impl Secret {
     }
 }
 
-/// `N` random bytes from the kernel itself: a rank's C library gives a rank that is executed again
-/// the same ones again, and a nonce must never come twice.
+/// `N` random bytes from the kernel itself. The C library of a rank that is executed again returns
+/// the same bytes again, but a nonce must never be used twice.
 pub fn random<const N: usize>() -> [u8; N] {
     let mut out = [0u8; N];
     let mut done = 0;
     while done < N {
         let rest = &mut out[done..];
-        // SAFETY: the pointer and the length name the rest of `out`.
+        // SAFETY: `rest` is the part of `out` that is not filled yet, and the kernel writes at most
+        // its length.
         let n = unsafe { libc::syscall(libc::SYS_getrandom, rest.as_mut_ptr(), rest.len(), 0) };
         if n > 0 {
             done += n as usize;

@@ -1,5 +1,4 @@
-//! Messages between the controller and its agents: plain data. How they are framed is
-//! `eyrie-transport`'s.
+//! Messages between the controller and its agents: plain data. `eyrie-transport` frames them.
 
 use crate::entries::Entry;
 use crate::{data, ImageId, Incarnation, Node, Rank, RankInstance};
@@ -7,35 +6,34 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// What a connection to the controller's socket says it is. Sent first, then proven
-/// ([`crate::auth`]).
+/// What a connection to the controller's socket claims to be. The claim is sent first and then
+/// proven ([`crate::auth`]).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Claim {
     /// The control connection of a node's agent.
     Agent { node: Node, pid: u32 },
-    /// A connection on which an agent hands the image stream of a rank to the store.
+    /// A connection on which an agent sends the image stream of a rank to the store.
     ImageUpload { instance: RankInstance, image: ImageId },
-    /// A connection on which the store hands an image to an agent.
-    /// `since`: an image that is in place already, only what the wanted one has beyond it need
-    /// come; 0: none.
+    /// A connection on which the store sends an image to an agent. `since`: an image that is
+    /// already in place, so that only what is newer must be sent; 0: none.
     ImageFetch { rank: Rank, image: ImageId, since: ImageId },
-    /// A connection on which a store hands a copy of an image to another store.
+    /// A connection on which a store sends a copy of an image to another store.
     ImageCopy { rank: Rank, image: ImageId },
     /// The control connection of a role in a process of its own.
     Role(Role),
-    /// To the controller: a connection on which a router hands over all that it holds, because the
-    /// job is being saved.
+    /// To the controller: a connection on which a router sends everything that it holds, because
+    /// the job is being saved.
     RouterSave { id: u32 },
-    /// To the controller: a connection on which a router gets what another one of its number held
-    /// when the job was saved.
+    /// To the controller: a connection on which a router receives what a router with its number
+    /// held when the job was saved.
     RouterSaved { id: u32 },
-    /// To the controller, of an agent that has lost its connection: whether its node was declared
-    /// dead. Nothing follows.
+    /// To the controller, from an agent that has lost its connection: asks whether its node was
+    /// declared dead. Nothing follows.
     Lost { node: Node },
-    /// To an agent that has lost its controller: another one goes on with the job, and listens
-    /// there (`eyrie_transport::Addr`).
+    /// To an agent that has lost its controller: another controller continues the job, and listens
+    /// at this address (`eyrie_transport::Addr`).
     Controller { addr: String },
-    /// To an agent: whether it has a controller. It is refused by one that has none; nothing
+    /// To an agent: asks whether it has a controller. An agent without one refuses it; nothing
     /// follows.
     Attached,
     /// A stream of a rank to a router.
@@ -47,18 +45,19 @@ pub enum Claim {
 /// A role in a process of its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Role {
-    /// `generation`: how many have had this number before; only the last one is heard.
+    /// `generation`: how many processes have had this number before. Only the last one is valid.
     Router { id: u32, generation: u32 },
-    /// The number of a lost one is not used again.
+    /// The number of a lost store is not used again.
     Store { id: u32 },
 }
 
 impl Role {
-    /// The arguments of the command that a process of this role is started by.
+    /// The arguments of the command that starts a process of this role.
     pub fn args(self) -> Vec<String> {
         match self {
             Role::Router { id, generation } => {
-                let (id, generation) = (id.to_string(), generation.to_string());
+                let id = id.to_string();
+                let generation = generation.to_string();
                 ["router", "--id", &id, "--generation", &generation].map(String::from).into()
             }
             Role::Store { id } => ["store", "--id", &id.to_string()].map(String::from).into(),
@@ -109,19 +108,19 @@ pub struct StartRank {
     pub instance: RankInstance,
     /// Continue from this image, or start the program anew.
     pub image: Option<ImageAt>,
-    /// What a program that is started anew observed before, from its beginning on
+    /// What a program that is started anew has observed before, from its beginning on
     /// ([`crate::data::ObservedPart`]).
     pub beginning: Vec<u8>,
     /// Whether the rank gets the job's standard input ([`ToAgent::Stdin`]); others read /dev/null.
     pub stdin: bool,
-    /// Files in /dev/shm that earlier incarnations left: to be removed first.
+    /// Files in /dev/shm that earlier incarnations left. They must be removed first.
     pub leftovers: Vec<String>,
     /// The signals that were sent to all ranks of the job until now.
     pub signals: Vec<u8>,
 }
 
-/// What an agent says of an image: before the stream on an upload, kept by the store, and before
-/// the stream again on a fetch.
+/// What an agent says about an image. Precedes the stream on an upload, is kept by the store, and
+/// precedes the stream again on a fetch.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ImageMeta {
     pub incarnation: Incarnation,
@@ -130,7 +129,7 @@ pub struct ImageMeta {
     pub rsn: u64,
     /// Bytes that the rank had observed besides messages.
     pub observed: u64,
-    /// Bytes of (stdin, stdout, stderr) that the rank had behind it.
+    /// Bytes of (stdin, stdout, stderr) that the rank had read or written.
     pub stream_offsets: [u64; 3],
     /// PMI barriers the rank had passed.
     pub barriers: u32,
@@ -145,56 +144,55 @@ pub enum ImageAnswer {
     Stream(ImageMeta),
     /// An upload: the image is whole, verified and stored.
     Stored,
-    /// `full_wanted`: it builds on an image that this store does not have whole; a full one is
-    /// welcome.
+    /// `full_wanted`: the image builds on one that this store does not have whole, but the store
+    /// would accept a full one.
     Refused { reason: String, full_wanted: bool },
 }
 
-/// What an agent is told first of all of its job.
+/// What an agent receives about its job in the first message.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobOnHost {
     /// The job's name.
     pub name: String,
-    /// The job's directory, the same on each host: it is made where there is none.
+    /// The job's directory, the same on each host. It is created if it does not exist.
     pub dir: OsString,
     /// Files that ranks find in it, by name, and where they are.
     pub provided: Vec<(String, OsString)>,
-    /// They are copied there, not linked: the hosts do not share them.
+    /// The files are copied there, not linked, because the hosts do not share them.
     pub copied: bool,
     /// Name of the PMI key value space: of this job only, the same for each incarnation of a rank.
     pub kvsname: String,
     pub ranks: u32,
     pub program: Program,
-    /// The host is to be compared with others: there is more than one.
+    /// The host is to be compared with others, because there is more than one.
     pub compared: bool,
     /// How long the host waits for another controller when it has lost this one.
     pub orphans: Option<Orphans>,
     pub notices: Notices,
 }
 
-/// How an agent hears that its host is about to be taken away. SIGTERM says so, too.
+/// How an agent learns that its host will be taken away. SIGTERM says so as well.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Notices {
-    /// A file that is made then.
+    /// A file that is created then.
     pub file: Option<OsString>,
-    /// A line for the shell that succeeds then.
+    /// A shell command that succeeds then.
     pub command: Option<OsString>,
-    /// How long an agent that was sent SIGTERM stays, so that its ranks can leave before it ends.
+    /// How long an agent that received SIGTERM stays, so that its ranks can leave before it ends.
     pub grace: Duration,
 }
 
-/// What an agent does that has lost its controller.
+/// What an agent does when it has lost its controller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Orphans {
     /// Without another controller it ends after this time.
     pub timeout: Duration,
-    /// The job can be saved: a host with a copy of the journal does that then, and the others wait
+    /// The job can be saved: a host with a copy of the journal then saves it, and the others wait
     /// for it.
     pub save: bool,
-    /// A controller that has said nothing for so long, though it asks for heartbeats, may be
-    /// replaced.
+    /// A controller that asks for heartbeats and has sent nothing for so long may be replaced.
     pub heartbeat_timeout: Duration,
-    /// Where it listens for another one (`eyrie_transport::Bind`).
+    /// Where the agent listens for another controller (`eyrie_transport::Bind`).
     pub listen: Vec<u8>,
 }
 
@@ -204,15 +202,15 @@ pub enum ToAgent {
     /// The first message; answered by [`FromAgent::Joined`].
     Join(Box<JobOnHost>),
     Start(Box<StartRank>),
-    /// Start the process of a role on this host; it connects to the controller by itself. Its end
-    /// is told by [`FromAgent::RoleEnded`].
+    /// Start the process of a role on this host. It connects to the controller by itself.
+    /// [`FromAgent::RoleEnded`] reports its end.
     StartRole(Role),
     /// Kill the process of a role.
     StopRole(Role),
     /// Kill a rank with SIGKILL; only this incarnation.
     Kill(RankInstance),
-    /// Capture a rank and hand the image to this store. `hold`: it is to stand still from then on
-    /// until it is killed, or [`ToAgent::GoOn`].
+    /// Capture a rank and send the image to this store. `hold`: it stands still from then on until
+    /// it is killed, or until [`ToAgent::GoOn`].
     Capture {
         instance: RankInstance,
         image: ImageAt,
@@ -224,20 +222,20 @@ pub enum ToAgent {
         n: u64,
         signal: u8,
     },
-    /// A rank that stands still for its move stays where it is.
+    /// A rank that stands still for its move does not move.
     GoOn {
         instance: RankInstance,
         image: ImageId,
     },
-    /// Have a rank stand still for this share of time, in percent; 0: not any more.
+    /// Make a rank stand still for this share of the time, in percent; 0: no longer.
     Slow {
         instance: RankInstance,
         share: u8,
     },
-    /// A rank is about to come here as this incarnation: have its memory in place, as it is in this
-    /// image, until [`ToAgent::Start`], or a later image. Answered by [`FromAgent::Prepared`].
+    /// A rank will move here as this incarnation. Have its memory in place, as it is in this image,
+    /// until [`ToAgent::Start`] or a later image. Answered by [`FromAgent::Prepared`].
     Prepare(Box<StartRank>),
-    /// It does not come.
+    /// The rank does not move here.
     Unprepare(RankInstance),
     /// New entries of the PMI key value space, and how many barriers the job has passed.
     Pmi {
@@ -251,15 +249,15 @@ pub enum ToAgent {
         bytes: Vec<u8>,
         eof: bool,
     },
-    /// Output of the rank up to this offset was written to where it goes: room for more.
+    /// Output of the rank up to this offset was written to its destination: there is room for more.
     OutputShown {
         instance: RankInstance,
         stream: StandardStream,
         offset: u64,
     },
-    /// Who is where (`eyrie_transport::Directory`), before the first rank starts here and when it
-    /// has changed: handed to all ranks on this node, those that are started later included. One
-    /// with a lower epoch than the last is ignored.
+    /// The directory (`eyrie_transport::Directory`), before the first rank starts here and whenever
+    /// it changes. The agent passes it to all ranks on this node, including those that are started
+    /// later. A directory with a lower epoch than the last is ignored.
     Directory {
         directory: Vec<u8>,
     },
@@ -267,35 +265,36 @@ pub enum ToAgent {
     Heartbeat {
         n: u64,
     },
-    /// A piece of the controller's journal, to be kept on this host; answered by
+    /// A part of the controller's journal, to be kept on this host; answered by
     /// [`FromAgent::JournalKept`]. `at` is its position in bytes, which never goes back: a shorter
-    /// file that takes the journal's place begins where that had ended. `begins`: a copy begins
-    /// with it. With `whole` the copy is one from then on: it ends where the journal did then.
+    /// file that replaces the journal begins where that had ended. `begins`: a copy begins with
+    /// this part. `whole`: the copy is complete from then on, up to the end that the journal had
+    /// then.
     Journal {
         at: u64,
         bytes: Vec<u8>,
         begins: bool,
         whole: bool,
     },
-    /// Asks what the ranks here and others use of the processors in the time that comes:
-    /// [`FromAgent::Measured`] with the same number.
+    /// Asks how much of the processors the ranks here and other processes use from now on. Answered
+    /// by [`FromAgent::Measured`] with the same number.
     Measure {
         n: u64,
         over: Duration,
     },
-    /// These hosts, by their nodes and addresses, are connected to again and again from now on:
-    /// [`FromAgent::Reached`] tells of one that is not reached for `within`.
+    /// Connect to these hosts, given by their nodes and addresses, again and again from now on.
+    /// [`FromAgent::Reached`] reports a host that was not reached for `within`.
     Watch {
         hosts: Vec<(Node, String)>,
         within: Duration,
     },
-    /// Asks for what a rank did last: [`FromAgent::Trace`] with the same number.
+    /// Asks for what a rank did last. Answered by [`FromAgent::Trace`] with the same number.
     Trace {
         request: u64,
         instance: RankInstance,
     },
-    /// An injected failure: the agent stops its ranks and itself with SIGSTOP, and wakes them when
-    /// it is woken.
+    /// An injected failure: the agent stops its ranks and itself with SIGSTOP. When it is
+    /// continued, it continues its ranks.
     Freeze,
     /// An injected failure: the agent kills itself, and its ranks die with it.
     Die,
@@ -315,10 +314,10 @@ pub enum Ending {
 pub enum StartFault {
     /// The image: it cannot be restored.
     Image,
-    /// Something of this node or this moment (a broken stream, too little memory): another attempt
-    /// may succeed.
+    /// Something on this node or at this moment (a broken stream, too little memory). Another
+    /// attempt may succeed.
     Attempt,
-    /// Somebody killed the process with this signal before it was the rank again.
+    /// A signal killed the process before it was the rank again.
     Killed(i32),
 }
 
@@ -333,7 +332,7 @@ pub enum StandardStream {
 /// A record of a rank's trace ([`crate::page`]) in words.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TraceRecord {
-    /// How long ago it was when the trace was read, in microseconds.
+    /// How old it was when the trace was read, in microseconds.
     pub age_us: u64,
     /// The rank's clock then.
     pub clock: u64,
@@ -350,10 +349,11 @@ impl std::fmt::Display for TraceRecord {
 /// Agent to controller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FromAgent {
-    /// The host is ready for ranks, and what it is, to be compared with other hosts
-    /// (`eyrie_host::Facts` as JSON), when that was asked for; or it cannot take part, and why.
+    /// The host is ready for ranks. Its facts, to be compared with those of other hosts
+    /// (`eyrie_host::Facts` as JSON), if they were asked for. Or the reason why it cannot take
+    /// part.
     Joined(Result<Option<String>, String>),
-    /// What has become of a rank on this node.
+    /// A report about a rank on this node.
     Rank(RankInstance, RankReport),
     /// What the rank wrote, from `offset` of that stream on, in order.
     Output { instance: RankInstance, stream: StandardStream, offset: u64, bytes: Vec<u8> },
@@ -361,42 +361,42 @@ pub enum FromAgent {
     Shared { rank: Rank, path: String },
     /// Something that the user should know.
     Note { text: String },
-    /// What the rank did last, oldest first; empty when it does not run here. `request`: who asked
-    /// for it with [`ToAgent::Trace`]; `None`: the rank ends by an error of its own.
+    /// What the rank did last, oldest first; empty if it does not run here. `request`: the number
+    /// of the [`ToAgent::Trace`] that asked for it; `None`: the rank ends by an error of its own.
     Trace { request: Option<u64>, instance: RankInstance, records: Vec<TraceRecord> },
-    /// The memory of a rank that is to come as this incarnation is in place, as it is in this
-    /// image, of which so many bytes had to come; or why not. Another [`ToAgent::Prepare`] of it
-    /// begins anew then.
+    /// The memory of a rank that will move here as this incarnation is in place, as it is in this
+    /// image, for which so many bytes had to be sent; or why not. In that case another
+    /// [`ToAgent::Prepare`] begins anew.
     Prepared { instance: RankInstance, image: ImageId, result: Result<u64, String> },
-    /// A host that was reached before is not any more; or is again.
+    /// A host that was reached before is no longer reached, or is reached again.
     Reached { node: Node, reached: bool },
     /// The answer to [`ToAgent::Heartbeat`].
     Heartbeat { n: u64 },
     /// The answer to [`ToAgent::Measure`].
     Measured { n: u64, used: NodeUsage },
-    /// Where another controller reaches this agent when it has lost its own
+    /// Where another controller can connect to this agent when it has lost its own
     /// (`eyrie_transport::Addr`).
     Reachable { addr: String },
-    /// The journal is on this host up to this position; or why nothing more of it will be.
+    /// The journal is on this host up to this position; or why no more of it will be.
     JournalKept(Result<u64, String>),
     /// The process of a role has ended, or could not be started.
     RoleEnded { role: Role, cause: String },
-    /// The host is about to be taken away. `leaves`: its agent ends as soon as nothing needs it
-    /// any more, or is told to, at the latest after its grace.
+    /// The host will be taken away. `leaves`: its agent ends as soon as nothing needs it any more
+    /// or it is told to, at the latest after its grace time.
     Notice { cause: String, leaves: bool },
 }
 
 /// What was used of a node's processors between two moments.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeUsage {
-    /// How long that was.
+    /// The time between them.
     pub over: Duration,
-    /// The running kernel: nodes with the same one may have processors in common.
+    /// Identifies the running kernel: nodes with the same one may share processors.
     pub kernel: String,
     /// The processors that ranks here may run on, and how many of them at a time.
     pub processors: Vec<u32>,
     pub limit: u32,
-    /// Processor time that anybody has used of them.
+    /// Processor time that all processes together have used of them.
     pub busy: Duration,
     pub ranks: Vec<RankUsage>,
 }
@@ -405,11 +405,11 @@ pub struct NodeUsage {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RankUsage {
     pub instance: RankInstance,
-    /// Processor time of all its threads, and how much of that it has asked for messages and found
-    /// none.
+    /// Processor time of all its threads, and the part of it in which it asked for messages and
+    /// found none.
     pub used: Duration,
     pub polled: Duration,
-    /// Bytes of memory that no file is behind.
+    /// Bytes of memory without a file behind it.
     pub memory: u64,
 }
 
@@ -417,7 +417,7 @@ pub struct RankUsage {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Library {
     pub name: String,
-    /// Empty where it is not known.
+    /// Empty if it is not known.
     pub version: String,
     /// Whether Eyrie is tested with this version.
     pub tested: bool,
@@ -425,13 +425,13 @@ pub struct Library {
     pub threads: String,
 }
 
-/// What an agent reports of one incarnation of a rank; it reaches the controller's state machine as
-/// it is. A report more takes three edits: its variant here, the place in the agent that sends it,
-/// and its arm in `Machine::rank_reported` of eyrie-controller (src/machine/reactor.rs), which the
-/// compiler asks for.
+/// What an agent reports about one incarnation of a rank. It reaches the controller's state machine
+/// unchanged. Another report takes three edits: its variant here, the place in the agent that sends
+/// it, and its arm in `Machine::rank_reported` of eyrie-controller (src/machine/reactor.rs), which
+/// the compiler asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RankReport {
-    /// The process runs; for a start from an image: the image is mapped and the rank goes on.
+    /// The process runs. For a start from an image: the image is mapped and the rank continues.
     Started {
         /// How long the image took to arrive, and then to be mapped; 0 when started anew.
         fetched: Duration,
@@ -442,14 +442,15 @@ pub enum RankReport {
         reason: String,
         fault: StartFault,
     },
-    /// The MPI library has come up without our provider: `library` is the path of what is loaded,
-    /// `remedy` what to do about that.
+    /// The MPI library has started without our provider. `library` is the path of the library that
+    /// is loaded, `remedy` says what to do about it.
     NotOurs {
         library: String,
         remedy: String,
     },
-    /// The rank's MPI library has loaded our provider without having asked, through PMI, which rank
-    /// of how many it is: it would compute alone. It waits in its start, and is not answered.
+    /// The rank's MPI library has loaded our provider but has not asked, through PMI, for its rank
+    /// and the number of ranks: it would compute alone. It waits in its start for an answer that it
+    /// does not get.
     Alone {
         library: String,
         remedy: String,
@@ -459,7 +460,7 @@ pub enum RankReport {
     /// MPI_Init is over in this rank: which MPI library it is, and the thread level that it gave.
     Library(Library),
     /// Standard input: the agent has room for more from this offset on. Sent once at the start,
-    /// then after each piece that was handed to the rank.
+    /// then after each piece that the rank has received.
     StdinWanted {
         offset: u64,
     },
@@ -475,20 +476,20 @@ pub enum RankReport {
     PmiAbort {
         code: i32,
     },
-    /// The process was captured and computes on after having stood still for `pause`; its image is
-    /// on the way to the store.
+    /// The process was captured and computes after having stood still for `pause`. Its image is on
+    /// the way to the store.
     Captured {
         image: ImageId,
         pause: Duration,
     },
-    /// `passing`: it may well succeed the next time, and nothing need be done.
+    /// `passing`: the next capture may well succeed, and nothing needs to be done.
     CaptureFailed {
         image: ImageId,
         reason: String,
         passing: bool,
     },
-    /// The image is stored, and after that all files that it needs were found: it may count.
-    /// `output` are the bytes of (stdout, stderr) that the rank had behind it.
+    /// The image is stored, and afterwards all files that it needs were found: it may count.
+    /// `output` is the number of bytes of (stdout, stderr) that the rank had written.
     ImageUsable {
         image: ImageId,
         output: [u64; 2],
@@ -498,36 +499,36 @@ pub enum RankReport {
         image: ImageId,
         reason: String,
     },
-    /// A file that the newest image needs has another name by now, or none: a new image is wanted
+    /// A file that the newest image needs has another name now, or none: a new image is needed
     /// soon.
     ImageWanted {
         reason: String,
     },
-    /// The rank cannot go on by its own word (divergence, unreachable router, ...): it ends by
-    /// itself.
+    /// The rank has reported that it cannot continue (divergence, unreachable router, ...). It ends
+    /// by itself.
     Fatal {
         reason: String,
     },
-    /// All output of the rank has been sent, then it ended like this.
+    /// The rank ended like this, after all its output was sent.
     Exited {
         ending: Ending,
         stage: MpiStage,
     },
 }
 
-/// Whether who sends this signal wants a program to end, unless it handles the signal.
+/// Whether the sender of this signal wants a program to end, unless the program handles the signal.
 pub fn is_to_end(signal: i32) -> bool {
     matches!(signal, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM)
 }
 
-/// How far a rank had come with MPI when it ended.
+/// The state of a rank's use of MPI when it ended.
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MpiStage {
-    /// It never spoke PMI.
+    /// It never used PMI.
     Before,
-    /// It had begun with MPI and was not through with it.
+    /// It had begun to use MPI and had not finished.
     Within,
-    /// It was through with MPI (MPI_Finalize, or MPI_Session_finalize of its last session),
-    /// whatever it did then: end by itself or execute another program.
+    /// It had finished with MPI (MPI_Finalize, or MPI_Session_finalize of its last session). It may
+    /// then have ended by itself or executed another program.
     After,
 }

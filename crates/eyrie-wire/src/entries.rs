@@ -1,7 +1,7 @@
-//! The job's PMI key-value space, as its nodes have it and are told of it. What an MPI library puts
-//! there for each rank is the address that our provider gave it, which says nothing but the rank:
-//! such entries are kept and told as runs of ranks, so that a job of many ranks needs no more room
-//! than one of few. Whatever the form, an entry reads as it was put.
+//! The job's PMI key-value space, as its nodes keep and receive it. What an MPI library puts there
+//! for each rank is the address that our provider gave it, which says only the rank. Such entries
+//! are kept and sent as runs of ranks, so that a job of many ranks needs no more room than one of
+//! few. In either form, an entry reads as it was put.
 
 use crate::address::address;
 use crate::Rank;
@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// How MPI libraries spell the bytes of an address in a text.
+/// How MPI libraries write the bytes of an address as text.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 enum Spelling {
     /// Two digits for each byte: MPICH 4, Intel MPI.
@@ -45,8 +45,8 @@ impl Spelling {
     }
 }
 
-/// Entries of ranks that are alike but for the rank: the rank's number stands between the two parts
-/// of the key, the rank's address between those of the value.
+/// Entries of ranks that differ only in the rank. The rank's number is between the two parts of the
+/// key, and the rank's address between those of the value.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Pattern {
     key: [String; 2],
@@ -59,9 +59,10 @@ impl Pattern {
     fn of(rank: Rank, key: &str, value: &str) -> Option<Pattern> {
         let digit = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
         let number = rank.to_string();
-        // Keys have other numbers, too: rather in front of the rank's.
+        // Keys may have other numbers as well, more likely before the rank's.
         let key = key.rmatch_indices(&number).find_map(|(at, _)| {
-            let (before, after) = (&key[..at], &key[at + number.len()..]);
+            let before = &key[..at];
+            let after = &key[at + number.len()..];
             let whole = !before.ends_with(|c: char| c.is_ascii_digit()) && !digit(after);
             whole.then(|| [before.to_string(), after.to_string()])
         })?;
@@ -86,7 +87,7 @@ impl Pattern {
     }
 }
 
-/// One entry, or those of ranks with numbers in a row.
+/// One entry, or those of ranks with consecutive numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Entry {
     Text { key: String, value: String },
@@ -94,7 +95,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// Bytes of it in a message, at most.
+    /// Most bytes that it can take in a message.
     pub fn most_bytes(&self) -> usize {
         const NUMBERS: usize = 32;
         let texts = match self {
@@ -107,16 +108,16 @@ impl Entry {
     }
 }
 
-/// The entries that somebody knows.
+/// The entries that a node or a rank knows.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Entries {
-    /// These count where a key is among both.
+    /// If a key is in both, this map counts.
     texts: BTreeMap<String, String>,
     addresses: BTreeMap<Pattern, RangeInclusiveSet<Rank>>,
 }
 
 impl Entries {
-    /// A rank has put an entry. Returns what is new by it, for others that have the same entries.
+    /// A rank puts an entry. Returns what is new, for others that have the same entries.
     pub fn put(&mut self, rank: Rank, key: String, value: String) -> Option<Entry> {
         let entry = match self.get(&key) {
             Some(known) if known == value => return None,
@@ -151,7 +152,7 @@ impl Entries {
         })
     }
 
-    /// All of them, in as few as they are.
+    /// All entries, in as few runs as possible.
     pub fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
         let texts = self.texts.iter();
         let texts =
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What three MPI libraries put for a rank, as seen in jobs of theirs.
+    /// What three MPI libraries put for a rank, as seen in their jobs.
     const SEEN: [(Rank, &str, &str); 6] = [
         (0, "-allgather-1-0", "65797269652072616E6B[6]"),
         (1, "-allgather-1-1", "65797269652072616E6B[2]01[3]"),
@@ -193,7 +194,7 @@ mod tests {
                 assert!(entries.put(rank, key, pattern.value_of(rank)).is_some());
             }
             let all = Entry::Addresses { pattern, first: 0, last: 999 };
-            // Ranks whose number is in the key twice are told in another form.
+            // Ranks whose number is in the key twice are sent in another form.
             let others = entries.iter().filter(|entry| *entry != all).count();
             assert!(others <= 4, "{key}: {:?}", entries.iter().collect::<Vec<_>>());
             if rank < 1000 {
@@ -204,10 +205,11 @@ mod tests {
     }
 
     #[test]
-    fn a_key_reads_as_it_was_put_last_and_what_is_known_is_not_told_again() {
+    fn a_key_reads_as_it_was_put_last_and_known_entries_are_not_sent_again() {
         let mut entries = Entries::default();
         let mut put = |rank, value: &str| entries.put(rank, "bc-7".into(), value.into());
-        let (ours, other) = (Spelling::Upper.spell(&address(7)), "elsewhere");
+        let ours = Spelling::Upper.spell(&address(7));
+        let other = "elsewhere";
         assert!(matches!(put(7, &ours), Some(Entry::Addresses { first: 7, last: 7, .. })));
         assert_eq!(put(7, &ours), None);
         for value in [other, &ours, other] {
@@ -228,11 +230,12 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever ranks put, every key reads as in a plain map, here and where it was told.
+        /// Whatever ranks put, every key reads as in a plain map, here and where it was received.
         #[test]
         fn entries_read_as_in_a_plain_map(puts in prop::collection::vec(
             (0..12u32, 0..12u32, 0..4usize, 0..4usize, any::<bool>()), 0..200)) {
-            let (mut plain, mut told) = (BTreeMap::new(), Entries::default());
+            let mut plain = BTreeMap::new();
+            let mut told = Entries::default();
             let mut entries = Entries::default();
             for (rank, of, key, value, split) in puts {
                 let numbers = [format!("a-{rank}"), format!("{of}.a.5"), format!("a-{of}-{rank}")];
@@ -246,7 +249,9 @@ mod tests {
                 if split {
                     let all = entries.iter().collect::<Vec<_>>();
                     let mut late = Entries::default();
-                    all.into_iter().for_each(|entry| late.add(entry));
+                    for entry in all {
+                        late.add(entry);
+                    }
                     prop_assert_eq!(&late, &entries);
                 }
             }

@@ -1,6 +1,6 @@
-//! What goes between the roles of a job: frames of the data path, control messages, versions,
-//! authentication. Pure encoding and decoding: nothing here opens, reads or waits for anything,
-//! and nothing here allocates by a length that somebody else named.
+//! What the roles of a job send each other: frames of the data path, control messages, versions,
+//! authentication. Pure encoding and decoding: nothing here opens, reads or waits for anything, and
+//! nothing here allocates by a length that a peer names.
 
 pub mod address;
 pub mod agent;
@@ -10,16 +10,16 @@ pub mod data;
 pub mod entries;
 pub mod page;
 
-/// Version of everything in this crate. Two processes with different versions do not talk.
+/// Version of everything in this crate. Processes with different versions refuse each other.
 pub const VERSION: u16 = 17;
 
 /// A process of the MPI job, numbered as in MPI_COMM_WORLD.
 pub type Rank = u32;
 /// A node of the job, numbered from 0; spares follow the nodes that start with ranks.
 pub type Node = u32;
-/// Counts the processes that a rank has been, one after another: 1 for the first.
+/// Number of the processes that a rank has had: 1 for the first.
 pub type Incarnation = u32;
-/// One incarnation of a rank. At most the newest of a rank may speak.
+/// One incarnation of a rank. At most the newest one of a rank may send.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
 )]

@@ -1,7 +1,6 @@
 //! The rank's page: a few pages of memory that the agent makes for one incarnation of a rank and
 //! shares with it. They hold what must never be in an image (the job's secret) and what must be
-//! readable when the rank is dead (the trace of what it did last). The layout is the same for both
-//! sides.
+//! readable when the rank is dead (the trace of what it did last). Both sides have the same layout.
 
 use crate::auth::SECRET_LEN;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
@@ -11,14 +10,14 @@ pub const PAGE_BYTES: usize = 4096 + RECORDS * size_of::<Record>();
 /// Records that the trace holds: the newest ones.
 pub const RECORDS: usize = 1024;
 
-/// Signals that a rank may not have got yet.
+/// Most signals that a rank may not have received yet.
 pub const SIGNALS: usize = 1024;
 
-/// What a record is about. `peer` and `number` are said for each.
+/// What a record is about. The comments say what `peer` and `number` are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum What {
-    /// A message was handed to its router: destination, ssn.
+    /// A message was given to its router: destination, ssn.
     Sent = 1,
     /// A message became visible: source, rsn.
     Shown = 2,
@@ -26,7 +25,7 @@ pub enum What {
     Repeated = 3,
     /// A router has acknowledged: router, clock.
     Acknowledged = 4,
-    /// A stream has begun: router, rsn (delivery) or messages given again (send).
+    /// A stream has begun: router, rsn (delivery) or number of messages sent again (send).
     DeliveryBegun = 5,
     SendBegun = 6,
     /// A stream is lost: router, the error's number.
@@ -34,11 +33,11 @@ pub enum What {
     SendLost = 8,
     /// There are determinants to replay: how many, the last one's clock.
     Replay = 9,
-    /// The last determinant was followed: -, rsn.
+    /// The rank has reached the last determinant: -, rsn.
     Replayed = 10,
     /// An image was taken: -, its number.
     Image = 11,
-    /// This process has come back from an image: incarnation, rsn.
+    /// This process was restored from an image: incarnation, rsn.
     Restored = 12,
     /// The rank waits: router, for how many bytes.
     Waits = 13,
@@ -48,7 +47,7 @@ pub enum What {
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Record {
-    /// The processor's time stamp counter, as it was last read.
+    /// The processor's time stamp counter when it was last read.
     pub time: u64,
     /// The rank's clock.
     pub clock: u64,
@@ -57,8 +56,8 @@ pub struct Record {
     pub what: u32,
 }
 
-/// What became of a rank's endpoint, by which its MPI library sends and receives. The library opens
-/// one when MPI begins, and closes it in MPI_Finalize or with the last session; sessions may begin
+/// The state of a rank's endpoint, by which its MPI library sends and receives. The library opens
+/// one when MPI begins, and closes it in MPI_Finalize or with the last session. Sessions may begin
 /// anew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
@@ -73,21 +72,22 @@ pub enum Endpoint {
 #[repr(C)]
 pub struct RankPage {
     secret: [u8; SECRET_LEN],
-    /// A moment as the time stamp counter and as nanoseconds of the monotonic clock have it.
+    /// The same moment in the time stamp counter and in nanoseconds of the monotonic clock.
     tsc: u64,
     monotonic_ns: u64,
-    /// Records that were ever written.
+    /// Number of records that were ever written.
     written: AtomicU64,
     /// Epoch of the newest directory in the rank's file of directories.
     directory: AtomicU64,
-    /// For how many ticks of the time stamp counter the rank has asked for messages and found none.
+    /// Ticks of the time stamp counter for which the rank has asked for messages and found none.
     polled: AtomicU64,
-    /// What became of the rank's endpoint: an [`Endpoint`].
+    /// The state of the rank's endpoint: an [`Endpoint`].
     endpoint: AtomicU64,
-    /// How many signals were sent to the job's ranks, and how many of them this one has got.
+    /// Number of signals that were sent to the job's ranks, and number of them that this one has
+    /// received.
     signals: AtomicU64,
     signals_got: AtomicU64,
-    /// The rank does what it has never done before.
+    /// The rank does what it has never done before: it is not re-executing.
     is_new: AtomicU64,
     /// The numbers of the newest signals.
     signal_numbers: [AtomicU8; SIGNALS],
@@ -113,13 +113,13 @@ impl RankPage {
         self.directory.load(Ordering::Acquire)
     }
 
-    /// The file has a directory with this epoch. Only the agent says so.
+    /// Notes that the file has a directory with this epoch. Only the agent calls this.
     pub fn set_directory(&self, epoch: u64) {
         self.directory.store(epoch, Ordering::Release);
     }
 
-    /// Another signal was sent to the job's ranks. Only the agent says so. False: the rank has not
-    /// got as many as there is room for.
+    /// Notes another signal that was sent to the job's ranks. Only the agent calls this. False:
+    /// there is no room, because the rank has not received earlier ones.
     pub fn add_signal(&self, signal: u8) -> bool {
         let n = self.signals.load(Ordering::Relaxed);
         if n >= self.signals_got() + SIGNALS as u64 {
@@ -130,7 +130,7 @@ impl RankPage {
         true
     }
 
-    /// All signals that were sent before the rank had this page. Only the agent says so.
+    /// Notes all signals that were sent before the rank had this page. Only the agent calls this.
     pub fn set_signals(&self, all: &[u8]) {
         let from = all.len().saturating_sub(SIGNALS);
         for (n, signal) in all.iter().enumerate().skip(from) {
@@ -145,19 +145,21 @@ impl RankPage {
         self.signals.load(Ordering::Acquire)
     }
 
-    /// How many of them the rank has got.
+    /// How many of them the rank has received.
     pub fn signals_got(&self) -> u64 {
         self.signals_got.load(Ordering::Acquire)
     }
 
-    /// The rank has got so many before it had this page, or again. Only the rank says so.
+    /// Notes how many signals the rank received before it had this page, or has received again.
+    /// Only the rank calls this.
     pub fn set_signals_got(&self, got: u64) {
         self.signals_got.store(got, Ordering::Release);
     }
 
-    /// Whoever gets true gives the rank its `n`th signal (from 0), and nobody else does.
+    /// Claims the rank's `n`th signal (from 0). Only the caller that gets true delivers it.
     pub fn claim_signal(&self, n: u64) -> bool {
-        let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+        let success = Ordering::AcqRel;
+        let failure = Ordering::Relaxed;
         self.signals_got.compare_exchange(n, n + 1, success, failure).is_ok()
     }
 
@@ -165,7 +167,7 @@ impl RankPage {
         self.signal_numbers[n as usize % SIGNALS].load(Ordering::Relaxed)
     }
 
-    /// Whether the rank does what it has never done before. Only the rank says so.
+    /// Notes whether the rank does what it has never done before. Only the rank calls this.
     pub fn set_new(&self, new: bool) {
         self.is_new.store(new.into(), Ordering::Release);
     }
@@ -174,7 +176,7 @@ impl RankPage {
         self.is_new.load(Ordering::Acquire) != 0
     }
 
-    /// What became of the rank's endpoint. Only the rank says so.
+    /// Notes the state of the rank's endpoint. Only the rank calls this.
     pub fn set_endpoint(&self, endpoint: Endpoint) {
         self.endpoint.store(endpoint as u64, Ordering::Release);
     }
@@ -187,21 +189,22 @@ impl RankPage {
         }
     }
 
-    /// The rank has asked for messages for so many ticks and found none. Only the rank says so.
+    /// Notes that the rank has asked for messages for so many ticks and found none. Only the rank
+    /// calls this.
     #[inline]
     pub fn add_polled(&self, ticks: u64) {
         let polled = self.polled.load(Ordering::Relaxed);
         self.polled.store(polled.wrapping_add(ticks), Ordering::Relaxed);
     }
 
-    /// How long it has done that, in nanoseconds. `tsc` and `monotonic_ns` as of
-    /// [`RankPage::read`].
+    /// How long the rank has asked for messages and found none, in nanoseconds. `tsc` and
+    /// `monotonic_ns` as for [`RankPage::read`].
     pub fn polled_ns(&self, tsc: u64, monotonic_ns: u64) -> u64 {
         (self.polled.load(Ordering::Relaxed) as f64 * self.ns_per_tick(tsc, monotonic_ns)) as u64
     }
 
-    /// Adds a record. Only the rank does. Inlined, so that a record is written where it belongs
-    /// field by field: copied in larger pieces it would wait for its own fields.
+    /// Adds a record. Only the rank calls this. Inlined, so that a record is written in place field
+    /// by field: copying it in larger pieces would wait for its own fields.
     #[inline]
     pub fn add(&mut self, record: Record) {
         let n = self.written.load(Ordering::Relaxed);
@@ -275,7 +278,8 @@ mod tests {
     #[test]
     fn the_newest_records_are_kept_in_order_with_their_time() {
         let layout = std::alloc::Layout::new::<RankPage>();
-        // SAFETY: all zero is a valid page; it is freed with the layout that it was made with.
+        // SAFETY: an all-zero page is valid, and the box frees it with the layout that allocated
+        // it.
         let mut page = unsafe {
             let at = std::alloc::alloc_zeroed(layout).cast::<RankPage>();
             Box::from_raw(at)

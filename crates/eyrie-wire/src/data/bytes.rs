@@ -1,7 +1,7 @@
-//! Numbers in and out of byte strings, little-endian. All lengths are known when it is compiled, so
-//! that no number costs a call.
+//! Reads and writes numbers in byte strings, little-endian. All lengths are known at compile time,
+//! so that no number costs a call.
 
-/// Reads numbers from the front. The caller has checked the length: what is missing reads as zero.
+/// Reads numbers from the front. The caller has checked the length: missing bytes read as zero.
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl Reader<'_> {
@@ -24,7 +24,7 @@ impl Reader<'_> {
     }
 }
 
-/// Puts byte strings one behind another, at most `N` bytes in all.
+/// Appends byte strings, at most `N` bytes in all.
 pub struct Writer<const N: usize> {
     bytes: [u8; N],
     len: usize,

@@ -1,16 +1,16 @@
-//! What a message is to its receiver. Routers carry envelopes and compare them, byte by byte, with
-//! what a re-executing rank sends again; they never look inside.
+//! What a message means to its receiver. Routers carry envelopes and compare them, byte by byte,
+//! with what a re-executing rank sends again. They never look inside.
 
 use super::bytes::Reader;
 
 /// Length of an encoded envelope in bytes.
 pub const ENVELOPE_LEN: usize = 40;
 
-/// What an atomic operation gives back.
+/// What an atomic operation returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum AtomicOp {
-    /// Nothing but that it is done.
+    /// Nothing but its completion.
     Update = 0,
     /// The values before it.
     Fetch = 1,
@@ -21,27 +21,26 @@ pub enum AtomicOp {
 /// The envelope of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Envelope {
-    /// For the untagged queue; `data` is meant for the completion.
+    /// For the untagged queue; `data` is for the completion.
     Untagged { data: Option<u64> },
     /// For the tagged queue.
     Tagged { tag: u64, data: Option<u64> },
-    /// Write the payload to the memory region `key`, `offset` bytes into it. `request`: the number
-    /// by which the sender knows the answer.
+    /// Write the payload to the memory region `key`, from `offset` on. `request`: the number by
+    /// which the sender recognises the answer.
     Write { key: u64, offset: u64, request: u64 },
     /// Send `len` bytes of the memory region back.
     Read { key: u64, offset: u64, request: u64, len: u64 },
     /// Apply operation `op` on `count` elements of type `datatype` (libfabric's numbers) to the
     /// memory region; the payload holds the operands.
     Atomic { key: u64, offset: u64, request: u64, what: AtomicOp, op: u8, datatype: u8, count: u32 },
-    /// The answer to `request`; the payload is what it asked for. `error`: an errno, 0 when it is
-    /// done.
+    /// The answer to `request`. The payload is what it asked for. `error`: an errno, 0 for success.
     Answer { request: u64, error: u32 },
 }
 
 const HAS_DATA: u8 = 1;
 
 impl Envelope {
-    /// The envelope as it stands in a header: class, flags, four small fields, four numbers.
+    /// The envelope as it is in a header: class, flags, four small fields, four numbers.
     pub fn encode(&self) -> [u8; ENVELOPE_LEN] {
         let mut out = [0; ENVELOPE_LEN];
         let (class, small, count, words) = match *self {
@@ -72,7 +71,7 @@ impl Envelope {
     /// Reads an envelope.
     ///
     /// # Errors
-    /// When it is of an unknown class.
+    /// When its class is unknown.
     pub fn decode(bytes: &[u8; ENVELOPE_LEN]) -> Result<Envelope, &'static str> {
         let mut r = Reader(bytes);
         let [class, first, op, datatype] = r.array();

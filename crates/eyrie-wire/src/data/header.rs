@@ -5,7 +5,7 @@ use super::envelope::{Envelope, ENVELOPE_LEN};
 use super::kind::Kind;
 use crate::Rank;
 
-/// Where a payload lies that is not in its frame.
+/// The place of a payload that is not in its frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// Never 0.
@@ -20,8 +20,8 @@ pub struct Message {
     pub destination: Rank,
     /// Send sequence number: which message of this source to this destination it is, from 1.
     pub ssn: u64,
-    /// The sender's clock, because a send also depends on nothing having become visible since the
-    /// last determinant.
+    /// The sender's clock. A send also depends on nothing having become visible since the last
+    /// determinant.
     pub clock: u64,
     pub envelope: Envelope,
     /// Length of the content in bytes.
@@ -30,7 +30,7 @@ pub struct Message {
     pub place: Option<Place>,
 }
 
-/// A message that the router has already.
+/// A message that the router already has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repeat {
     pub destination: Rank,
@@ -47,7 +47,7 @@ pub struct Repeat {
 pub struct Deliver {
     pub source: Rank,
     pub ssn: u64,
-    /// Receive sequence number: its place in the total order of the destination, from 1.
+    /// Receive sequence number: its position in the total order of the destination, from 1.
     pub rsn: u64,
     pub envelope: Envelope,
     pub size: u64,
@@ -65,10 +65,10 @@ pub struct SegmentDone {
     pub segment: u32,
 }
 
-/// Where a rank goes on.
+/// The point at which a rank continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Resume {
-    /// The last message that it has shown to matching.
+    /// The last message that it has made visible to matching.
     pub rsn: u64,
     pub clock: u64,
 }
@@ -86,21 +86,22 @@ pub struct Shown {
     pub ssn: u64,
 }
 
-/// What a rank has received: what was shown to it lies in its memory.
+/// What a rank has received: the messages that were shown to it are in its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Received {
     /// Messages up to this receive sequence number.
     pub rsn: u64,
 }
 
-/// What of a send stream is safe.
+/// The part of a send stream that is safe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ack {
-    /// Frames of this connection that are safe: logged, and where routers may be lost, received.
+    /// Number of frames of this connection that are safe: logged and, if routers may be lost,
+    /// received.
     pub frames: u64,
     /// Determinants up to this clock are held.
     pub clock: u64,
-    /// So are the observed bytes up to this one.
+    /// Observed bytes up to this one are held as well.
     pub observed: u64,
 }
 
@@ -115,17 +116,17 @@ pub struct SegmentDrop {
     pub segment: u32,
 }
 
-/// A piece of a payload that lies in a segment; the payload of the frame is its bytes. The pieces
-/// of a payload come one after another, the whole of it before the frame that names its place.
+/// A piece of a payload that is in a segment. The payload of the frame is the bytes of the piece.
+/// The pieces of a payload come in order, all of them before the frame that names its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     pub segment: u32,
-    /// Where in the segment the piece begins, in bytes.
+    /// Start of the piece in the segment, in bytes.
     pub offset: u64,
 }
 
-/// What of a sender's messages for one destination need not be sent again: the router has them, and
-/// where routers may be lost, so has the destination.
+/// The messages of a sender for one destination that need not be sent again: the router has them
+/// and, if routers may be lost, so does the destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
     pub destination: Rank,
@@ -136,9 +137,9 @@ pub struct Known {
 /// A stream has begun.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ready {
-    /// On a send stream: determinants up to this clock are held. On a delivery stream, where
-    /// routers may be lost: messages up to this receive sequence number were received, perhaps by
-    /// an earlier incarnation, and nobody but this router keeps them.
+    /// On a send stream: determinants up to this clock are held. On a delivery stream, if routers
+    /// may be lost: messages up to this receive sequence number were received, perhaps by an
+    /// earlier incarnation, and only this router keeps them.
     pub up_to: u64,
     /// On a send stream: observed bytes up to this one are held.
     pub observed: u64,
@@ -214,7 +215,7 @@ impl Header {
         }
     }
 
-    /// Puts the header behind what is in `out`.
+    /// Appends the header to `out`.
     pub fn put<const N: usize>(&self, out: &mut Writer<N>) {
         match self {
             Header::Message(m) => {
@@ -248,8 +249,8 @@ impl Header {
         }
     }
 
-    /// Reads a header from its bytes, of which there are [`len_of`] its kind. `inline`: bytes of
-    /// payload in the frame.
+    /// Reads a header from its bytes, whose number is the [`len_of`] its kind. `inline`: number of
+    /// payload bytes in the frame.
     ///
     /// # Errors
     /// When it contradicts itself or its frame.
@@ -306,8 +307,12 @@ fn put_numbers<const A: usize, const B: usize, const N: usize>(
     a: [u32; A],
     b: [u64; B],
 ) {
-    a.iter().for_each(|n| out.put(&n.to_le_bytes()));
-    b.iter().for_each(|n| out.put(&n.to_le_bytes()));
+    for n in a {
+        out.put(&n.to_le_bytes());
+    }
+    for n in b {
+        out.put(&n.to_le_bytes());
+    }
 }
 
 fn put_message<const N: usize>(
@@ -322,7 +327,7 @@ fn put_message<const N: usize>(
     put_numbers(out, [], sizes);
 }
 
-/// Segment 0 stands for "in the frame".
+/// Segment 0 means "in the frame".
 fn place_fields(place: Option<Place>) -> (u32, u64) {
     place.map_or((0, 0), |p| (p.segment, p.offset))
 }

@@ -7,10 +7,10 @@ pub enum Kind {
     // Rank to router, on a send stream.
     /// A message ([`super::Message`]).
     Message = 1,
-    /// A message that the router has already, sent again by a re-executing rank: its envelope and
+    /// A message that the router already has, sent again by a re-executing rank: its envelope and
     /// the hash of its content, for comparison with the log ([`super::Repeat`]).
     Repeat = 2,
-    /// Nothing but determinants, and what was observed.
+    /// Only determinants and what was observed.
     Determinants = 3,
     /// Asks for a segment ([`super::SegmentRequest`]).
     SegmentRequest = 4,
@@ -19,26 +19,26 @@ pub enum Kind {
     /// Asks for an acknowledgement now.
     Flush = 6,
     // Rank to router, on a delivery stream.
-    /// The first frame: where the rank goes on ([`super::Resume`]).
+    /// The first frame: where the rank continues ([`super::Resume`]).
     Resume = 7,
-    /// The rank has followed its last determinant ([`super::Replayed`]).
+    /// The rank has reached its last determinant ([`super::Replayed`]).
     Replayed = 8,
-    /// Where routers may be lost: before [`Kind::Resume`], what the rank has seen of one source
+    /// If routers may be lost, before [`Kind::Resume`]: what the rank has seen of one source
     /// ([`super::Shown`]).
     Shown = 9,
-    /// What the rank has received ([`super::Received`]); before [`Kind::Resume`] it also says that
+    /// What the rank has received ([`super::Received`]). Before [`Kind::Resume`] it also says that
     /// the rank does not re-execute.
     Received = 10,
     // On a send stream again.
-    /// As [`Kind::Determinants`], where one frame does not take all that is to be said: the rest
-    /// comes behind it, before anything else.
+    /// As [`Kind::Determinants`], when one frame cannot hold everything: the rest follows before
+    /// anything else.
     DeterminantsPart = 11,
     // Router to rank.
     /// A message ([`super::Deliver`]).
     Deliver = 16,
     /// What is logged ([`super::Ack`]).
     Ack = 17,
-    /// A segment ([`super::Segment`]); its descriptor comes with the frame where descriptors can be
+    /// A segment ([`super::Segment`]). Its descriptor comes with the frame if descriptors can be
     /// passed.
     Segment = 18,
     /// A segment will not be named again on this stream: close it ([`super::SegmentDrop`]).
@@ -51,7 +51,7 @@ pub enum Kind {
     Ready = 22,
     /// The rank must end: the payload says why.
     Refused = 23,
-    // Both ways, where no descriptors can be passed.
+    // In both directions, when no descriptors can be passed.
     /// A piece of the payload of a message that comes later ([`super::Piece`]).
     Piece = 32,
 }

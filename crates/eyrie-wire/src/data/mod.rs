@@ -1,12 +1,12 @@
 //! Frames of the data path between a rank and a router. A frame is a prefix of eight bytes, a
-//! header of its kind's own type, determinants, what was observed, and a payload. Large payloads do
-//! not go through the stream: they lie in a *segment*, a file that belongs to the router, written
-//! by the sender and read by the receiver; the header names segment and offset. Where no
-//! descriptors can be passed, between hosts, the payload comes in pieces on the stream, ahead of
-//! the frame that names its place.
+//! header of the type of its kind, determinants, what was observed, and a payload. Large payloads
+//! are not sent through the stream. They are in a *segment*, a file of the router that the sender
+//! writes and the receiver reads; the header names segment and offset. Between hosts no descriptors
+//! can be passed. There the payload is sent in pieces on the stream, before the frame that names
+//! its place.
 //!
-//! A rank has one *delivery* stream from its home router and one *send* stream to each router it
-//! sends to, so that an acknowledgement never waits behind messages that nobody has taken yet.
+//! A rank has one *delivery* stream from its primary router and one *send* stream to each router it
+//! sends to. So an acknowledgement never waits behind messages that were not read yet.
 
 mod bytes;
 mod determinant;
@@ -25,9 +25,9 @@ pub use header::{
 pub use kind::Kind;
 pub use observed::{ObservedPart, ObservedParts, MAX_PART};
 
-/// Length of the part that every frame begins with, in bytes.
+/// Length of the prefix of every frame, in bytes.
 pub const PREFIX_LEN: usize = 8;
-/// Longest payload that goes inside a frame, in bytes; longer messages go through a segment.
+/// Longest payload inside a frame, in bytes; longer messages use a segment.
 pub const MAX_INLINE: usize = 16 * 1024;
 const _: () = assert!(MAX_PART <= MAX_INLINE);
 /// Most determinants on one frame.
@@ -43,9 +43,9 @@ pub const MAX_FRAME: usize = PREFIX_LEN
 /// The prefix and the header of a frame.
 pub type Head = Writer<{ PREFIX_LEN + header::MAX_LEN }>;
 
-/// Puts a frame behind what is in `out`; returns how many determinants it took. At most
-/// [`MAX_DETERMINANTS`] are taken; the payload must not be longer than [`MAX_INLINE`]. `observed`:
-/// a part that goes with it.
+/// Appends a frame to `out` and returns how many determinants it took, at most
+/// [`MAX_DETERMINANTS`]. The payload must not be longer than [`MAX_INLINE`]. `observed`: a part
+/// that goes with it.
 pub fn put(
     out: &mut Vec<u8>,
     header: &Header,
@@ -70,12 +70,12 @@ pub fn put(
     count
 }
 
-/// A frame with nothing but its payload.
+/// Appends a frame with only a payload.
 pub fn put_plain(out: &mut Vec<u8>, header: &Header, payload: &[u8]) {
     put(out, header, std::iter::empty(), None, payload);
 }
 
-/// What stands in front of the payload of a frame that has nothing else.
+/// The bytes before the payload of a frame that has nothing else.
 pub fn head(header: &Header, payload: &[u8]) -> Head {
     debug_assert!(payload.len() <= MAX_INLINE);
     let mut head = Head::new();
@@ -98,7 +98,7 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// The frame at the start of `bytes`, or `None` when it is not whole yet.
+    /// The frame at the start of `bytes`, or `None` while it is incomplete.
     ///
     /// # Errors
     /// What is wrong with the frame.
@@ -124,7 +124,8 @@ impl<'a> Frame<'a> {
         if bytes.len() < len {
             return Ok(None);
         }
-        let (determinants, observed) = (&bytes[head_end..list_end], &bytes[list_end..observed_end]);
+        let determinants = &bytes[head_end..list_end];
+        let observed = &bytes[list_end..observed_end];
         Ok(Some(Frame { header, determinants, observed, payload: &bytes[observed_end..len], len }))
     }
 
@@ -133,7 +134,7 @@ impl<'a> Frame<'a> {
         Determinant::decode_all(self.determinants)
     }
 
-    /// What was observed that goes with the frame.
+    /// The part of the observations that goes with the frame.
     pub fn observed(&self) -> Option<ObservedPart<&'a [u8]>> {
         ObservedPart::decode(self.observed)
     }
@@ -146,7 +147,7 @@ pub enum StreamKind {
     Send,
 }
 
-/// Hash of a message's content, to tell whether a message sent again says the same.
+/// Hash of a message's content, to find out whether a message that is sent again is the same.
 pub fn content_hash(content: &[u8]) -> u64 {
     u64::from_le_bytes(blake3::hash(content).as_bytes()[..8].try_into().expect("eight bytes"))
 }
@@ -184,8 +185,8 @@ mod tests {
         }
     }
 
-    /// A million byte strings, half of them random, half sound frames with a few bytes changed:
-    /// none panics, none claims more than is there or than the bound allows.
+    /// A million byte strings, half of them random, half valid frames with a few changed bytes.
+    /// None panics, and none claims more than is there or than the bound allows.
     #[test]
     fn random_bytes_are_refused_or_within_bounds() {
         use rand::{rngs::SmallRng, Rng, SeedableRng};

@@ -1,30 +1,30 @@
-//! What a rank has observed besides messages: the clocks that it read, what became of calls that
-//! are not to be made twice. For all but libeyrie-calls, which writes and reads it, a stream of
-//! bytes from the beginning of the rank on. It travels as determinants do.
+//! What a rank has observed besides messages: the clocks that it read, and the results of calls
+//! that must not be made twice. libeyrie-calls writes and reads it; for all others it is a stream
+//! of bytes from the beginning of the rank on. It is sent and kept as determinants are.
 
 use std::collections::VecDeque;
 
 /// Longest part in bytes.
 pub const MAX_PART: usize = 16 * 1024;
-/// Bytes in front of a part that goes with a frame: its clock, and where it begins.
+/// Bytes before a part that goes with a frame: its clock, and where it begins.
 pub(super) const HEAD_LEN: usize = 16;
 
-/// A part of the stream, as a rank has cut it; its bytes are its own, or lie in a frame or in
+/// A part of the stream, as a rank has cut it. It owns its bytes, or they are in a frame or in
 /// [`ObservedParts`].
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize,
 )]
 pub struct ObservedPart<B = Vec<u8>> {
-    /// Where in the stream it begins, in bytes.
+    /// Start of the part in the stream, in bytes.
     pub from: u64,
-    /// The rank's clock when it was cut: what is in it was observed before the next progress call.
+    /// The rank's clock when it was cut. Its content was observed before the next progress call.
     pub clock: u64,
     /// At most [`MAX_PART`].
     pub bytes: B,
 }
 
 impl<B: AsRef<[u8]>> ObservedPart<B> {
-    /// Where in the stream it ends.
+    /// End of the part in the stream.
     pub fn end(&self) -> u64 {
         self.from + self.bytes.as_ref().len() as u64
     }
@@ -39,7 +39,7 @@ impl<B: AsRef<[u8]>> ObservedPart<B> {
 }
 
 impl<'a> ObservedPart<&'a [u8]> {
-    /// What stands in front of it where it goes with a frame.
+    /// The bytes before the part in a frame.
     pub(super) fn head(&self) -> [u8; HEAD_LEN] {
         let mut out = [0; HEAD_LEN];
         out[..8].copy_from_slice(&self.clock.to_le_bytes());
@@ -47,7 +47,7 @@ impl<'a> ObservedPart<&'a [u8]> {
         out
     }
 
-    /// The part with its head in front; `None` where there is none.
+    /// The part in bytes that begin with its head; `None` if there is none.
     pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (head, bytes) = bytes.split_first_chunk::<HEAD_LEN>()?;
         let mut r = super::bytes::Reader(head);
@@ -63,7 +63,7 @@ impl<'a> ObservedPart<&'a [u8]> {
 }
 
 impl ObservedPart {
-    /// One stream out of the parts of several routers, each whole one once and in order.
+    /// Merges the parts of several routers into one stream: each whole part once, in order.
     pub fn merge(mut parts: Vec<ObservedPart>) -> Vec<ObservedPart> {
         parts.sort_unstable();
         let mut merged: Vec<ObservedPart> = Vec::with_capacity(parts.len());
@@ -76,7 +76,8 @@ impl ObservedPart {
     }
 }
 
-/// Where a part of [`ObservedParts`] begins in the stream, when it was cut, and its length.
+/// The start of a part of [`ObservedParts`] in the stream, the clock when it was cut, and its
+/// length.
 #[derive(Clone, Copy)]
 struct Cut {
     from: u64,
@@ -84,26 +85,26 @@ struct Cut {
     len: u32,
 }
 
-/// Parts in the order of the stream. There may be one for each message of a rank: none has an
+/// Parts in the order of the stream. A rank may have one for each message, so a part has no
 /// allocation of its own.
 #[derive(Clone, Default)]
 pub struct ObservedParts {
     cuts: VecDeque<Cut>,
-    /// Bytes of all parts, behind `gone` ones of parts that are there no more.
+    /// Bytes of all parts, after `gone` bytes of parts that were dropped.
     bytes: Vec<u8>,
     gone: usize,
 }
 
 impl ObservedParts {
-    /// Puts a part behind the others.
+    /// Appends a part.
     pub fn push(&mut self, part: ObservedPart<&[u8]>) {
         let ObservedPart { from, clock, bytes } = part;
         self.cuts.push_back(Cut { from, clock, len: bytes.len() as u32 });
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Drops parts at the front as long as `drops` says so; where in the stream the last of them
-    /// ends.
+    /// Drops parts at the front while `drops` returns true. Returns where the last of them ends in
+    /// the stream.
     pub fn drop_while(&mut self, drops: impl Fn(ObservedPart<&[u8]>) -> bool) -> Option<u64> {
         let mut end = None;
         while let Some(part) = self.first().filter(|part| drops(*part)) {
@@ -112,7 +113,7 @@ impl ObservedParts {
             self.cuts.pop_front();
             self.gone += len;
         }
-        // What is moved is no more than what is dropped.
+        // No more is moved than was dropped.
         if self.gone > 0 && self.gone >= self.bytes.len() - self.gone {
             self.bytes.drain(..self.gone);
             self.gone = 0;
@@ -120,7 +121,7 @@ impl ObservedParts {
         end
     }
 
-    /// Where in the stream the last part ends.
+    /// Where the last part ends in the stream.
     pub fn end(&self) -> Option<u64> {
         self.cuts.back().map(|cut| cut.from + u64::from(cut.len))
     }
@@ -137,9 +138,10 @@ impl ObservedParts {
         self.beginning_with(0, self.gone)
     }
 
-    /// The parts that end behind this byte of the stream; there are few.
+    /// The parts that end after this byte of the stream. There are few.
     pub fn after(&self, end: u64) -> impl Iterator<Item = ObservedPart<&[u8]>> {
-        let (mut first, mut at) = (self.cuts.len(), self.bytes.len());
+        let mut first = self.cuts.len();
+        let mut at = self.bytes.len();
         for cut in self.cuts.iter().rev().take_while(|cut| cut.from + u64::from(cut.len) > end) {
             first -= 1;
             at -= cut.len as usize;
@@ -147,7 +149,7 @@ impl ObservedParts {
         self.beginning_with(first, at)
     }
 
-    /// The parts from the `first` one on, whose bytes begin `at`.
+    /// The parts from the `first` one on, whose bytes begin at `at`.
     fn beginning_with(
         &self,
         first: usize,
@@ -169,7 +171,9 @@ impl ObservedParts {
 impl<'a> FromIterator<ObservedPart<&'a [u8]>> for ObservedParts {
     fn from_iter<I: IntoIterator<Item = ObservedPart<&'a [u8]>>>(parts: I) -> Self {
         let mut all = ObservedParts::default();
-        parts.into_iter().for_each(|part| all.push(part));
+        for part in parts {
+            all.push(part);
+        }
         all
     }
 }
@@ -192,13 +196,15 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of parts that are each their own.
+        /// Compares with a list of parts that own their bytes.
         #[test]
         fn parts_are_what_was_pushed_and_not_dropped(
             steps in prop::collection::vec((0..40usize, 0..12u64, 0..3u64), 0..200)
         ) {
-            let (mut parts, mut list) = (ObservedParts::default(), VecDeque::new());
-            let (mut at, mut dropped) = (0, 0);
+            let mut parts = ObservedParts::default();
+            let mut list = VecDeque::new();
+            let mut at = 0;
+            let mut dropped = 0;
             for (n, (len, back, kind)) in steps.into_iter().enumerate() {
                 if kind > 0 {
                     let bytes: Vec<u8> = (0..len as u8).map(|byte| byte ^ n as u8).collect();
