@@ -1,5 +1,5 @@
-//! PMIx's structures, types and results, as Open MPI's binary has them (PMIx 4 and 5 agree in
-//! these). Nothing here does anything.
+//! PMIx's structures, types and results, as in Open MPI's binary (PMIx 4 and 5 agree in these).
+//! Definitions only.
 
 #![allow(non_camel_case_types)]
 
@@ -14,10 +14,10 @@ pub const ERR_NOMEM: c_int = -32;
 pub const ERR_NOT_FOUND: c_int = -46;
 pub const ERR_NOT_SUPPORTED: c_int = -47;
 
-/// What stands for a rank: all ranks of the job.
+/// In place of a rank: all ranks of the job.
 pub const RANK_WILDCARD: u32 = u32::MAX - 1;
 
-/// For whom a value is put (`pmix_scope_t`): ranks of the same host only, or all.
+/// Which ranks a value is for (`pmix_scope_t`): those of the same host only, or all.
 pub const LOCAL: u8 = 1;
 #[cfg(test)]
 pub const GLOBAL: u8 = 3;

@@ -1,12 +1,12 @@
 //! Values in a buffer that one rank of Open MPI packs and another one unpacks, to make
-//! communicators of two groups. Both come through this library, so the form is ours; a buffer that
+//! communicators of two groups. Both ranks use this library, so the form is its own. A buffer that
 //! is too short must be refused.
 
 use crate::abi::*;
 use libc::{c_char, c_void, size_t};
 use std::ffi::CStr;
 
-/// Nothing more is in a buffer, or not enough.
+/// A buffer has no more values, or not enough bytes.
 const ERR_UNPACK: i32 = -20;
 
 /// `pmix_data_buffer_t`.
@@ -20,7 +20,7 @@ pub struct pmix_data_buffer {
     used: size_t,
 }
 
-/// How long a value of this type is; `None`: it is none that we carry.
+/// Length of a value of this type; `None` if this library does not support it.
 fn len_of(kind: u16) -> Option<usize> {
     Some(match kind {
         1 | 2 | 7 | 12 => 1,
@@ -32,12 +32,13 @@ fn len_of(kind: u16) -> Option<usize> {
     })
 }
 
-/// Appends bytes. False without memory.
+/// Appends bytes. Returns false when there is no memory.
 ///
 /// # Safety
-/// A buffer that was constructed.
+/// The buffer must be constructed.
 unsafe fn append(buffer: &mut pmix_data_buffer, bytes: &[u8]) -> bool {
-    // SAFETY: as above; the pointers are moved with the memory.
+    // SAFETY: the caller guarantees a constructed buffer: its pointers are null or within its
+    // memory. They are updated when the memory moves.
     unsafe {
         let needed = buffer.used + bytes.len();
         if needed > buffer.allocated {
@@ -58,12 +59,13 @@ unsafe fn append(buffer: &mut pmix_data_buffer, bytes: &[u8]) -> bool {
     true
 }
 
-/// Takes the next bytes.
+/// Reads the next bytes.
 ///
 /// # Safety
-/// As [`append`]; the result lives as long as the buffer stays as it is.
+/// As for [`append`]. The result is valid while the buffer is not changed.
 unsafe fn next<'a>(buffer: &mut pmix_data_buffer, len: usize) -> Option<&'a [u8]> {
-    // SAFETY: as above; what is taken is within what was packed.
+    // SAFETY: the caller guarantees a constructed buffer, and the bytes read are within those
+    // packed.
     unsafe {
         if buffer.base.is_null() {
             return None;
@@ -81,7 +83,7 @@ unsafe fn next<'a>(buffer: &mut pmix_data_buffer, len: usize) -> Option<&'a [u8]
 /// Packs `count` values.
 ///
 /// # Safety
-/// A constructed buffer, and as many values of that type.
+/// The buffer must be constructed, and there must be `count` values of that type.
 pub unsafe fn pack(
     buffer: &mut pmix_data_buffer,
     from: *const c_void,
@@ -89,7 +91,7 @@ pub unsafe fn pack(
     kind: u16,
 ) -> i32 {
     for i in 0..count {
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees a constructed buffer and `count` values of that type.
         let fits = unsafe {
             match (kind, len_of(kind)) {
                 (STRING, _) => {
@@ -99,7 +101,8 @@ pub unsafe fn pack(
                     append(buffer, &(bytes.len() as u64).to_le_bytes()) && append(buffer, bytes)
                 }
                 (PROC, Some(len)) => {
-                    // Nothing behind the end of the name: it may be others in another incarnation.
+                    // Only up to the end of the name: bytes after it may differ in another
+                    // incarnation.
                     let proc = &*from.cast::<pmix_proc>().add(i);
                     let mut bytes = vec![0; len];
                     let name = CStr::from_ptr(proc.nspace.as_ptr()).to_bytes();
@@ -121,10 +124,10 @@ pub unsafe fn pack(
     SUCCESS
 }
 
-/// Unpacks up to `count` values; those that are there are counted in it.
+/// Unpacks up to `count` values, and sets `count` to the number unpacked.
 ///
 /// # Safety
-/// A constructed buffer, and room for as many values of that type.
+/// The buffer must be constructed, and there must be room for `count` values of that type.
 pub unsafe fn unpack(
     buffer: &mut pmix_data_buffer,
     to: *mut c_void,
@@ -134,7 +137,8 @@ pub unsafe fn unpack(
     let wanted = usize::try_from(*count).unwrap_or(0);
     *count = 0;
     for i in 0..wanted {
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees a constructed buffer and room for `count` values of that
+        // type.
         unsafe {
             match (kind, len_of(kind)) {
                 (STRING, _) => {
@@ -166,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_comes_out_again_and_no_more() {
+    fn unpacking_returns_exactly_what_was_packed() {
         let none = std::ptr::null_mut();
         let mut buffer =
             pmix_data_buffer { base: none, pack: none, unpack: none, allocated: 0, used: 0 };
@@ -175,23 +179,27 @@ mod tests {
         let mut nspace = [7; NSPACE_ROOM];
         (nspace[0], nspace[1]) = (b'n' as c_char, 0);
         let proc = pmix_proc { nspace, rank: 3 };
-        // SAFETY: values and room of the types that are named.
+        // SAFETY: the buffer is constructed, and values and room have the types that are passed.
         unsafe {
             assert_eq!(pack(&mut buffer, (&raw const text).cast(), 1, STRING), SUCCESS);
             assert_eq!(pack(&mut buffer, numbers.as_ptr().cast(), 200, UINT32), SUCCESS);
             assert_eq!(pack(&mut buffer, (&raw const proc).cast(), 1, PROC), SUCCESS);
             assert_eq!(pack(&mut buffer, (&raw const proc).cast(), 1, 39), ERR_NOT_SUPPORTED);
-            let (mut got, mut count) = (std::ptr::null_mut::<c_char>(), 1);
+            let mut got = std::ptr::null_mut::<c_char>();
+            let mut count = 1;
             assert_eq!(unpack(&mut buffer, (&raw mut got).cast(), &mut count, STRING), SUCCESS);
             assert_eq!((CStr::from_ptr(got), count), (c"a name", 1));
             libc::free(got.cast());
-            let (mut got, mut count) = ([0u32; 200], 200);
+            let mut got = [0u32; 200];
+            let mut count = 200;
             assert_eq!(unpack(&mut buffer, got.as_mut_ptr().cast(), &mut count, UINT32), SUCCESS);
             assert!(got[..] == numbers[..] && count == 200);
-            let (mut got, mut count) = (pmix_proc { nspace: [1; NSPACE_ROOM], rank: 0 }, 1);
+            let mut got = pmix_proc { nspace: [1; NSPACE_ROOM], rank: 0 };
+            let mut count = 1;
             assert_eq!(unpack(&mut buffer, (&raw mut got).cast(), &mut count, PROC), SUCCESS);
             assert_eq!((got.rank, got.nspace[0], got.nspace[5]), (3, b'n' as c_char, 0));
-            let (mut got, mut count) = (0u8, 1);
+            let mut got = 0u8;
+            let mut count = 1;
             assert_eq!(unpack(&mut buffer, (&raw mut got).cast(), &mut count, 1), ERR_UNPACK);
             assert_eq!(count, 0);
             libc::free(buffer.base.cast());

@@ -1,5 +1,5 @@
-//! One rank's side of PMIx: what it has been told to keep, and requests to the agent for the rest.
-//! Nothing here waits but a fence, and that as long as the job's ranks need to meet.
+//! One rank's side of PMIx: the values that it was given to keep, and requests to the agent for the
+//! others. Only a fence waits, until all ranks of the job have arrived.
 
 use crate::abi::*;
 use crate::job::{Job, NSPACE};
@@ -15,7 +15,7 @@ pub struct Client<L = Socket> {
     pmi: Pmi<L>,
     job: Job,
     kept: HashMap<(u32, String), Value>,
-    /// How often it was begun and not ended.
+    /// How often it was initialized and not finalized.
     begun: u32,
     handlers: usize,
 }
@@ -42,7 +42,7 @@ impl<L: Line> Client<L> {
         Client { pmi: Pmi(line), job, kept: HashMap::new(), begun: 0, handlers: 0 }
     }
 
-    /// The rank's name to PMIx.
+    /// The rank's name in PMIx.
     pub fn name(&self) -> pmix_proc {
         let mut nspace = [0; NSPACE_ROOM];
         for (to, from) in nspace.iter_mut().zip(NSPACE.bytes()) {
@@ -77,8 +77,8 @@ impl<L: Line> Client<L> {
         status(self.pmi.finalize())
     }
 
-    /// Ends the job. The code is that of the error, when there was one: without a window Open MPI
-    /// does not say why.
+    /// Ends the job with this code, that of the error if there was one. When windows are missing, it
+    /// also reports that, because Open MPI does not say why it aborts.
     pub fn abort(&mut self, code: c_int) -> c_int {
         const MPI_ERR_WIN: c_int = 53;
         if code == MPI_ERR_WIN {
@@ -87,8 +87,8 @@ impl<L: Line> Client<L> {
         status(self.pmi.abort(code).map(|()| true))
     }
 
-    /// Each rank is alone on its host: what is for the ranks of a host only stays with it, and is
-    /// not told to every node of the job.
+    /// Puts a value. Each rank is alone on its host, so a value for the ranks of a host stays with
+    /// it and is not sent to every node of the job.
     pub fn put(&mut self, scope: u8, key: &str, value: Option<Value>) -> c_int {
         if scope == LOCAL {
             return self.keep(None, key, value);
@@ -100,7 +100,7 @@ impl<L: Line> Client<L> {
     /// A value of a rank of this job, or of the job itself.
     ///
     /// # Errors
-    /// PMIx's own.
+    /// PMIx's error codes.
     pub fn get(&mut self, proc: Option<&pmix_proc>, key: &str) -> Result<Value, c_int> {
         let rank = self.rank_of(proc).ok_or(ERR_NOT_FOUND)?;
         if let Some(kept) = self.kept.get(&(rank, key.to_string())) {
@@ -121,7 +121,7 @@ impl<L: Line> Client<L> {
         SUCCESS
     }
 
-    /// All ranks meet; a part of them cannot meet by itself.
+    /// Waits for all ranks. A subset of them cannot meet.
     pub fn fence(&mut self, who: &[pmix_proc]) -> c_int {
         let all = who.iter().any(|proc| proc.rank == RANK_WILDCARD);
         if !(who.is_empty() || all || who.len() == self.job.size as usize) {
@@ -142,10 +142,11 @@ impl<L: Line> Client<L> {
         self.handlers
     }
 
-    /// The rank that is meant, when it is one of this job or all of them.
+    /// The rank that is meant, if it is one of this job or all of them.
     fn rank_of(&self, proc: Option<&pmix_proc>) -> Option<u32> {
         let Some(proc) = proc else { return Some(self.job.rank) };
-        // SAFETY: bytes of the array, up to its first NUL.
+        // SAFETY: the slice is the whole array `nspace`, of which the bytes up to the first NUL are
+        // used.
         let bytes = unsafe { std::slice::from_raw_parts(proc.nspace.as_ptr().cast(), NSPACE_ROOM) };
         let nspace = CStr::from_bytes_until_nul(bytes).ok()?.to_bytes();
         let ours = nspace.is_empty() || nspace == NSPACE.as_bytes();
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// An agent whose other ranks have come to every barrier.
+    /// An agent at which the other ranks have arrived at every barrier.
     #[derive(Default)]
     struct Agent {
         put: BTreeMap<String, String>,
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_and_kept_is_found_again_and_nothing_else() {
+    fn only_values_that_were_put_or_kept_are_found() {
         let mut client = client();
         let mut name = client.name();
         let address = Value::Bytes(vec![0, 255, 32]);
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_end_is_the_ranks_and_it_may_begin_again() {
+    fn the_last_finalize_is_that_of_the_rank_and_it_may_begin_again() {
         let mut client = client();
         assert_eq!([client.begin(), client.begin(), client.end()], [SUCCESS; 3]);
         assert!(client.has_begun());

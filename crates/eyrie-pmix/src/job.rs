@@ -1,12 +1,11 @@
-//! What Open MPI asks of its launcher about the job and its ranks, answered without asking the
-//! agent. To the library each rank is alone on its node, wherever it runs: then it looks for no way
-//! through shared memory.
+//! What Open MPI asks its launcher about the job and its ranks, answered without the agent. To the
+//! library each rank is alone on its node, wherever it runs, so it does not look for shared memory.
 
 use crate::abi::{RANK, RANK_WILDCARD, UINT16, UINT32};
 use crate::value::Value;
 use std::os::unix::ffi::OsStringExt;
 
-/// The name of the job to PMIx.
+/// The name of the job in PMIx.
 pub const NSPACE: &str = "eyrie";
 
 /// What a rank knows from its environment.
@@ -19,7 +18,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// From the environment that the agent gives; `None` outside of a job.
+    /// From the environment that the agent sets; `None` outside of a job.
     pub fn of_environment() -> Option<Job> {
         let number = |name: &str| std::env::var(name).ok()?.parse().ok();
         Some(Job {
@@ -29,8 +28,8 @@ impl Job {
         })
     }
 
-    /// The value of a key of PMIx for a rank, or for the job as this rank sees it; `None`: ask what
-    /// that rank has put.
+    /// The value of a PMIx key for a rank, or for the job as this rank sees it. `None`: the value
+    /// is one that the rank may have put.
     pub fn value(&self, rank: u32, key: &str) -> Option<Value> {
         let rank = if rank == RANK_WILDCARD { self.rank } else { rank };
         let text = |text: String| Some(Value::Text(text.into_bytes()));

@@ -1,10 +1,10 @@
-//! libeyrie-pmix.so, preloaded into ranks: it stands in front of those functions of the PMIx
-//! library that Open MPI calls to reach its launcher, and has the agent answer them over the PMI-1
-//! socket that every rank inherits. So a rank of Open MPI has neither PMIx's thread nor its
-//! connection, and an image of it nothing to connect again.
+//! libeyrie-pmix.so, which is preloaded into ranks. It replaces those functions of the PMIx library
+//! that Open MPI calls to reach its launcher, and lets the agent answer them over the PMI-1 socket
+//! that every rank inherits. So a rank of Open MPI has neither PMIx's thread nor its connection,
+//! and an image of it has nothing to connect again.
 //!
-//! In a process that is no rank every call goes to the real library. What a job cannot have (more
-//! ranks, ports, communicators made of groups) must be refused, and the user told.
+//! In a process that is not a rank every call goes to the real library. What a job cannot have
+//! (more ranks, ports, communicators made of groups) must be refused, and the user told.
 
 #![allow(non_snake_case)]
 
@@ -33,30 +33,32 @@ fn is_rank() -> bool {
     *KNOWN.get_or_init(|| std::env::var_os(eyrie_wire::agent::ENV_AGENT_FD).is_some())
 }
 
-/// Runs `f` with the client, when PMIx_Init has been called.
+/// Runs `f` with the client, if PMIx_Init was called.
 fn with(f: impl FnOnce(&mut Client) -> c_int) -> c_int {
     let mut client = CLIENT.lock().unwrap_or_else(PoisonError::into_inner);
     client.as_mut().map_or(ERR_INIT, f)
 }
 
 /// # Safety
-/// `text` is null or a C string.
+/// `text` must be null or a C string.
 unsafe fn text<'a>(text: *const c_char) -> &'a str {
-    match text.is_null() {
-        true => "",
-        // SAFETY: as above. A key that is no text is one that nobody has put.
-        false => unsafe { CStr::from_ptr(text) }.to_str().unwrap_or(""),
+    if text.is_null() {
+        return "";
     }
+    // SAFETY: the caller guarantees that `text` is a C string.
+    // A key that is not UTF-8 becomes one that no rank has put.
+    unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("")
 }
 
-/// Declares functions of PMIx: what they do in a rank; elsewhere the real library does it.
+/// Declares functions of PMIx with their bodies for a rank. In other processes the real library is
+/// called.
 macro_rules! functions {
     ($($(#[$about:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {
         $(
             $(#[$about])*
             ///
             /// # Safety
-            /// As PMIx says of it.
+            /// As for PMIx's function of this name.
             #[no_mangle]
             pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
                 if is_rank() {
@@ -66,7 +68,8 @@ macro_rules! functions {
                 let name = CStr::from_bytes_with_nul(NAME.as_bytes()).unwrap_or_default();
                 let Some(found) = real::find(name) else { return ERR_NOT_SUPPORTED };
                 type Real = unsafe extern "C" fn($($type),*) -> c_int;
-                // SAFETY: PMIx's function of this name, with what it was called with.
+                // SAFETY: `found` is PMIx's function of this name, which has this type, and gets
+                // the caller's arguments.
                 unsafe { std::mem::transmute::<*mut c_void, Real>(found)($($arg),*) }
             }
         )*
@@ -76,27 +79,27 @@ macro_rules! functions {
 type Infos = *const c_void;
 
 functions! {
-    /// Begins, or counts that somebody else begins, too.
+    /// Initializes the client, or counts one more initialization.
     fn PMIx_Init(proc: *mut pmix_proc, _infos: Infos, _count: size_t) {
         let mut client = CLIENT.lock().unwrap_or_else(PoisonError::into_inner);
         if client.is_none() {
             *client = Client::of_environment();
         }
         let Some(client) = client.as_mut() else { return ERR_UNREACH };
-        // SAFETY: null, or room for the result.
+        // SAFETY: PMIx's contract: the pointer is null, or has room for the result.
         if let Some(proc) = unsafe { proc.as_mut() } {
             *proc = client.name();
         }
         client.begin()
     }
 
-    /// Whether somebody has begun who has not ended.
+    /// Whether the client was initialized more often than finalized.
     fn PMIx_Initialized() {
         let client = CLIENT.lock().unwrap_or_else(PoisonError::into_inner);
         c_int::from(client.as_ref().is_some_and(Client::has_begun))
     }
 
-    /// Ends what has begun; the last end is that of the rank's MPI.
+    /// Counts one finalization. The last one is that of the rank's MPI.
     fn PMIx_Finalize(_infos: Infos, _count: size_t) {
         with(Client::end)
     }
@@ -106,19 +109,19 @@ functions! {
         with(|client| client.abort(status))
     }
 
-    /// Lets the other ranks know a value.
+    /// Puts a value that the other ranks can get.
     fn PMIx_Put(scope: u8, key: *const c_char, value: *const pmix_value) {
-        // SAFETY: a key and a value, as the library gives them.
+        // SAFETY: PMIx's contract: the key is null or a C string, and the value null or whole.
         let (key, value) = unsafe { (text(key), value::Value::copy(value)) };
         with(|client| client.put(scope, key, value))
     }
 
-    /// What was put is with the agent already.
+    /// Does nothing, because the agent already has what was put.
     fn PMIx_Commit() {
         with(|_| SUCCESS)
     }
 
-    /// A value of a rank, in memory that the caller frees.
+    /// Gets a value of a rank, in memory that the caller frees.
     fn PMIx_Get(
         proc: *const pmix_proc,
         key: *const c_char,
@@ -126,9 +129,11 @@ functions! {
         _count: size_t,
         value: *mut *mut pmix_value,
     ) {
-        // SAFETY: null or whole, as the library gives them, and a place for the result.
+        // SAFETY: PMIx's contract: `proc` and `key` are null or whole, and `value` has room for the
+        // result.
         unsafe {
-            let (proc, key) = (proc.as_ref(), text(key));
+            let proc = proc.as_ref();
+            let key = text(key);
             with(|client| match client.get(proc, key) {
                 Ok(found) => {
                     *value = found.give();
@@ -145,19 +150,18 @@ functions! {
         key: *const c_char,
         value: *const pmix_value,
     ) {
-        // SAFETY: null or whole, as the library gives them.
+        // SAFETY: PMIx's contract: each argument is null or whole.
         let (proc, key, value) = unsafe { (proc.as_ref(), text(key), value::Value::copy(value)) };
         with(|client| client.keep(proc, key, value))
     }
 
     /// Waits for all ranks.
     fn PMIx_Fence(procs: *const pmix_proc, count: size_t, _infos: Infos, _info_count: size_t) {
-        // SAFETY: the library gives `count` of them.
+        // SAFETY: PMIx's contract: `procs` is null or has `count` elements.
         with(|client| client.fence(unsafe { list(procs, count) }))
     }
 
-    /// Waits for all ranks: `done` is called before this returns, so that nothing happens at a time
-    /// of its own.
+    /// Waits for all ranks. Calls `done` before it returns, so that nothing happens asynchronously.
     fn PMIx_Fence_nb(
         procs: *const pmix_proc,
         count: size_t,
@@ -166,13 +170,14 @@ functions! {
         done: op_done,
         data: *mut c_void,
     ) {
-        // SAFETY: the library gives `count` of them.
+        // SAFETY: PMIx's contract: `procs` is null or has `count` elements.
         let status = with(|client| client.fence(unsafe { list(procs, count) }));
-        // SAFETY: the caller's function, with what it gave for it.
-        unsafe { tell(status, done, data) }
+        // SAFETY: PMIx's contract: `done` may be called with `data`.
+        unsafe { finish(status, done, data) }
     }
 
-    /// No event ever comes: failures are repaired, and a lost agent ends its ranks.
+    /// Registers a handler. No event ever comes: failures are repaired, and the ranks of a lost
+    /// agent end.
     fn PMIx_Register_event_handler(
         _codes: *mut c_int,
         _count: size_t,
@@ -188,21 +193,21 @@ functions! {
             SUCCESS
         });
         match done {
-            // SAFETY: the caller's function, with what it gave for it.
+            // SAFETY: PMIx's contract: `done` may be called with `data`.
             Some(done) => unsafe { done(status, number, data) },
-            // Without one the number is what is returned.
+            // Without `done` the number of the handler is the result.
             None => return c_int::try_from(number).unwrap_or(c_int::MAX),
         }
         status
     }
 
-    /// As none was registered.
+    /// Succeeds, because no handler is kept.
     fn PMIx_Deregister_event_handler(_handler: size_t, done: op_done, data: *mut c_void) {
-        // SAFETY: the caller's function, with what it gave for it.
-        unsafe { tell(with(|_| SUCCESS), done, data) }
+        // SAFETY: PMIx's contract: `done` may be called with `data`.
+        unsafe { finish(with(|_| SUCCESS), done, data) }
     }
 
-    /// Nobody waits for events.
+    /// Succeeds, because no process handles events.
     fn PMIx_Notify_event(
         _status: c_int,
         _source: *const pmix_proc,
@@ -212,11 +217,11 @@ functions! {
         done: op_done,
         data: *mut c_void,
     ) {
-        // SAFETY: the caller's function, with what it gave for it.
-        unsafe { tell(SUCCESS, done, data) }
+        // SAFETY: PMIx's contract: `done` may be called with `data`.
+        unsafe { finish(SUCCESS, done, data) }
     }
 
-    /// There is nothing to be asked.
+    /// There is nothing to query.
     fn PMIx_Query_info_nb(
         _queries: *mut c_void,
         _count: size_t,
@@ -226,12 +231,12 @@ functions! {
         ERR_NOT_FOUND
     }
 
-    /// The library finds out by itself.
+    /// Open MPI finds the topology by itself.
     fn PMIx_Load_topology(_topology: *mut c_void) {
         ERR_NOT_FOUND
     }
 
-    /// The library finds out by itself.
+    /// Open MPI finds the set by itself.
     fn PMIx_Get_cpuset(_set: *mut c_void, _of: c_int) {
         ERR_NOT_FOUND
     }
@@ -244,7 +249,8 @@ functions! {
         count: i32,
         kind: u16,
     ) {
-        // SAFETY: a constructed buffer and `count` values, as the library gives them.
+        // SAFETY: PMIx's contract: the buffer is null or constructed, and there are `count` values
+        // of this type.
         unsafe {
             match (to.as_mut(), usize::try_from(count)) {
                 (Some(to), Ok(count)) => buffer::pack(to, values, count, kind),
@@ -253,7 +259,7 @@ functions! {
         }
     }
 
-    /// Takes the next values of a buffer.
+    /// Reads the next values of a buffer.
     fn PMIx_Data_unpack(
         _source: *const pmix_proc,
         from: *mut pmix_data_buffer,
@@ -261,7 +267,8 @@ functions! {
         count: *mut i32,
         kind: u16,
     ) {
-        // SAFETY: a constructed buffer and room for `count` values, as the library gives them.
+        // SAFETY: PMIx's contract: the buffer is null or constructed, and there is room for `count`
+        // values of this type.
         unsafe {
             match (from.as_mut(), count.as_mut()) {
                 (Some(from), Some(count)) => buffer::unpack(from, values, count, kind),
@@ -270,7 +277,7 @@ functions! {
         }
     }
 
-    /// MPI_Comm_spawn.
+    /// Refuses MPI_Comm_spawn.
     fn PMIx_Spawn(
         _infos: Infos,
         _info_count: size_t,
@@ -281,7 +288,7 @@ functions! {
         with(|client| client.refuse(Refused::Spawn))
     }
 
-    /// MPI_Comm_connect and accept, once they have found each other.
+    /// Refuses MPI_Comm_connect and MPI_Comm_accept when the two sides have met.
     fn PMIx_Connect(
         _procs: *const pmix_proc,
         _count: size_t,
@@ -291,22 +298,22 @@ functions! {
         with(|client| client.refuse(Refused::Ports))
     }
 
-    /// MPI_Publish_name, MPI_Comm_accept.
+    /// Refuses MPI_Publish_name and MPI_Comm_accept.
     fn PMIx_Publish(_infos: Infos, _count: size_t) {
         with(|client| client.refuse(Refused::Ports))
     }
 
-    /// MPI_Lookup_name, MPI_Comm_connect.
+    /// Refuses MPI_Lookup_name and MPI_Comm_connect.
     fn PMIx_Lookup(_data: *mut c_void, _count: size_t, _infos: Infos, _info_count: size_t) {
         with(|client| client.refuse(Refused::Ports))
     }
 
-    /// MPI_Unpublish_name.
+    /// Refuses MPI_Unpublish_name.
     fn PMIx_Unpublish(_keys: *mut *mut c_char, _infos: Infos, _count: size_t) {
         with(|client| client.refuse(Refused::Ports))
     }
 
-    /// MPI_Comm_create_from_group.
+    /// Refuses MPI_Comm_create_from_group.
     fn PMIx_Group_construct(
         _name: *const c_char,
         _procs: *const pmix_proc,
@@ -319,17 +326,17 @@ functions! {
         with(|client| client.refuse(Refused::Groups))
     }
 
-    /// As none was made.
+    /// Fails, because no group was made.
     fn PMIx_Group_destruct(_name: *const c_char, _infos: Infos, _count: size_t) {
         ERR_NOT_SUPPORTED
     }
 }
 
-/// How Open MPI 4 starts: with a connection to a daemon of its launcher, which it also needs later.
-/// A rank would start as the only one; its job is refused.
+/// The start of Open MPI 4, which connects to a daemon of its launcher and needs that later as
+/// well. A rank would start as the only one, so its job is refused.
 ///
 /// # Safety
-/// As Open MPI calls it.
+/// As for Open MPI's function of this name.
 #[no_mangle]
 pub unsafe extern "C" fn orte_init(argc: *mut c_int, argv: *mut c_void, flags: u32) -> c_int {
     const ERR_SILENT: c_int = -43;
@@ -343,27 +350,28 @@ pub unsafe extern "C" fn orte_init(argc: *mut c_int, argv: *mut c_void, flags: u
     }
     let Some(found) = real::find(c"orte_init") else { return ERR_SILENT };
     type Real = unsafe extern "C" fn(*mut c_int, *mut c_void, u32) -> c_int;
-    // SAFETY: the function of this name, with what it was called with.
+    // SAFETY: `found` is Open MPI's function of this name, which has this type, and gets the
+    // caller's arguments.
     unsafe { std::mem::transmute::<*mut c_void, Real>(found)(argc, argv, flags) }
 }
 
 /// # Safety
-/// `first` is null or the first of `count`.
+/// `first` must be null or the first of `count` elements.
 unsafe fn list<'a>(first: *const pmix_proc, count: usize) -> &'a [pmix_proc] {
-    match first.is_null() {
-        true => &[],
-        // SAFETY: as above.
-        false => unsafe { std::slice::from_raw_parts(first, count) },
+    if first.is_null() {
+        return &[];
     }
+    // SAFETY: the caller guarantees that `first` is the first of `count` elements.
+    unsafe { std::slice::from_raw_parts(first, count) }
 }
 
-/// Calls who waits for a result; one that went well.
+/// Calls the function that waits for a result, if that is a success.
 ///
 /// # Safety
-/// `done` may be called with `data`.
-unsafe fn tell(status: c_int, done: op_done, data: *mut c_void) -> c_int {
+/// `done` must be null or callable with `data`.
+unsafe fn finish(status: c_int, done: op_done, data: *mut c_void) -> c_int {
     if let (SUCCESS, Some(done)) = (status, done) {
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees that `done` may be called with `data`.
         unsafe { done(status, data) };
     }
     status

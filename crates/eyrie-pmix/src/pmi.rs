@@ -1,15 +1,15 @@
-//! Requests to the agent as MPICH's client makes them: one line of PMI-1 goes out, one comes back.
-//! Nothing is kept of an answer but what is returned: an image between two requests has all.
+//! Requests to the agent as MPICH's client makes them: one line of PMI-1 is sent, one is received.
+//! Only the returned value of an answer is kept, so an image between two requests has everything.
 
 use std::io;
 use std::os::fd::RawFd;
 
 /// Longest value in a line, in characters; the agent takes lines of 4096 bytes.
 const VALUE_MAX: usize = 3500;
-/// Longest answer: the agent's longest value, and what stands in front of it.
+/// Longest answer: the agent's longest value, and the text before it.
 const ANSWER_MAX: usize = 8192;
 
-/// Where requests go.
+/// The connection for requests.
 pub trait Line {
     /// Sends a line and returns the answer, without its line end.
     ///
@@ -33,7 +33,7 @@ impl Line for Socket {
         let mut answer = Vec::new();
         while !answer.ends_with(b"\n") {
             let mut part = [0u8; 1024];
-            // SAFETY: there is room for what is read.
+            // SAFETY: the kernel writes at most `part.len()` bytes into `part`.
             let n = unsafe { libc::recv(self.0, part.as_mut_ptr().cast(), part.len(), 0) };
             match usize::try_from(n) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -52,7 +52,7 @@ impl Line for Socket {
         let text = format!("{line}\n");
         let mut rest = text.as_bytes();
         while !rest.is_empty() {
-            // SAFETY: the bytes are there.
+            // SAFETY: the kernel reads at most `rest.len()` bytes of `rest`.
             let n =
                 unsafe { libc::send(self.0, rest.as_ptr().cast(), rest.len(), libc::MSG_NOSIGNAL) };
             match usize::try_from(n) {
@@ -64,7 +64,7 @@ impl Line for Socket {
     }
 }
 
-/// `Ok` when a call has failed because a signal came: it is to be made again.
+/// Returns `Ok` when a call has failed because of a signal and must be repeated.
 fn interrupted() -> io::Result<()> {
     match io::Error::last_os_error() {
         e if e.kind() == io::ErrorKind::Interrupted => Ok(()),
@@ -80,7 +80,7 @@ impl<L: Line> Pmi<L> {
         Ok(field(&self.0.ask(line)?, "rc") == Some("0"))
     }
 
-    /// The first request: who this is the agent knows by the socket.
+    /// The first request. The agent identifies the rank by the socket.
     ///
     /// # Errors
     /// When the agent is gone, as with all of them.
@@ -88,13 +88,14 @@ impl<L: Line> Pmi<L> {
         self.granted("cmd=init pmi_version=1 pmi_subversion=1")
     }
 
-    /// Lets others know a value. False: it is too long, or its key cannot stand in a line.
+    /// Puts a value that other ranks can get. False: it is too long, or its key cannot be in a
+    /// line.
     pub fn put(&mut self, key: &str, value: &str) -> io::Result<bool> {
         let fits = value.len() <= VALUE_MAX && is_word(key) && is_word(value);
         Ok(fits && self.granted(&format!("cmd=put kvsname=eyrie key={key} value={value}"))?)
     }
 
-    /// What somebody has put.
+    /// Gets a value that a rank has put.
     pub fn get(&mut self, key: &str) -> io::Result<Option<String>> {
         if !is_word(key) {
             return Ok(None);
@@ -109,7 +110,7 @@ impl<L: Line> Pmi<L> {
         self.granted("cmd=barrier_in")
     }
 
-    /// This rank is through with MPI.
+    /// Reports that this rank has finished with MPI.
     pub fn finalize(&mut self) -> io::Result<bool> {
         self.granted("cmd=finalize")
     }
@@ -119,7 +120,7 @@ impl<L: Line> Pmi<L> {
         self.0.say(&format!("cmd=abort exitcode={code}"))
     }
 
-    /// Has the user told by name what the program cannot have.
+    /// Lets the agent tell the user by name what the program cannot have.
     pub fn refused(&mut self, what: Refused) -> io::Result<bool> {
         let what = match what {
             Refused::Spawn => "spawn",
@@ -137,7 +138,7 @@ impl<L: Line> Pmi<L> {
 pub enum Refused {
     /// More ranks.
     Spawn,
-    /// Names and ports that others find.
+    /// Names and ports that other jobs can find.
     Ports,
     /// Communicators made of groups.
     Groups,
@@ -152,7 +153,7 @@ fn is_word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic() && b != b'=')
 }
 
-/// The value behind `name=` in an answer.
+/// The value after `name=` in an answer.
 fn field<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
     let mut pairs = answer.split(' ').filter_map(|pair| pair.split_once('='));
     pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
@@ -165,7 +166,7 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
 
-    /// An agent that gives these answers, and what it was asked.
+    /// Runs `f` with an agent that gives these answers, and returns its requests.
     fn asked(answers: &'static [&str], f: impl FnOnce(&mut Pmi<Socket>)) -> Vec<String> {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let agent = std::thread::spawn(move || {

@@ -1,21 +1,21 @@
-//! The functions of the real PMIx library, for a process that is no rank of a job: a program that a
-//! rank starts, or `eyrie check`. Nothing is loaded that was not.
+//! The functions of the real PMIx library, for a process that is not a rank of a job: a program
+//! that a rank starts, or `eyrie check`. Loads no library that was not loaded.
 
 use std::ffi::{c_void, CStr, CString};
 
-/// The function of this name behind ours, where there is one.
+/// The next function of this name after ours, if there is one.
 pub fn find(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: a C string.
+    // SAFETY: `name` is a C string.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if !next.is_null() {
         return Some(next);
     }
-    // Loaded with dlopen, for its MPI library alone.
+    // The library may have been loaded with dlopen, only for its MPI library.
     let mut files: Vec<CString> = Vec::new();
-    // SAFETY: `note` gets back what is given here, while this call lasts.
+    // SAFETY: `note` gets `files` as its last argument, and only during this call.
     unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut files).cast()) };
     files.iter().find_map(|file| {
-        // SAFETY: C strings; nothing is loaded that was not.
+        // SAFETY: the names are C strings, and RTLD_NOLOAD loads nothing.
         let found = unsafe {
             let library = libc::dlopen(file.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY);
             if library.is_null() {
@@ -33,10 +33,11 @@ unsafe extern "C" fn note(
     _len: libc::size_t,
     files: *mut c_void,
 ) -> libc::c_int {
-    // SAFETY: the linker gives one whole entry, whose name is null or a C string; `files` is
-    // `find`'s list.
+    // SAFETY: the linker passes one whole entry, whose name is null or a C string, and `find`
+    // passes its list as `files`.
     unsafe {
-        let (name, files) = ((*info).dlpi_name, &mut *files.cast::<Vec<CString>>());
+        let name = (*info).dlpi_name;
+        let files = &mut *files.cast::<Vec<CString>>();
         if !name.is_null() {
             let name = CStr::from_ptr(name);
             let file = name.to_bytes().rsplit(|b| *b == b'/').next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Values of PMIx: their form in a line of PMI-1, which has neither spaces nor line ends, and in
-//! memory that the MPI library frees. A value of a kind that is not known must be refused, never
+//! Values of PMIx: their form in a line of PMI-1, which has neither spaces nor line ends, and their
+//! form in memory that the MPI library frees. A value of an unknown kind must be refused, never
 //! cut.
 
 use crate::abi::*;
@@ -15,12 +15,13 @@ pub enum Value {
 }
 
 impl Value {
-    /// Copies what the library gives; `None`: of a kind that we do not carry.
+    /// Copies a value of the library; `None` for a kind that is not supported.
     ///
     /// # Safety
-    /// `value` is null or a whole value.
+    /// `value` must be null or a whole value.
     pub unsafe fn copy(value: *const pmix_value) -> Option<Value> {
-        // SAFETY: as above; the type says which part of the union holds.
+        // SAFETY: the caller guarantees a null or whole value; its type says which part of the
+        // union is valid.
         unsafe {
             let value = value.as_ref()?;
             match value.kind {
@@ -40,9 +41,10 @@ impl Value {
         }
     }
 
-    /// Makes a value that the library may free; null without memory.
+    /// Makes a value that the library may free; null when there is no memory.
     pub fn give(&self) -> *mut pmix_value {
-        // SAFETY: memory of the C library, as its owner expects, written within its bounds.
+        // SAFETY: the memory comes from the C library, which also frees it, and is written within
+        // its bounds.
         unsafe {
             let (kind, data) = match self {
                 Value::Number(kind, number) => (*kind, pmix_data { number: *number }),
@@ -71,7 +73,7 @@ impl Value {
         format!("{kind}:{digits}")
     }
 
-    /// Reads the form of a line; `None`: it is none.
+    /// Decodes the form of a line; `None` for another text.
     pub fn decode(text: &str) -> Option<Value> {
         let (kind, digits) = text.split_once(':')?;
         let pairs = digits.as_bytes().chunks(2);
@@ -94,12 +96,12 @@ fn is_number(kind: u16) -> bool {
     kind != 0 && kind <= LAST_NUMBER && kind != STRING || kind == RANK
 }
 
-/// A copy in memory of the C library, with a NUL behind it.
+/// A copy in memory of the C library, followed by a NUL.
 ///
 /// # Safety
-/// None needed but that its owner frees it.
+/// The owner of the copy must free it.
 unsafe fn copy_out(bytes: &[u8]) -> *mut u8 {
-    // SAFETY: written within what was got.
+    // SAFETY: the copy is written within the bytes that were allocated.
     unsafe {
         let to: *mut u8 = libc::calloc(1, bytes.len() + 1).cast();
         if !to.is_null() {
@@ -130,7 +132,8 @@ mod tests {
             prop_assert!(!line.contains([' ', '\n', '=']));
             prop_assert_eq!(Value::decode(&line), Some(value.clone()));
             let given = value.give();
-            // SAFETY: a whole value, which nobody else has; what it points to is left to the end.
+            // SAFETY: `give` made a whole value, which nothing else refers to. What it points to is
+            // leaked.
             let copied = unsafe { Value::copy(given) };
             prop_assert_eq!(copied, Some(value));
         }
@@ -144,9 +147,9 @@ mod tests {
     }
 
     #[test]
-    fn what_we_do_not_carry_is_not_taken() {
+    fn unsupported_values_are_refused() {
         let list = pmix_value { kind: 39, data: pmix_data { room: [1; 3] } };
-        // SAFETY: whole values, of kinds that are not looked into.
+        // SAFETY: the values are whole, and of kinds whose data is not read.
         unsafe {
             assert_eq!(Value::copy(&list), None);
             assert_eq!(Value::copy(std::ptr::null()), None);
