@@ -1,7 +1,7 @@
-//! The part of libfabric's binary interface that Eyrie speaks: names, layouts and numbers as in
-//! `rdma/fabric.h` and its companions, version 1.17. Later versions only add at the end of the
-//! structures, so what the provider hands out is allocated zeroed and padded. Nothing here may need
-//! a symbol of libfabric.
+//! The part of libfabric's binary interface that Eyrie uses: names, layouts and numbers as in
+//! `rdma/fabric.h` and its companions, version 1.17. Later versions only add fields at the end of
+//! the structures, so the provider allocates what it returns zeroed and padded. Nothing here may
+//! need a symbol of libfabric.
 
 #![allow(non_camel_case_types)]
 
@@ -22,20 +22,20 @@ pub const FI_MULTI_RECV: u64 = 1 << 16;
 pub const FI_REMOTE_CQ_DATA: u64 = 1 << 17;
 pub const FI_PEEK: u64 = 1 << 19;
 pub const FI_COMPLETION: u64 = 1 << 24;
-/// With `fi_getinfo`: the address that is named is this side's own.
+/// With `fi_getinfo`: the given address is this side's own.
 pub const FI_SOURCE: u64 = 1 << 57;
 pub const FI_LOCAL_COMM: u64 = 1 << 51;
 pub const FI_REMOTE_COMM: u64 = 1 << 52;
 pub const FI_DIRECTED_RECV: u64 = 1 << 59;
 /// With [`FI_PEEK`]: keep the found message for the receive with the same context.
 pub const FI_CLAIM: u64 = 1 << 59;
-/// With [`FI_PEEK`] or [`FI_CLAIM`]: throw the message away.
+/// With [`FI_PEEK`] or [`FI_CLAIM`]: drop the message.
 pub const FI_DISCARD: u64 = 1 << 58;
 /// On binding a completion queue: only operations with [`FI_COMPLETION`] are reported.
 pub const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
 /// With `query_atomic`: an operation that compares.
 pub const FI_COMPARE_ATOMIC: u64 = 1 << 59;
-/// `FI_ORDER_RAR` to `FI_ORDER_SAS`: reads, writes and sends stay in order among each other.
+/// `FI_ORDER_RAR` to `FI_ORDER_SAS`: reads, writes and sends stay in order with each other.
 pub const FI_ORDER_ALL: u64 = 0x1ff;
 /// `FI_ORDER_RMA_*` and `FI_ORDER_ATOMIC_*`.
 pub const FI_ORDER_RMA_ALL: u64 = 0xf << 32;
@@ -49,8 +49,8 @@ pub const FI_AV_TABLE: c_int = 2;
 pub const FI_PROGRESS_MANUAL: c_int = 2;
 pub const FI_THREAD_DOMAIN: c_int = 3;
 pub const FI_RM_ENABLED: c_int = 2;
-/// What a domain may ask of who registers memory: local buffers too, addresses of memory instead of
-/// offsets, memory that is there, keys that the provider chooses.
+/// What a domain may require when memory is registered: local buffers too, addresses of memory
+/// instead of offsets, memory that is allocated, keys that the provider chooses.
 pub const FI_MR_LOCAL: c_int = 1 << 2;
 pub const FI_MR_VIRT_ADDR: c_int = 1 << 4;
 pub const FI_MR_ALLOCATED: c_int = 1 << 5;
@@ -211,7 +211,7 @@ pub struct fi_info {
 pub struct fi_provider {
     pub version: u32,
     pub fi_version: u32,
-    /// `struct fi_context`: belongs to the core.
+    /// `struct fi_context`: used by libfabric's core.
     pub context: [*mut c_void; 4],
     pub name: *const c_char,
     pub getinfo: unsafe extern "C" fn(
@@ -229,8 +229,7 @@ pub struct fi_provider {
     pub padding: [usize; 16],
 }
 
-/// A function that this provider does not offer: the pointer stands in the table and returns
-/// `-FI_ENOSYS`.
+/// A function that this provider does not offer: the pointer in the table returns `-FI_ENOSYS`.
 pub type absent = unsafe extern "C" fn() -> ssize_t;
 
 #[repr(C)]
@@ -739,7 +738,7 @@ pub struct fi_atomic_attr {
     pub size: size_t,
 }
 
-/// `writevalid` and its like.
+/// `writevalid` and similar functions.
 pub type atomic_valid = unsafe extern "C" fn(*mut fid_ep, c_int, c_int, *mut size_t) -> c_int;
 
 #[repr(C)]

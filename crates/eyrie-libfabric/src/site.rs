@@ -1,6 +1,6 @@
-//! Reads another process's memory over the site's own libfabric, whichever of its providers the
-//! site names (tcp, verbs). The library is opened when it is asked for; each object here belongs to
-//! one thread at a time, as the domain is told. It must never touch memory that was not registered.
+//! Reads another process's memory through the site's own libfabric, with the provider that the site
+//! names (tcp, verbs). The library is opened on demand. One thread at a time uses each object, as
+//! the domain is told. It must never access memory that is not registered.
 
 use crate::abi::*;
 use libc::{c_int, c_void};
@@ -10,13 +10,13 @@ use std::path::Path;
 use std::ptr::{null, null_mut};
 use std::time::Duration;
 
-/// What is spoken: structures as in `abi`.
+/// The version of the interface: structures as in `abi`.
 const VERSION: u32 = fi_version(1, 17);
 /// Completions that a queue has room for.
 const QUEUE: usize = 1024;
 /// Longest address of an endpoint, bytes.
 const NAME_MAX: usize = 256;
-/// Memory modes that this file keeps to, if a provider asks for them.
+/// Memory modes that this file supports, if a provider requires them.
 const MR_MODES: c_int = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 
 type GetInfo = unsafe extern "C" fn(
@@ -33,14 +33,14 @@ type OpenFabric =
     unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int;
 type Describe = unsafe extern "C" fn(c_int) -> *const libc::c_char;
 
-/// The functions that the library exports; all else is reached through tables.
+/// The functions that the library exports. All others are reached through tables.
 struct Functions {
     getinfo: GetInfo,
     dupinfo: DupInfo,
     freeinfo: FreeInfo,
     fabric: OpenFabric,
     describe: Describe,
-    /// Keeps the others valid.
+    /// Keeps the functions valid.
     _library: Library,
 }
 
@@ -51,7 +51,7 @@ pub struct Remote {
     pub key: u64,
 }
 
-/// Memory that was registered, from here on until the endpoint is closed.
+/// Memory that is registered until the endpoint is closed.
 #[derive(Clone, Copy, Debug)]
 pub struct Registered {
     /// For [`Endpoint::read`] of the other side.
@@ -63,8 +63,8 @@ pub struct Registered {
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(u64);
 
-/// An endpoint that serves reads of its memory and reads that of others. Serving needs calls of
-/// [`Endpoint::completed`].
+/// An endpoint that serves reads of its memory and reads memory of others. It serves only during
+/// calls of [`Endpoint::completed`].
 pub struct Endpoint {
     info: *mut fi_info,
     fabric: *mut fid_fabric,
@@ -76,17 +76,17 @@ pub struct Endpoint {
     functions: Functions,
 }
 
-// SAFETY: libfabric's objects may be used by any thread, one at a time; a `&mut` or the value is
-// needed for each call.
+// SAFETY: libfabric's objects may be used by any thread, one at a time (FI_THREAD_DOMAIN), and
+// every call needs `&mut` or the value itself.
 unsafe impl Send for Endpoint {}
-// SAFETY: only what registering gave, which the library reads and never changes.
+// SAFETY: it only holds what registering returned, which the library reads and never changes.
 unsafe impl Send for Registered {}
 
 impl Endpoint {
-    /// Opens an endpoint of `provider` at `address`, one of this host's own.
+    /// Opens an endpoint of `provider` at `address`, which must be one of this host's.
     ///
     /// # Errors
-    /// What the library says, or that there is none.
+    /// The library's error, or that there is no library.
     pub fn open(library: &Path, provider: &str, address: &str) -> Result<Endpoint, String> {
         let functions = Functions::load(library)?;
         let info = functions.choose(provider, address)?;
@@ -100,7 +100,7 @@ impl Endpoint {
             registered: Vec::new(),
             functions,
         };
-        // What was opened before something fails is closed with it.
+        // If a step fails, dropping the endpoint closes what was opened before.
         endpoint.open_all()?;
         Ok(endpoint)
     }
@@ -115,11 +115,11 @@ impl Endpoint {
             wait_cond: 0,
             wait_set: null_mut(),
         };
-        // SAFETY: all zero is a valid attribute: the provider's own choices.
+        // SAFETY: an all-zero attribute is valid: it leaves the choices to the provider.
         let mut av: fi_av_attr = unsafe { std::mem::zeroed() };
         av.type_ = FI_AV_TABLE;
-        // SAFETY: each object is opened from the one before, whose tables hold the functions; the
-        // library writes one pointer each.
+        // SAFETY: each object is opened from the one before, which is open and whose table has the
+        // function. The library writes one pointer for each.
         unsafe {
             let attr = (*self.info).fabric_attr;
             let done = (self.functions.fabric)(attr, &mut self.fabric, null_mut());
@@ -134,7 +134,8 @@ impl Endpoint {
             self.done("open an address vector", done)?;
             let done = (ops.endpoint)(self.domain, self.info, &mut self.endpoint, null_mut());
             self.done("open an endpoint", done)?;
-            let (ep, queue) = (&raw mut (*self.endpoint).fid, &raw mut (*self.queue).fid);
+            let ep = &raw mut (*self.endpoint).fid;
+            let queue = &raw mut (*self.queue).fid;
             let addresses = &raw mut (*self.addresses).fid;
             let ops = &*(*ep).ops;
             let (Some(bind), Some(control)) = (ops.bind, ops.control) else {
@@ -149,11 +150,11 @@ impl Endpoint {
     /// The address of this endpoint, for [`Endpoint::peer`] of the other side.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library's error.
     pub fn name(&mut self) -> Result<Vec<u8>, String> {
         let mut name = vec![0; NAME_MAX];
         let mut len = NAME_MAX;
-        // SAFETY: the endpoint is open; there is room for `len` bytes.
+        // SAFETY: the endpoint is open, and `name` has room for `len` bytes.
         let done = unsafe {
             let getname = (*(*self.endpoint).cm).getname;
             getname(&raw mut (*self.endpoint).fid, name.as_mut_ptr().cast(), &mut len)
@@ -163,17 +164,17 @@ impl Endpoint {
         Ok(name)
     }
 
-    /// The endpoint whose [`Endpoint::name`] this is.
+    /// The peer whose [`Endpoint::name`] this is.
     ///
     /// # Errors
-    /// When the library does not take it.
+    /// When the library refuses the name.
     pub fn peer(&mut self, name: &[u8]) -> Result<Peer, String> {
         let mut peer = 0;
-        // Whatever its length says, the library reads a whole address.
+        // The library reads a whole address, whatever the length of the name.
         let mut room = [0u8; NAME_MAX];
         let len = name.len().min(NAME_MAX);
         room[..len].copy_from_slice(&name[..len]);
-        // SAFETY: the address lies in `room`; the library writes one number.
+        // SAFETY: `room` is longer than any address, and the library writes one number.
         let inserted = unsafe {
             let insert = (*(*self.addresses).ops).insert;
             insert(self.addresses, room.as_ptr().cast(), 1, &mut peer, 0, null_mut())
@@ -184,18 +185,19 @@ impl Endpoint {
         }
     }
 
-    /// Registers memory, for reads of the other side and for what is read from there.
+    /// Registers memory, for reads by the other side and as the target of own reads.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library's error.
     ///
     /// # Safety
-    /// The memory stays until the endpoint is closed, and is neither read nor written by others
-    /// while a read from or to it is under way.
+    /// The memory must exist until the endpoint is closed. Nothing else may read or write it while
+    /// a read from or into it is under way.
     pub unsafe fn register(&mut self, at: *mut u8, len: usize) -> Result<Registered, String> {
         let mut region = null_mut();
         let key = self.registered.len() as u64 + 1;
-        // SAFETY: the domain is open; the caller vouches for the memory.
+        // SAFETY: the domain is open, and the caller guarantees that the memory exists until the
+        // endpoint is closed.
         unsafe {
             let reg = (*(*self.domain).mr).reg;
             let domain = &raw mut (*self.domain).fid;
@@ -210,15 +212,15 @@ impl Endpoint {
         }
     }
 
-    /// Begins to read `len` bytes of the other side into memory that was registered as `local`;
-    /// [`Endpoint::completed`] gives `context` when they are there. False: not now, the queue is
-    /// full.
+    /// Begins to read `len` bytes of the other side into memory that was registered as `local`.
+    /// [`Endpoint::completed`] returns `context` when they have arrived. Returns false when the
+    /// queue is full; the caller then tries again.
     ///
     /// # Errors
-    /// What the library says.
+    /// The library's error.
     ///
     /// # Safety
-    /// `into` is the beginning of that memory, which nobody touches until then.
+    /// `into` must be the beginning of that memory, which nothing else may access until then.
     pub unsafe fn read(
         &mut self,
         (into, local): (*mut u8, Registered),
@@ -226,8 +228,9 @@ impl Endpoint {
         (peer, remote): (Peer, Remote),
         context: usize,
     ) -> Result<bool, String> {
-        // SAFETY: the endpoint is open; the caller vouches for the memory. The context is only a
-        // number, which no mode that was agreed on lets the provider write to.
+        // SAFETY: the endpoint is open, and the caller guarantees that `into` is registered and not
+        // accessed meanwhile. The context is only a number: no agreed mode lets the provider write
+        // to it.
         let done = unsafe {
             let read = (*(*self.endpoint).rma).read;
             let context = context as *mut c_void;
@@ -241,15 +244,15 @@ impl Endpoint {
         }
     }
 
-    /// The context of a read that is over, waiting for one at most so long; meanwhile reads of the
-    /// other side are served.
+    /// Returns the context of a completed read. Waits for one for at most `wait`, and serves reads
+    /// by the other side meanwhile.
     ///
     /// # Errors
-    /// Of the read that failed, or of the queue.
+    /// The error of the read that failed, or of the queue.
     pub fn completed(&mut self, wait: Duration) -> Result<Option<usize>, String> {
         let mut context: *mut c_void = null_mut();
         let wait = wait.as_millis().min(1000) as c_int;
-        // SAFETY: the queue is open, its entries are one pointer long.
+        // SAFETY: the queue is open, and its entries are one pointer long, as `open_all` chose.
         let got = unsafe {
             let ops = &*(*self.queue).ops;
             let place = (&raw mut context).cast();
@@ -271,9 +274,9 @@ impl Endpoint {
 
     /// Why an operation failed.
     fn failure(&mut self) -> String {
-        // Later versions write more than `abi` knows.
+        // Later versions write more than `abi` defines.
         let mut room = [0u64; 64];
-        // SAFETY: the room is longer than any version's entry, and zero asks for no more data.
+        // SAFETY: the room is longer than any version's entry, and its zeros ask for no more data.
         let error = unsafe {
             let readerr = (*(*self.queue).ops).readerr;
             readerr(self.queue, room.as_mut_ptr().cast(), 0);
@@ -293,7 +296,8 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         let close = |object: *mut fid| {
-            // SAFETY: null or an open object, closed once, before those that it was opened from.
+            // SAFETY: the pointer is null or an open object. Each is closed once, before the
+            // objects that it was opened from.
             unsafe {
                 if !object.is_null() {
                     ((*(*object).ops).close)(object);
@@ -301,20 +305,22 @@ impl Drop for Endpoint {
             }
         };
         close(self.endpoint.cast());
-        self.registered.iter().for_each(|region| close(region.cast()));
+        for region in &self.registered {
+            close(region.cast());
+        }
         close(self.addresses.cast());
         close(self.queue.cast());
         close(self.domain.cast());
         close(self.fabric.cast());
-        // SAFETY: made by `choose`, not used any more.
+        // SAFETY: `choose` made the list, and nothing uses it any more.
         unsafe { (self.functions.freeinfo)(self.info) };
     }
 }
 
 impl Functions {
     fn load(path: &Path) -> Result<Functions, String> {
-        // SAFETY: the site's own libfabric, whose constructors any program that uses it runs; its
-        // functions have the types that its headers say.
+        // SAFETY: this is the site's own libfabric, whose constructors every program that uses it
+        // runs. The functions have the types that its headers give.
         let found = unsafe {
             Library::new(path).and_then(|library| {
                 Ok(Functions {
@@ -330,13 +336,14 @@ impl Functions {
         found.map_err(|e| format!("cannot use libfabric {}: {e}", path.display()))
     }
 
-    /// The first way that the provider offers to read remote memory reliably.
+    /// The first of the provider's offers that can read remote memory reliably.
     fn choose(&self, provider: &str, address: &str) -> Result<*mut fi_info, String> {
         let text = |words: &str| CString::new(words).map_err(|_| "a name holds a NUL".to_string());
-        let (name, node) = (text(provider)?, text(address)?);
+        let name = text(provider)?;
+        let node = text(address)?;
         let mut info = null_mut();
-        // SAFETY: asked for a copy of nothing the library gives empty hints of its own length,
-        // whose parts are there; it frees the name with them.
+        // SAFETY: asked for a copy of null, the library returns empty hints of its own length, with
+        // all their parts. It frees the name together with them.
         let done = unsafe {
             let hints = (self.dupinfo)(null());
             if hints.is_null() {
@@ -358,7 +365,7 @@ impl Functions {
     }
 
     fn why(&self, what: &str, code: c_int) -> String {
-        // SAFETY: gives a constant text for any number.
+        // SAFETY: the function returns a constant C string for any number.
         let text = unsafe { CStr::from_ptr((self.describe)(-code)) };
         format!("libfabric cannot {what}: {}", text.to_string_lossy())
     }
@@ -369,7 +376,7 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    /// MPICH's own, which `make build` has installed.
+    /// The libfabric of the MPICH that `make build` has installed.
     fn library() -> std::path::PathBuf {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let path = root.join("build/venv/lib/mpich/libfabric.so.1");
@@ -377,16 +384,17 @@ mod tests {
         path
     }
 
-    /// Two endpoints of this process, each on a thread of its own.
+    /// Two endpoints of this process, each in a thread of its own.
     #[test]
     fn memory_of_the_other_side_is_read() {
         const LEN: usize = 1 << 17;
         let mut source = Endpoint::open(&library(), "tcp", "127.0.0.1").unwrap();
         let mut theirs: Vec<u8> = (0..LEN).map(|i| (i * 7 % 251) as u8).collect();
         let expected = theirs.clone();
-        // SAFETY: `theirs` outlives the thread that closes the endpoint, and nobody writes to it.
+        // SAFETY: `theirs` outlives the thread that closes the endpoint, and nothing writes to it.
         let registered = unsafe { source.register(theirs.as_mut_ptr(), LEN).unwrap() };
-        let (name, remote) = (source.name().unwrap(), registered.remote);
+        let name = source.name().unwrap();
+        let remote = registered.remote;
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let server = std::thread::spawn(move || {
             while stopped.try_recv() != Err(std::sync::mpsc::TryRecvError::Disconnected) {
@@ -396,11 +404,12 @@ mod tests {
         let mut target = Endpoint::open(&library(), "tcp", "127.0.0.1").unwrap();
         let mut ours = vec![0u8; LEN];
         let begin = ours.as_mut_ptr();
-        // SAFETY: `ours` outlives the endpoint, and is looked at when the read is over.
+        // SAFETY: `ours` outlives the endpoint, and is only read when the read has completed.
         let local = unsafe { target.register(begin, LEN).unwrap() };
         let peer = target.peer(&name).unwrap();
         let until = Instant::now() + Duration::from_secs(20);
-        // SAFETY: as above.
+        // SAFETY: `begin` is the beginning of `ours`, which is only read when the read has
+        // completed.
         while !unsafe { target.read((begin, local), LEN, (peer, remote), 42).unwrap() } {
             assert_eq!(target.completed(Duration::from_millis(1)), Ok(None));
             assert!(Instant::now() < until, "the read was never begun");
@@ -416,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_said() {
+    fn a_missing_library_or_provider_is_named() {
         let open = |library: &Path, provider: &str| {
             Endpoint::open(library, provider, "127.0.0.1").map(drop).unwrap_err()
         };

@@ -1,5 +1,5 @@
-//! Compares `abi.rs` with libfabric's own headers: a C program that is generated here prints what
-//! the compiler makes of them. The headers come from Debian (scripts/libfabric-headers.sh).
+//! Compares `abi.rs` with libfabric's own headers: a C program that is generated here prints how
+//! the compiler sees them. The headers are Debian's (scripts/libfabric-headers.sh).
 
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::process::Command;
 /// Offset and size in bytes, by "structure.field".
 type Fields = BTreeMap<String, (usize, usize)>;
 
-/// What `abi.rs` says, and what the C program is asked.
+/// What `abi.rs` defines, and what the C program is asked for.
 #[derive(Default)]
 struct Interface {
     /// In bytes.
@@ -19,7 +19,7 @@ struct Interface {
     numbers: BTreeMap<&'static str, u64>,
 }
 
-/// Size in bytes of the field that `field` leads to; the pointer is never read.
+/// Size in bytes of the field that `field` leads to. The pointer is never read.
 const fn size_behind<T, F>(_field: fn(*const T) -> *const F) -> usize {
     size_of::<F>()
 }
@@ -28,10 +28,10 @@ macro_rules! structures {
     ($interface:ident: $($name:ident { $($field:ident),* $(,)? })*) => {$(
         $interface.sizes.insert(stringify!($name), size_of::<$name>());
         $(
-            // SAFETY: no memory is touched: only the type of the place counts, nobody calls it.
+            // SAFETY: the closure is never called; only its type gives the size of the field.
             let size = size_behind(|s: *const $name| unsafe { &raw const (*s).$field });
             let offset = std::mem::offset_of!($name, $field);
-            // Rust's keywords bear an underscore here.
+            // Names that are Rust keywords have an underscore here.
             let field = stringify!($field).trim_end_matches('_');
             $interface.fields.insert(format!("{}.{field}", stringify!($name)), (offset, size));
         )*
@@ -132,14 +132,16 @@ fn ours() -> Interface {
     interface
 }
 
-/// What stands in `abi.rs` and not in the headers of every version.
+/// What is in `abi.rs` but not in the headers of every version.
 const NOT_IN_HEADERS: [&str; 2] = ["fi_provider.padding", "fi_ops_av.later"];
-/// Several of libfabric's numbers in one.
+/// Sums of several of libfabric's numbers.
 const SUMS: [&str; 3] = ["FI_ORDER_ALL", "FI_ORDER_RMA_ALL", "FI_ORDER_ATOMIC_ALL"];
 
 #[test]
 fn every_structure_field_and_number_of_this_file_is_compared() {
-    let (mut fields, mut numbers, mut structure) = (BTreeSet::new(), BTreeSet::new(), "");
+    let mut fields = BTreeSet::new();
+    let mut numbers = BTreeSet::new();
+    let mut structure = "";
     for line in include_str!("../abi.rs").lines() {
         if let Some(rest) = line.strip_prefix("pub struct ") {
             structure = rest.trim_end_matches(" {");
@@ -187,11 +189,13 @@ fn program(interface: &Interface) -> String {
     text + "return 0;\n}\n"
 }
 
-/// What the program says of the headers in `include`: a line for each structure, field and number.
-fn told_by(include: &Path) -> Vec<String> {
+/// What the program prints about the headers in `include`: a line for each structure, field and
+/// number.
+fn printed_for(include: &Path) -> Vec<String> {
     assert!(include.is_dir(), "{} is missing: run scripts/setup.sh", include.display());
     let folder = tempfile::tempdir().unwrap();
-    let (source, binary) = (folder.path().join("layout.c"), folder.path().join("layout"));
+    let source = folder.path().join("layout.c");
+    let binary = folder.path().join("layout");
     fs::write(&source, program(&ours())).unwrap();
     let compiler = std::env::var("CC").unwrap_or("cc".into());
     let mut command = Command::new(compiler);
@@ -203,11 +207,13 @@ fn told_by(include: &Path) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(String::from).collect()
 }
 
-/// Compares with the headers in `include`. The structures `other_size` may be longer or shorter
-/// there; all others have the same size.
+/// Compares with the headers in `include`. The structures in `other_size` may be longer or shorter
+/// there; all others must have the same size.
 fn compare(include: &Path, other_size: &[&str]) {
-    let (ours, mut wrong, mut lines) = (ours(), Vec::new(), 0);
-    for line in told_by(include) {
+    let ours = ours();
+    let mut wrong = Vec::new();
+    let mut lines = 0;
+    for line in printed_for(include) {
         let words: Vec<&str> = line.split(' ').collect();
         let theirs: Vec<u64> = words[2..].iter().map(|w| w.parse().unwrap()).collect();
         let here = match words[0] {
@@ -233,8 +239,9 @@ fn headers(version: &str) -> PathBuf {
     root.join("build/libfabric-headers").join(version).join("usr/include")
 }
 
-/// What we hand out is longer than libfabric's: tables of functions say their size, the rest is
-/// padding. And of what libfabric hands to us we know the first fields only.
+/// Structures that the provider returns are longer than libfabric's: tables of functions have their
+/// size in a field, and others have padding. Of structures that libfabric passes to the provider,
+/// only the first fields are defined here.
 const OTHER_SIZE: [&str; 3] = ["fi_ops_av", "fi_provider", "fi_mr_attr"];
 
 #[test]
@@ -242,7 +249,7 @@ fn structures_are_those_of_libfabric_1_17() {
     compare(&headers("1.17.0"), &OTHER_SIZE);
 }
 
-/// Newer versions have added fields at the end; what we hand out is padded (`info.rs`).
+/// Newer versions have added fields at the end. What the provider returns is padded (`info.rs`).
 #[test]
 fn structures_begin_like_those_of_libfabric_2_1() {
     compare(&headers("2.1.0"), &[&OTHER_SIZE[..], &["fi_domain_attr", "fi_cq_err_entry"]].concat());
