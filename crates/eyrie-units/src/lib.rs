@@ -1,9 +1,9 @@
-//! How durations, sizes and shares are written by users and shown to them: the one grammar of every
-//! option, file and message. Pure; must never depend on anything of Eyrie's.
+//! How users write durations, sizes and shares, and how these are shown to them: one grammar for
+//! every option, file and message. Pure; must not depend on anything else of Eyrie.
 //!
-//! Read: [`duration`], [`positive_duration`], [`size`], [`share`]. Shown: [`time`] (with
-//! [`nanoseconds`]) and [`bytes`]; [`written`] is a value as an option takes it. [`plain`] shows
-//! names that others have chosen.
+//! To read: [`duration`], [`positive_duration`], [`size`], [`share`]. To show: [`time`] (with
+//! [`nanoseconds`]) and [`bytes`]; [`written`] writes a value as an option takes it. [`plain`]
+//! shows names from outside.
 
 pub mod plain;
 
@@ -14,11 +14,11 @@ const LONGEST_NS: f64 = 3.2e18;
 /// Largest size that is accepted, in bytes.
 const LARGEST_BYTES: f64 = (1u64 << 50) as f64;
 
-/// A duration such as 500ms, 2s, 50us, 1.5min, 1h. A number without a unit is refused: users have
-/// lost days to it.
+/// Reads a duration such as 500ms, 2s, 50us, 1.5min, 1h. A number without a unit is refused,
+/// because such numbers are easily mistaken.
 ///
 /// # Errors
-/// Says what is wrong, and what to write.
+/// What is wrong, and what to write.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let Ok(value) = number.parse::<f64>() else {
@@ -44,10 +44,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A duration that is longer than 0.
+/// Reads a duration that is longer than 0.
 ///
 /// # Errors
-/// Says what is wrong, and what to write.
+/// What is wrong, and what to write.
 pub fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err(format!("{text} is too short: a time longer than 0 is needed")),
@@ -55,10 +55,10 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A size in bytes such as 4096, 64KiB, 1.5MB.
+/// Reads a size in bytes such as 4096, 64KiB, 1.5MB.
 ///
 /// # Errors
-/// Says what is wrong, and what to write.
+/// What is wrong, and what to write.
 pub fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let unit_bytes = match unit {
@@ -82,10 +82,10 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A share such as 0.05%, as a fraction.
+/// Reads a share such as 0.05%, as a fraction.
 ///
 /// # Errors
-/// Says what is wrong, and what to write.
+/// What is wrong, and what to write.
 pub fn share(text: &str) -> Result<f64, String> {
     let wrong = || format!("{text:?} is no share of a core: write for example 0.05%");
     let number = text
@@ -100,7 +100,7 @@ pub fn share(text: &str) -> Result<f64, String> {
     Ok(percent / 100.0)
 }
 
-/// Number and unit.
+/// Splits a text into number and unit.
 fn split(text: &str) -> (&str, &str) {
     let part_of_number = |(at, c): (usize, char)| match c {
         '-' | '+' => at == 0,
@@ -115,7 +115,7 @@ pub fn written(time: Duration) -> String {
     format!("{time:?}")
 }
 
-/// So many of something, in words: 1 rank, 2 ranks.
+/// A number with a noun: 1 rank, 2 ranks.
 pub fn counted(n: impl Into<u64>, one: &str) -> String {
     match n.into() {
         1 => format!("1 {one}"),
@@ -123,7 +123,7 @@ pub fn counted(n: impl Into<u64>, one: &str) -> String {
     }
 }
 
-/// A time for people: 6.02 ms, 14.2 s; as it is where it is whole: 40 ms, 30 min, 24 h.
+/// A time for people: 6.02 ms, 14.2 s. Whole values have no decimals: 40 ms, 30 min, 24 h.
 pub fn time(time: Duration) -> String {
     match time.as_secs() {
         s if s >= 7200 && s % 3600 == 0 && time.subsec_nanos() == 0 => format!("{} h", s / 3600),
@@ -134,17 +134,17 @@ pub fn time(time: Duration) -> String {
 
 /// A time in nanoseconds for people, which may be negative or a fraction.
 pub fn nanoseconds(ns: f64) -> String {
-    // What would be rounded to 1000 of a unit is 1 of the next.
+    // What would be rounded to 1000 of a unit is shown as 1 of the next.
     match ns.abs() {
         a if a >= 999.5e6 => format!("{} s", digits(ns / 1e9)),
         a if a >= 999.5e3 => format!("{} ms", digits(ns / 1e6)),
         a if a >= 999.5 => format!("{} µs", digits(ns / 1e3)),
-        // Nothing is not shown as -0.
+        // Zero is not shown as -0.
         _ => format!("{:.0} ns", ns.round() + 0.0),
     }
 }
 
-/// A number as it is where it is whole, else with three digits that count.
+/// A number: without decimals if it is whole, otherwise with three significant digits.
 fn digits(value: f64) -> String {
     match value.abs() {
         a if a >= 99.95 || value.fract() == 0.0 => format!("{value:.0}"),
@@ -153,17 +153,20 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// A size for people, in powers of 1024: 1.5 KiB, 12 MiB; as it is where it is whole: 8 B, 4 MiB.
+/// A size for people, in powers of 1024: 1.5 KiB, 12 MiB. Whole values have no decimals: 8 B, 4
+/// MiB.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let (mut value, mut unit) = (bytes as f64, 0);
+    let mut value = bytes as f64;
+    let mut unit = 0;
     while value >= 1000.0 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
     }
-    match value < 9.95 && value.fract() != 0.0 {
-        true => format!("{value:.1} {}", UNITS[unit]),
-        false => format!("{value:.0} {}", UNITS[unit]),
+    if value < 9.95 && value.fract() != 0.0 {
+        format!("{value:.1} {}", UNITS[unit])
+    } else {
+        format!("{value:.0} {}", UNITS[unit])
     }
 }
 

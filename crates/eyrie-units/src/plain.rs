@@ -1,10 +1,11 @@
-//! Text from outside on a terminal: names of processes, files and hosts may hold anything, and must
-//! neither end a line nor move the cursor. What would is shown as Rust writes it in a string.
+//! Text from outside on a terminal. Names of processes, files and hosts may contain anything, and
+//! must neither end a line nor move the cursor. Such characters are shown as Rust writes them in a
+//! string.
 
 use std::borrow::Cow;
 
-/// What a terminal would not show as it is: control characters, and those that turn the direction
-/// of what follows or begin a line of their own.
+/// Whether a terminal would not show this character as it is: control characters, and characters
+/// that change the direction of the text after them or begin a new line.
 fn disturbs(c: char) -> bool {
     let turns =
         matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -26,12 +27,12 @@ fn without(text: &str, disturbs: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// A name or sentence, as part of a line.
+/// A name or sentence, to be shown as part of a line.
 pub fn line(text: &str) -> Cow<'_, str> {
     without(text, disturbs)
 }
 
-/// Text of several lines, tabs among it.
+/// Text of several lines, which may contain tabs.
 pub fn lines(text: &str) -> Cow<'_, str> {
     without(text, |c| disturbs(c) && c != '\n' && c != '\t')
 }
