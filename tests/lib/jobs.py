@@ -271,6 +271,21 @@ PROGRAMS = {
     ),
 }
 
+# How programs use files that Eyrie once got wrong; each about a second, most of it at rest.
+FILE_CASES = {
+    "shared_memmap": Program(
+        (str(PYTHON), str(ROOT / "examples/shared_memmap.py"), "--rows", "40", "--rest-ms", "20")
+    ),
+    "independent_writes": example("independent_writes", "--steps", 40, "--rest-ms", 15),
+    "growing_file": example("growing_file", "--steps", 70, "--rest-ms", 10),
+    "read_back": example("read_back", "--steps", 50),
+    "directories": example("directories", "--steps", 80, "--rest-ms", 8),
+    "shell_helper": example("shell_helper", "--steps", 25, "--rest-ms", 15),
+    "loaded_library": example(
+        "loaded_library", "--rest-ms", 10, "--library", str(EXAMPLES / "plug.so")
+    ),
+}
+
 
 @dataclasses.dataclass
 class Result:
@@ -984,15 +999,28 @@ def _on_alarm(*_):
     raise AssertionError(f"the whole test took longer than {LIMIT_S - 20} s")
 
 
-def main(test):
-    """Runs one test in a place of its own and within LIMIT_S; ends with 0 when it passed or was
-    skipped (which it says), else 1."""
+def begin_place():
+    """A directory, mounts and an empty /dev/shm of its own, for a test or a process of one."""
     global OWN_MOUNTS
-    check(EYRIE.exists(), f"{EYRIE} is missing: run make build")
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     OWN_MOUNTS = _own_mounts()
     overlook_shared_memory()
-    _workshop.append(pathlib.Path(tempfile.mkdtemp(prefix="eyt")))
+    _workshop[:] = [pathlib.Path(tempfile.mkdtemp(prefix="eyt"))]
+
+
+def end_place(keep=False):
+    """Ends what is left of what was started there, and removes the directory unless it is kept."""
+    for pid in family():  # only what this test has started
+        kill(pid, signal.SIGKILL)
+    if not keep:
+        remove(workshop())
+
+
+def main(test):
+    """Runs one test in a place of its own and within LIMIT_S; ends with 0 when it passed or was
+    skipped (which it says), else 1."""
+    check(EYRIE.exists(), f"{EYRIE} is missing: run make build")
+    begin_place()
     signal.signal(signal.SIGALRM, _on_alarm)
     signal.alarm(LIMIT_S - 20)
     name, code = pathlib.Path(sys.argv[0]).name, 0
@@ -1005,12 +1033,10 @@ def main(test):
         code = 1
         report(name, error)
     signal.alarm(0)
-    for pid in family():  # only what this test has started
-        kill(pid, signal.SIGKILL)
-    if code == 0 or not os.environ.get("EYRIE_TEST_KEEP"):
-        remove(workshop())
-    else:
+    keep = code != 0 and os.environ.get("EYRIE_TEST_KEEP")
+    if keep:
         print(f"kept: {workshop()}")
+    end_place(keep)
     sys.exit(code)
 
 
