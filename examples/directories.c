@@ -61,7 +61,7 @@ int main(int argc, char **argv) {
     parse_options(argc, argv, "Directories that come and go.", options);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    uint64_t state = (uint64_t)me, sum;
+    uint64_t state = random_word((uint64_t)me, 0), sum;
     snprintf(stays, sizeof stays, "stays.%d", me);
     snprintf(left, sizeof left, "stays.%d", (me + ranks - 1) % ranks);
     for (long step = 0; step < steps; step++) {

@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
     parse_options(argc, argv, "Records of all ranks in one file.", options);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    uint64_t state = (uint64_t)me, sum;
+    uint64_t state = random_word((uint64_t)me, 0), sum;
     char *record = allocate((size_t)size, 1);
     if (me == 0) {
         file = opened("records", O_CREAT | O_TRUNC | O_WRONLY);
@@ -62,7 +62,8 @@ int main(int argc, char **argv) {
         if (pwrite(file, record, (size_t)size, HEADER + number * size) != size)
             die("records: %s", strerror(errno));
         state = hash_word(state, word_from_left(state + (uint64_t)step, me, ranks));
-        if (me == 0 && step % 20 == 0) printf("step %ld\n", step);
+        if (me == 0 && step % 20 == 0)
+            printf("step %ld %016llx\n", step, (unsigned long long)state);
         usleep((useconds_t)rest_ms * 1000);
     }
     close(file);

@@ -34,7 +34,7 @@ int main(int argc, char **argv) {
     parse_options(argc, argv, "Columns of a field, written by a view.", options);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    uint64_t state = (uint64_t)me, sum;
+    uint64_t state = random_word((uint64_t)me, 0), sum;
     MPI_Offset field = (MPI_Offset)BLOCK * ranks * (MPI_Offset)sizeof(int);
     const int mode = MPI_MODE_CREATE | MPI_MODE_RDWR;
     check_mpi(MPI_File_open(MPI_COMM_WORLD, "field", mode, MPI_INFO_NULL, &file), "open");
@@ -51,7 +51,8 @@ int main(int argc, char **argv) {
                   "view");
         check_mpi(MPI_File_write(file, block, BLOCK, MPI_INT, MPI_STATUS_IGNORE), "write");
         state = hash_word(state, word_from_left(state + (uint64_t)step, me, ranks));
-        if (me == 0 && step % 20 == 0) printf("step %ld\n", step);
+        if (me == 0 && step % 20 == 0)
+            printf("step %ld %016llx\n", step, (unsigned long long)state);
         usleep((useconds_t)rest_ms * 1000);
     }
     check_mpi(MPI_File_close(&file), "close");

@@ -47,7 +47,7 @@ int main(int argc, char **argv) {
     parse_options(argc, argv, "A library under a temporary name.", options);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    uint64_t state = (uint64_t)me, sum;
+    uint64_t state = random_word((uint64_t)me, 0), sum;
     for (long step = 0; step < steps; step++) {
         if (step % every == every / 2) {
             handle = loaded(handle, library, me, step);
@@ -56,7 +56,8 @@ int main(int argc, char **argv) {
         }
         if (plug) state = hash_word(state, plug(state));
         state = hash_word(state, word_from_left(state + (uint64_t)step, me, ranks));
-        if (me == 0 && step % 10 == 0) printf("step %ld\n", step);
+        if (me == 0 && step % 10 == 0)
+            printf("step %ld %016llx\n", step, (unsigned long long)state);
         usleep((useconds_t)rest_ms * 1000);
     }
     MPI_Reduce(&state, &sum, 1, MPI_UINT64_T, MPI_BXOR, 0, MPI_COMM_WORLD);

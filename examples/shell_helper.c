@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
     parse_options(argc, argv, "A shell computes from what a rank has written.", options);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    uint64_t state = (uint64_t)me, sum;
+    uint64_t state = random_word((uint64_t)me, 0), sum;
     snprintf(in, sizeof in, "input.%d", me);
     snprintf(out, sizeof out, "output.%d", me);
     snprintf(command, sizeof command, "read x <%s; echo $((x * 3)) >%s", in, out);
@@ -45,7 +45,8 @@ int main(int argc, char **argv) {
             printf("rank %d step %ld: the helper gave %ld\n", me, step, result);
         state = hash_word(hash_word(state, (uint64_t)result), (uint64_t)status);
         state = hash_word(state, word_from_left(state + (uint64_t)step, me, ranks));
-        if (me == 0 && step % 10 == 0) printf("step %ld\n", step);
+        if (me == 0 && step % 10 == 0)
+            printf("step %ld %016llx\n", step, (unsigned long long)state);
         fflush(stdout);
         usleep((useconds_t)rest_ms * 1000);
     }
