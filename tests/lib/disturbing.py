@@ -13,7 +13,7 @@ import tempfile
 import time
 
 from dying import process_of_role
-from jobs import BUILD, RANDOM, Job, await_condition, family, overlook_shared_memory
+from jobs import BUILD, RANDOM, Job, await_condition, check, family, overlook_shared_memory
 from jobs import kill as kill_process
 
 # A run that takes longer has stood still.
@@ -173,6 +173,8 @@ def disturbed_once(program, disturbance, usual):
                 said = disturbance.do(job, RANDOM.randrange(program.ranks))
             job.wait(PATIENCE_S)
             job.same_as_undisturbed()
+            differs = job.events("content_differs")
+            check(not differs, f"a re-executed rank sent other content: {differs}")
         except (AssertionError, subprocess.TimeoutExpired) as error:
             keep(job, f"{error}")
             words = ("refuse", "not")

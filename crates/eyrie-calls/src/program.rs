@@ -5,6 +5,7 @@
 
 use crate::files::{kernel, saying};
 use crate::observed::ObservedStream;
+use crate::own_stack;
 use libc::{c_int, c_void, dl_phdr_info};
 use std::ffi::CStr;
 
@@ -75,10 +76,11 @@ fn loaded() -> Loaded {
 
 /// What tells this host from others.
 fn host() -> i64 {
-    // SAFETY: all zero is a valid structure, which lives through the call.
+    // SAFETY: all zero is a valid structure.
     let mut name: libc::utsname = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    unsafe { libc::uname(&mut name) };
+    // Of the kernel: the function of the C library tells what was told before.
+    // SAFETY: the structure lives through the call.
+    unsafe { own_stack::system_call(libc::SYS_uname, [(&raw mut name).expose_provenance(), 0, 0]) };
     let bytes = name.nodename.iter().take_while(|byte| **byte != 0);
     bytes.fold(FIRST, |hash, byte| folded(hash, &byte.to_le_bytes())) as i64
 }

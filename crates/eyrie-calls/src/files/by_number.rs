@@ -96,6 +96,7 @@ functions! {
     SYS_writev, writev -> isize;
     SYS_access, access -> i32;
     SYS_sendfile, sendfile -> isize;
+    SYS_uname, uname -> i32;
     SYS_fcntl, fcntl -> i32;
     SYS_flock, flock -> i32;
     SYS_truncate, truncate -> i32;

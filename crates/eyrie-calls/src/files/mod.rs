@@ -17,6 +17,7 @@ mod copying;
 mod directories;
 pub(crate) mod far;
 mod freshness;
+mod host_names;
 pub(crate) mod in_image;
 mod keeping;
 pub(crate) mod kernel;
@@ -56,6 +57,7 @@ pub use attributes::*;
 pub use by_number::our_syscall;
 pub use children::*;
 pub use copying::*;
+pub use host_names::*;
 pub use listing::*;
 #[cfg(naked_functions)]
 pub use loading::*;

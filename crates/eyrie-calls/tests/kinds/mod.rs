@@ -11,12 +11,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Mutex;
 
-pub const CASES: [(&str, fn()); 9] = [
+pub const CASES: [(&str, fn()); 10] = [
     ("directories", directories_are_listed_again),
     ("places", a_rank_is_where_it_was),
     ("attributes", attributes_are_told_again_and_set_once),
     ("nodes", pipes_with_names_are_made_once),
     ("space", free_space_is_told_again),
+    ("host", a_host_is_called_as_it_was),
     ("asynchronous", what_is_begun_is_done_at_once),
     ("copied", what_is_copied_past_memory_is_copied_once),
     ("numbers", calls_by_their_numbers_are_known),
@@ -432,6 +433,33 @@ fn free_space_is_told_again() {
     };
     seen_again(look, || fs::write("large", vec![1; 32 << 20]).unwrap());
     fs::remove_file("large").unwrap();
+}
+
+/// A rank is executed again on another host.
+fn a_host_is_called_as_it_was() {
+    // SAFETY: from now on this thread, and those that it starts, have a name of their own.
+    if unsafe { libc::unshare(libc::CLONE_NEWUTS) } != 0 {
+        return println!("the host cannot get another name: not tried");
+    }
+    let look = || {
+        let mut room = [0u8; 256];
+        // SAFETY: room of these sizes, and structures that are there.
+        unsafe {
+            let [mut name, mut by_number]: [libc::utsname; 2] = std::mem::zeroed();
+            let value = libc::gethostname(room.as_mut_ptr().cast(), room.len());
+            let values = [value, libc::gethostname(room[200..].as_mut_ptr().cast(), 1)];
+            libc::uname(&mut name);
+            libc::syscall(libc::SYS_uname, &raw mut by_number);
+            (values, room, name.nodename, by_number.nodename)
+        }
+    };
+    let called = |name: &str| {
+        // SAFETY: a name as long as said.
+        assert_eq!(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) }, 0);
+    };
+    called("first");
+    assert_eq!(look().0, [0, -1]);
+    seen_again(look, || called("another"));
 }
 
 // Reads and writes that are begun.
