@@ -162,7 +162,7 @@ pub fn port(
     }
     Finding::fail(
         SUBJECT,
-        format!("no role can listen at a port of {interface} ({ip}): {last}"),
+        format!("no role can listen at a port on {interface} ({ip}): {last}"),
         remedy,
     )
 }

@@ -82,8 +82,8 @@ pub fn same_host((a, of_a): (&str, &str), (b, of_b): (&str, &str)) -> Option<Dif
     let identity = || of_a.to_string();
     (!of_a.is_empty() && of_a == of_b).then(|| {
         let text = format!(
-            "{a} and {b} are one host: copies that are kept on both are lost together; name it once, \
-             with more slots"
+            "{a} and {b} are one host: copies that are kept on both are lost together; name it \
+             once, with more slots"
         );
         one((Severity::Refuse, What::SameHost), (a, identity()), (b, identity()), text)
     })
@@ -106,8 +106,8 @@ fn eyrie((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
         let v = af.version.clone();
         let w = bf.version.clone();
         let text = format!(
-            "{a} has Eyrie {v}, {b} has {w}: processes of different versions refuse each other; install \
-             the same version on both"
+            "{a} has Eyrie {v}, {b} has {w}: processes of different versions refuse each other; \
+             install the same version on both"
         );
         all.push(one((Severity::Refuse, What::Version), (a, v), (b, w), text));
     } else if !af.command.has_content_of(&bf.command) {

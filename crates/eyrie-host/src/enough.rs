@@ -61,7 +61,8 @@ impl Limit {
             _ => (1024, " KiB"),
         };
         format!(
-            "the limit on {name} is {}{words}, and Eyrie needs {}{words}: raise it (`ulimit {option} {}`)",
+            "the limit on {name} is {}{words}, and Eyrie needs {}{words}: raise it (`ulimit \
+             {option} {}`)",
             limit / unit,
             needed / unit,
             needed / unit

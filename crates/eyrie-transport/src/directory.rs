@@ -14,8 +14,8 @@ pub type RouterId = u32;
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Directory {
     pub epoch: u64,
-    /// The home router of each rank.
-    #[serde(serialize_with = "write_homes", deserialize_with = "read_homes")]
+    /// The primary router of each rank.
+    #[serde(serialize_with = "write_primaries", deserialize_with = "read_primaries")]
     pub home: Vec<RouterId>,
     /// Where each router listens.
     pub routers: Vec<Addr>,
@@ -28,7 +28,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// The home router of a rank.
+    /// The primary router of a rank.
     pub fn home(&self, rank: Rank) -> RouterId {
         self.home.get(rank as usize).copied().unwrap_or(0)
     }
@@ -65,7 +65,7 @@ impl Directory {
         let directory: Directory =
             postcard::from_bytes(bytes).map_err(|e| format!("not a directory: {e}"))?;
         if directory.home.iter().any(|r| *r as usize >= directory.routers.len()) {
-            return Err("a directory without the home of a rank".into());
+            return Err("the directory names a router that it does not have".into());
         }
         Ok(directory)
     }
@@ -74,14 +74,14 @@ impl Directory {
 /// Most ranks of a directory. A malformed directory must not exhaust the reader's memory.
 const MAX_RANKS: usize = 1 << 24;
 
-/// Writes the home routers as runs: how many consecutive ranks have which. Each node of a large job
-/// receives them, and the ranks of a node have the same home router.
-fn write_homes<S: Serializer>(home: &[RouterId], to: S) -> Result<S::Ok, S::Error> {
+/// Writes the primary routers as runs: how many consecutive ranks have which. Each node of a large
+/// job receives them, and the ranks of a node have the same primary router.
+fn write_primaries<S: Serializer>(home: &[RouterId], to: S) -> Result<S::Ok, S::Error> {
     let runs = home.chunk_by(|a, b| a == b).map(|run| (run.len() as u32, run[0]));
     runs.collect::<Vec<_>>().serialize(to)
 }
 
-fn read_homes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<RouterId>, D::Error> {
+fn read_primaries<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<RouterId>, D::Error> {
     let mut home = Vec::new();
     for (ranks, router) in Vec::<(u32, RouterId)>::deserialize(from)? {
         if ranks as usize > MAX_RANKS - home.len() {

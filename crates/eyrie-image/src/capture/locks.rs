@@ -6,8 +6,8 @@ use crate::maps;
 use crate::refusal::Refusal;
 use crate::sys;
 
-/// Calls `each` with every lock of a descriptor. Refuses a lock that a restore cannot take again.
-/// `buf` is a buffer for the kernel's answer.
+/// Calls `each` with every lock of a descriptor, or with what the file has that a restore cannot
+/// give it again. `buf` is a buffer for the kernel's answer.
 pub fn for_each(
     fd: i32,
     buf: &mut [u8],
