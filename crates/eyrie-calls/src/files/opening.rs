@@ -195,13 +195,20 @@ impl Opening<'_> {
     fn read_again(&self) -> i64 {
         let is_same =
             |now: Found| !now.is_regular() && !now.is_directory() || !changed_in_job(now.changed_s);
-        if look(self.dir, self.path, true).is_ok_and(is_same) {
+        let now = look(self.dir, self.path, true);
+        if now.is_ok_and(is_same) {
             return self.really();
         }
-        let old = self.absolute().and_then(|path| keeping::of(&path));
-        match old {
+        let path = self.absolute();
+        match path.as_ref().and_then(keeping::of) {
             Some(old) => (self.open)(HERE, old.as_c().as_ptr(), self.flags & !libc::O_NOFOLLOW),
-            None => self.really(),
+            None if now.is_err() && self.flags & libc::O_DIRECTORY != 0 => self.open_no_directory(),
+            None => {
+                if let (Err(_), Some(path)) = (now, path) {
+                    saying::gone_since(path.as_bytes());
+                }
+                self.really()
+            }
         }
     }
 

@@ -69,6 +69,17 @@ pub fn changed_since(path: &[u8]) {
     say(1, [path, why, b""]);
 }
 
+/// A file was read that its name does not lead to any more.
+pub fn gone_since(path: &[u8]) {
+    if !IS_IT.load(Ordering::Relaxed) {
+        return;
+    }
+    let why = b" was read by this rank, which is executed again, and is not there any more: it was \
+        removed, or is on the host only that the rank was on; what the rank computes without it may \
+        be wrong";
+    say(20, [path, why, b""]);
+}
+
 /// What is known to have been written is not there.
 pub fn not_there(path: &[u8]) {
     let why =
