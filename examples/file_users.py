@@ -5,6 +5,8 @@ several, and reads back what it has written. Each step's sum goes round the rank
 """
 
 import argparse
+import importlib
+import os
 import pickle
 import shutil
 import sqlite3
@@ -174,6 +176,135 @@ class Calculator:
             return int(file.read().split()[1])
 
 
+class Installed:
+    """A package that pip installs now and then, and that is imported from there."""
+
+    def __init__(self):
+        self.room = HERE / "installing"
+        (self.room / "tmp").mkdir(parents=True)
+        self.variables = {**os.environ, "TMPDIR": str(self.room / "tmp"), "SOURCE_DATE_EPOCH": "1"}
+        sys.path.insert(0, str(HERE / "installed"))
+
+    def wheel(self, number):
+        """A new version of a package of two modules."""
+        about = "numbers_of_a_step-1.0.dist-info"
+        files = {
+            "numbers_of_a_step/__init__.py": f"from .second import NUMBER\nBOTH = NUMBER + {number}\n",
+            "numbers_of_a_step/second.py": f"NUMBER = {number * 31}\n",
+            f"{about}/METADATA": "Metadata-Version: 2.1\nName: numbers-of-a-step\nVersion: 1.0\n",
+            f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        }
+        record = "".join(f"{name},,\n" for name in [*files, f"{about}/RECORD"])
+        with zipfile.ZipFile(self.room / "numbers_of_a_step-1.0-py3-none-any.whl", "w") as archive:
+            for name, text in {**files, f"{about}/RECORD": record}.items():
+                archive.writestr(zipfile.ZipInfo(name), text)
+
+    def step(self, step, number):
+        if step % 10 == 3:
+            self.wheel(number)
+            install = (
+                "-m pip -q --disable-pip-version-check --no-cache-dir install --no-index".split()
+            )
+            install += ["--upgrade", "--target", HERE / "installed", "--find-links", self.room]
+            command = [sys.executable, *install, "numbers-of-a-step"]
+            subprocess.run(command, env=self.variables, check=True)
+            importlib.invalidate_caches()
+            for name in [name for name in sys.modules if name.startswith("numbers_of_a_step")]:
+                del sys.modules[name]
+        if step < 3:
+            return 0
+        return importlib.import_module("numbers_of_a_step").BOTH
+
+    def end(self):
+        shutil.rmtree(self.room)
+        for place in (HERE / "installed").rglob("__pycache__"):
+            shutil.rmtree(place)  # where it lies is in it
+
+
+class Compiled:
+    """numba, whose cache on disk all ranks share."""
+
+    def __init__(self):
+        os.environ["NUMBA_CACHE_DIR"] = "numba"
+        import numba
+
+        self.compiler = numba.njit(cache=True)
+
+    def step(self, step, number):
+        # Each time as in a new process: out of the cache, unless nothing is in it yet.
+        kernels = [self.compiler(kernel) for kernel in (of_numbers, of_floats)]
+        values = numpy.arange(number % 1000, number % 1000 + 500)
+        return int(kernels[0](values) + kernels[1](values * 0.5))
+
+    def end(self):
+        COMM.Barrier()
+        if ME == 0:
+            shutil.rmtree("numba")  # where things are in memory is in it
+
+
+def of_numbers(values):
+    total = 0
+    for value in values:
+        total = (total * 31 + value) % 2147483647
+    return total
+
+
+def of_floats(values):
+    total = 0.0
+    for value in values:
+        total += value * value
+    return total
+
+
+class Atoms:
+    """ASE: a structure is relaxed, with a trajectory, and by a program that it starts."""
+
+    def __init__(self):
+        from ase import build, io, optimize, parallel
+        from ase.calculators import calculator, emt
+
+        parallel.world.comm = parallel.DummyMPI()  # each rank has atoms of its own
+
+        class ByFile(calculator.FileIOCalculator):
+            implemented_properties = ["energy"]
+
+            def __init__(self):
+                command = f"{sys.executable} -S -c '{CALCULATOR}' {HERE}"
+                super().__init__(command=command, label="ase")
+
+            def write_input(self, atoms, properties=None, changes=None):
+                super().write_input(atoms, properties, changes)
+                number = int(abs(atoms.get_positions()).sum() * 1e6)
+                (HERE / "calculator.in").write_text(f"number {number}\n")
+
+            def read_results(self):
+                words = (HERE / "calculator.out").read_text().split()
+                self.results["energy"] = float(words[1])
+
+        self.build, self.io, self.optimize = build, io, optimize
+        self.potential, self.by_file = emt.EMT, ByFile
+
+    def step(self, step, number):
+        atoms = self.build.bulk("Cu", "fcc", a=3.5 + number % 100 / 1000, cubic=True)
+        atoms.rattle(0.1, seed=number % 1000)
+        atoms.calc = self.potential()
+        relaxed = self.optimize.BFGS(
+            atoms,
+            trajectory=str(HERE / "relaxed.traj"),
+            restart=str(HERE / "hessian.json"),
+            logfile=str(HERE / "relaxed.log"),
+        )
+        relaxed.run(fmax=0.1, steps=4)
+        (HERE / "hessian.json").unlink(missing_ok=True)  # none where it was relaxed
+        (HERE / "relaxed.log").unlink()  # the time is in it
+        frames = self.io.read(HERE / "relaxed.traj", ":")
+        self.io.write(HERE / "last.xyz", frames[-1])
+        last = self.io.read(HERE / "last.xyz")
+        last.calc = self.by_file()
+        energies = [frame.get_potential_energy() for frame in frames]
+        return zlib.crc32(repr((energies, last.get_potential_energy())).encode())
+
+
 KINDS = {
     "database": Database,
     "truncated": Truncated,
@@ -184,16 +315,19 @@ KINDS = {
     "mapped": Mapped,
     "archives": Archives,
     "calculator": Calculator,
+    "installed": Installed,
 }
+# What needs more than numpy: scripts/programs.sh brings it.
+MORE_KINDS = {"compiled": Compiled, "atoms": Atoms}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--what", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--what", nargs="+", choices={**KINDS, **MORE_KINDS}, default=list(KINDS))
     asked = parser.parse_args()
     HERE.mkdir()
-    users = [KINDS[name]() for name in asked.what]
+    users = [{**KINDS, **MORE_KINDS}[name]() for name in asked.what]
     number, total = ME + 1, 0
     for step in range(asked.steps):
         for user in users:

