@@ -5,6 +5,7 @@
 
 use crate::beginning::beginning;
 use crate::environment::{agent_channel, variable};
+use crate::files::saying;
 use crate::own_stack;
 use crate::stream::{missing, Item, Last, Reader, Sink, Writer, CLOCKS, MOST, WHOLE};
 use std::cell::UnsafeCell;
@@ -20,6 +21,8 @@ pub(crate) const ROOM: usize = 16 << 20;
 /// Room for what is observed again before the provider is there. It is there in every incarnation,
 /// so that no address differs.
 const MOST_BEGINNING: usize = ROOM;
+/// Most that is given before the provider is there, as `eyrie_router::BEGINNING`.
+const MOST_GIVEN: usize = 1 << 20;
 /// Bytes not taken after which the unit of clocks doubles.
 const COARSER: usize = 256 << 10;
 /// How often, at most: then it is a second.
@@ -90,6 +93,8 @@ pub struct ObservedStream {
     /// Up to this byte only one record is to be observed again, if any, which begins like this:
     /// whoever asks for another one need not look through what comes before it.
     coming: (u64, Option<[u8; 4]>),
+    /// More is known than what is to be observed again now: the provider gives it, later.
+    cut: bool,
     /// By how much each clock is ahead of the kernel's, in microseconds: in a process that was
     /// executed again it never goes back.
     pub ahead: [i64; CLOCKS],
@@ -124,6 +129,7 @@ pub(crate) static STREAM: Shared = Shared(UnsafeCell::new(ObservedStream {
     again: (AtomicPtr::new(std::ptr::null_mut()), 0, 0),
     reader: Reader::new(),
     coming: (0, None),
+    cut: false,
     ahead: [0; CLOCKS],
 }));
 
@@ -281,6 +287,9 @@ impl ObservedStream {
         let over = self.pass_over_clocks().is_none() && self.is_new();
         if !over {
             self.go_back_to(before);
+        }
+        if over && self.cut {
+            saying::beginning_is_lost();
         }
         over
     }
@@ -451,6 +460,7 @@ impl ObservedStream {
             again: (AtomicPtr::new(std::ptr::null_mut()), 0, 0),
             reader: Reader::new(),
             coming: (0, None),
+            cut: false,
             ahead: [0; CLOCKS],
         }
     }
@@ -467,6 +477,7 @@ impl ObservedStream {
     pub(crate) fn set_again(&mut self, bytes: *const u8, len: usize) {
         self.again = (AtomicPtr::new(bytes.cast_mut()), len, 0);
         self.coming = (0, None);
+        self.cut = false;
     }
 
     /// Observes again all up to this byte, which the program has not asked for.
@@ -681,6 +692,7 @@ fn observe_beginning_again(stream: &mut ObservedStream) -> bool {
         let at = stream.buffer.at.load(Ordering::Relaxed).add(ROOM);
         if libc::pread(file, at.cast(), len.min(MOST_BEGINNING), 0) == len as isize {
             stream.again = (AtomicPtr::new(at), len, 0);
+            stream.cut = len >= MOST_GIVEN;
         }
         libc::close(file);
     }

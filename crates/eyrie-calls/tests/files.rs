@@ -3,6 +3,7 @@
 //! from its start and then again with all or a part of what was written down known.
 
 mod kinds;
+mod mapped;
 mod provider;
 
 use eyrie_calls::begin::eyrie_calls_begin;
@@ -890,7 +891,7 @@ fn main() {
         ("image", files_that_are_open_in_an_image_go_back),
         ("new message", a_new_message_may_come_before_what_is_known_to_be_written),
     ];
-    for (name, case) in cases.into_iter().chain(kinds::CASES) {
+    for (name, case) in cases.into_iter().chain(kinds::CASES).chain(mapped::CASES) {
         println!("{name}");
         let here = place.join(name);
         fs::create_dir_all(&here).unwrap();

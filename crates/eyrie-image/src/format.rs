@@ -154,7 +154,9 @@ pub struct Header {
     pub taken_unix_ns: u64,
     /// Process id in the original.
     pub pid: u32,
-    /// 1: files keep the names that they have at the time of the restore.
+    /// [`NAMES_STAY`]: files keep the names that they have at the time of the restore. And
+    /// [`MAPS_FILES`]: where the process had files mapped, shared and to be written, it gets memory
+    /// of its own with what was there, and maps the files again by itself.
     pub names_stay: u32,
     /// /proc/sys/kernel/random/boot_id: identifies the boot of the node.
     pub boot_id: [u8; 40],
@@ -162,6 +164,10 @@ pub struct Header {
 }
 // SAFETY: `repr(C)`: 8 + 4 * 4 + 3 * 8 + 8 + 40 bytes, then a plain type aligned to 8; no padding.
 unsafe impl Plain for Header {}
+
+/// `names_stay` of a Header record.
+pub const NAMES_STAY: u32 = 1;
+pub const MAPS_FILES: u32 = 2;
 
 /// `struct kernel_sigaction`.
 #[repr(C)]

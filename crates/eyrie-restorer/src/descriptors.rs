@@ -349,7 +349,8 @@ impl Table {
         }
         for (i, object) in image.objects.iter().enumerate() {
             let (r, fd) = (&object.record, self.objects[i]);
-            if r.kind == object_kind::SHARED_FILE {
+            let is_mapped = image.header.names_stay & MAPS_FILES == 0;
+            if r.kind == object_kind::SHARED_FILE && is_mapped {
                 let now = sys::fstat(fd).map_or(0, |st| st.size as u64);
                 if now < r.size {
                     self.resize(object.path, fd, r.size);

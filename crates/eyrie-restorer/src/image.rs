@@ -361,6 +361,10 @@ impl<T: Copy> List<T> {
         &self.items[..self.len]
     }
 
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
+        &mut self.items[..self.len]
+    }
+
     pub fn last_mut(&mut self) -> Option<&mut T> {
         self.items[..self.len].last_mut()
     }
@@ -481,6 +485,11 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
             _ => malformed("a record stands where it may not"),
         }
     }
+    if header.names_stay & MAPS_FILES != 0 {
+        for m in mappings.as_mut_slice() {
+            to_own_memory(m, objects.as_slice());
+        }
+    }
     let image = Image {
         header,
         base,
@@ -493,6 +502,17 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
     };
     validate(&image);
     image
+}
+
+/// What the process maps again by itself is memory of its own until then. Files must not get what
+/// they had when the image was taken: others may have read what was stored there since.
+fn to_own_memory(m: &mut Mapping, objects: &[ObjectEntry]) {
+    let object = objects.get(m.object as usize).map(|object| object.record.kind);
+    let is_file = object == Some(object_kind::SHARED_FILE);
+    if is_file && m.flags & (map_flag::SHARED | map_flag::HUGETLB) == map_flag::SHARED {
+        (m.object, m.offset) = (NO_OBJECT, 0);
+        m.flags &= !map_flag::SHARED;
+    }
 }
 
 /// Looks at the next header without taking it.

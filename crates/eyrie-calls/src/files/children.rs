@@ -6,8 +6,10 @@
 use super::calling::{or_errno, outcome, written_down};
 use super::freshness;
 use super::kernel;
+use super::own_mapping;
 use super::pipes;
 use super::records::{is_ahead, is_new_change, Call, Part};
+use super::saying;
 use super::standing_in;
 use super::stdio;
 use super::storing::store;
@@ -274,14 +276,28 @@ unsafe fn waits_for_status(
 
 #[export_name = "fork"]
 pub extern "C-unwind" fn our_fork() -> pid_t {
+    let value = forks();
+    if value > 0 {
+        written_down(&mut || {
+            // It may store where a file is mapped, unless it becomes another program at once.
+            if let Some(path) = own_mapping::a_path() {
+                saying::helper_may_have_stored(path.as_bytes());
+            }
+            0
+        });
+    }
+    or_errno(value) as pid_t
+}
+
+fn forks() -> i64 {
     // SAFETY: no arguments.
-    or_errno(starts(&|| outcome(unsafe { fork.get()() }))) as pid_t
+    starts(&|| outcome(unsafe { fork.get()() }))
 }
 
 /// What it lets its caller do fork(2) does, too: a function in front of it could not return twice.
 #[export_name = "vfork"]
 pub extern "C-unwind" fn our_vfork() -> pid_t {
-    our_fork()
+    or_errno(forks()) as pid_t
 }
 
 /// # Safety

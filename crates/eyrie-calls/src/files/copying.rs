@@ -3,6 +3,7 @@
 
 use super::calling::outcome;
 use super::kernel::{self, File};
+use super::own_mapping;
 use super::pipes::{self, writes_pipe};
 use super::standing_in;
 use super::writing::changes;
@@ -49,6 +50,7 @@ unsafe fn copies(
             let end = unsafe { to_at.as_ref() }.copied();
             let end = end.unwrap_or_else(|| kernel::seek(to, 0, libc::SEEK_CUR));
             standing_in::written(file.number, end as u64);
+            own_mapping::copied(to, file.number, end as u64, n as u64);
         }
     };
     let made = Cell::new(false);

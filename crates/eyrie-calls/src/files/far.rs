@@ -163,18 +163,31 @@ fn is_far(fd: i32, device: u64) -> bool {
     far
 }
 
-/// Something is about to be written to a file on a server that was never written before.
-pub fn begin_to_write(file: &File) {
-    let known = known();
-    let device = file.number.0;
-    if !known.written.contains(&device) {
-        let free = known.written.iter().position(|of| *of == 0);
-        known.written[free.unwrap_or(0)] = device;
-    }
-    let node = this_node();
+/// Something is about to be written to a file on a server that was never written before. False:
+/// there are more of them than images wait for, so that it must be there before anything is said of
+/// it.
+pub fn begin_to_write(file: &File) -> bool {
+    let waits = is_waited_for(file.number.0);
+    let (known, node) = (known(), this_node());
     if known.node != node {
         known.node = node;
         Call::on_open(NODE).write(Part::Result, &[node as i64]);
+    }
+    waits
+}
+
+/// Whether images wait until what was written to a file system is there, from now on.
+fn is_waited_for(device: u64) -> bool {
+    let written = &mut known().written;
+    let place = written.iter_mut().find(|of| [0, device].contains(*of));
+    place.map(|of| *of = device).is_some()
+}
+
+/// A file was mapped to be written: what is stored there is on its server, if it is on one, when an
+/// image counts.
+pub fn mapped(fd: i32, file: &File) {
+    if is_far(fd, file.number.0) && !is_waited_for(file.number.0) {
+        saying::many_servers();
     }
 }
 
@@ -362,6 +375,11 @@ mod tests {
         known().written[0] = 8;
         come_back();
         assert_eq!((known().whole, known().written), ([0; MOST_WHOLE], [0; MOST]));
+        // No server is forgotten for another.
+        let all = 1..=MOST as u64;
+        assert!(all.clone().chain(all.clone()).all(is_waited_for));
+        assert!(!is_waited_for(MOST as u64 + 1));
+        assert!(all.eq(devices()));
     }
 
     #[test]

@@ -3,8 +3,10 @@
 //! were is noted when all threads stand still for the image.
 
 use super::kernel::{self, link_of, look_at, Identity};
+use super::mapping::is_shared;
 use super::memory;
 use super::opened::How;
+use super::own_mapping;
 use super::path::Path;
 use super::standing_in::table;
 use crate::observed::executed_again;
@@ -55,6 +57,8 @@ pub unsafe fn note() {
     // SAFETY: nobody else refers to them.
     let notes = unsafe { &mut *NOTES.0.get() };
     notes.count = 0;
+    // SAFETY: handed on to the caller.
+    unsafe { own_mapping::note() };
     for fd in kernel::descriptors() {
         let Some((size, how)) = opened(fd) else { continue };
         let Ok(found) = look_at(fd) else { continue };
@@ -89,6 +93,8 @@ fn opened(fd: i32) -> Option<(u64, How)> {
 /// As [`note`].
 pub unsafe fn come_back() {
     executed_again();
+    // SAFETY: handed on to the caller.
+    unsafe { own_mapping::come_back(&is_shared) };
     // SAFETY: nobody else refers to them.
     let notes = unsafe { &mut *NOTES.0.get() };
     let count = std::mem::take(&mut notes.count);

@@ -146,13 +146,13 @@ pub fn file_at(fd: c_int) -> Option<File> {
     })
 }
 
-/// The content of an open file, to be read; given back by [`unmap`].
-pub fn map<'a>(fd: c_int, len: usize) -> Option<&'a [u8]> {
+/// The content of an open file from a page on, to be read; given back by [`unmap`].
+pub fn map<'a>(fd: c_int, from: u64, len: usize) -> Option<&'a [u8]> {
     if len == 0 {
         return None;
     }
     let (access, flags) = (libc::PROT_READ as usize, libc::MAP_PRIVATE as usize);
-    let at = call_with_six(libc::SYS_mmap, [0, len, access, flags, fd as usize, 0]);
+    let at = call_with_six(libc::SYS_mmap, [0, len, access, flags, fd as usize, from as usize]);
     // SAFETY: so many bytes are mapped there. A process that cuts the file meanwhile ends this one,
     // as it would while the dynamic linker maps it.
     (at > 0).then(|| unsafe { std::slice::from_raw_parts(at as *const u8, len) })
@@ -163,13 +163,26 @@ pub fn unmap(bytes: &[u8]) {
     call(libc::SYS_munmap, [bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]);
 }
 
+/// Maps an open file in the place of what is mapped there, shared with others; false: it cannot be.
+pub fn map_shared_at(at: *mut c_void, len: usize, access: c_int, fd: c_int, from: u64) -> bool {
+    let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as usize;
+    let place = [at as usize, len, access as usize, flags, fd as usize, from as usize];
+    call_with_six(libc::SYS_mmap, place) == at as i64
+}
+
+/// Lets mapped memory be read; what else it allowed is not any more.
+pub fn let_read(at: *mut c_void, len: usize) -> bool {
+    call(libc::SYS_mprotect, [at as usize, len, libc::PROT_READ as usize, 0, 0]) == 0
+}
+
 /// Whether a path leads to a file with the same content as an open one.
 pub fn has_same(path: *const c_char, other: c_int) -> bool {
     // SAFETY: a C string, as the caller has looked.
     let fd = open(HERE, unsafe { CStr::from_ptr(path) }, libc::O_RDONLY | libc::O_CLOEXEC, 0);
     let Some(fd) = c_int::try_from(fd).ok().filter(|fd| *fd >= 0) else { return false };
     let size = |fd| stat_of(fd).map_or(0, |st| st.st_size as usize);
-    let mapped = (size(fd) == size(other)).then(|| (map(fd, size(fd)), map(other, size(other))));
+    let mapped =
+        (size(fd) == size(other)).then(|| (map(fd, 0, size(fd)), map(other, 0, size(other))));
     close(fd);
     match mapped {
         Some((Some(a), Some(b))) => {
@@ -357,8 +370,35 @@ pub fn seek(fd: c_int, to: i64, whence: c_int) -> i64 {
     call(libc::SYS_lseek, [fd as usize, to as usize, whence as usize, 0, 0])
 }
 
+/// Where the content of an open file ends that lies between two places: behind that are holes. It
+/// stands where it stood.
+pub fn end_of_content(fd: c_int, from: u64, to: u64) -> u64 {
+    let here = seek(fd, 0, libc::SEEK_CUR);
+    let (mut at, mut end) = (from, from);
+    while at < to {
+        let next = match seek(fd, at as i64, libc::SEEK_DATA) {
+            next @ 0.. if (next as u64) < to => next,
+            none if none >= 0 || none == -i64::from(libc::ENXIO) => break,
+            _ => {
+                // Nobody knows.
+                end = to;
+                break;
+            }
+        };
+        at = seek(fd, next, libc::SEEK_HOLE).max(next + 1) as u64;
+        end = at.min(to);
+    }
+    seek(fd, here, libc::SEEK_SET);
+    end
+}
+
 pub fn set_size(fd: c_int, size: u64) -> i64 {
     call(libc::SYS_ftruncate, [fd as usize, size as usize, 0, 0, 0])
+}
+
+/// Reads on.
+pub fn read(fd: c_int, to: &mut [u8]) -> i64 {
+    call(libc::SYS_read, [fd as usize, to.as_mut_ptr() as usize, to.len(), 0, 0])
 }
 
 /// Reads as much as there is, at most the length of `to`.
@@ -585,41 +625,6 @@ pub fn mark_of(path: &CStr) -> Option<Mark> {
 pub fn set_mark(fd: c_int, mark: Mark, flags: c_int) -> i64 {
     let (name, from) = (MAPPED.as_ptr() as usize, &raw const mark as usize);
     call(libc::SYS_fsetxattr, [fd as usize, name, from, size_of::<Mark>(), flags as usize])
-}
-
-/// Looks through the files that this process has mapped to write them, with others; `room` gets the
-/// path of one of which `is_it` says so. False: there is none.
-pub fn written_mapping(room: &mut [u8; 4096], is_it: &dyn Fn(&CStr) -> bool) -> bool {
-    let maps = open(HERE, c"/proc/thread-self/maps", libc::O_RDONLY | libc::O_CLOEXEC, 0);
-    let Some(maps) = c_int::try_from(maps).ok().filter(|maps| *maps >= 0) else { return false };
-    let (mut bytes, mut len, mut found) = ([0u8; 8192], 0, false);
-    while !found {
-        let place = [maps as usize, bytes[len..].as_mut_ptr() as usize, bytes.len() - len];
-        let n = call(libc::SYS_read, [place[0], place[1], place[2], 0, 0]);
-        let Some(n) = usize::try_from(n).ok().filter(|n| *n > 0) else { break };
-        len += n;
-        let mut from = 0;
-        while let Some(end) = bytes[from..len].iter().position(|byte| *byte == b'\n') {
-            let line = &bytes[from..from + end];
-            from += end + 1;
-            // 7f..-7f.. rw-s 00000000 fe:00 1234     /path
-            let path = line.iter().position(|byte| *byte == b'/').map(|at| &line[at..]);
-            let access = line.split(|byte| *byte == b' ').nth(1).unwrap_or(&[]);
-            let Some(path) = path.filter(|_| access.get(1) == Some(&b'w')) else { continue };
-            if access.get(3) == Some(&b's') && path.len() < room.len() {
-                room[..path.len()].copy_from_slice(path);
-                room[path.len()] = 0;
-                found |= CStr::from_bytes_until_nul(room).is_ok_and(is_it);
-                if found {
-                    break;
-                }
-            }
-        }
-        bytes.copy_within(from..len, 0);
-        len -= from;
-    }
-    close(maps);
-    found
 }
 
 /// An attribute of an open file.

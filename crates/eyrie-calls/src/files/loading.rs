@@ -76,7 +76,8 @@ unsafe extern "C" fn library(path: *const c_char) -> Load {
 /// As dlopen(3).
 unsafe fn loaded_from(path: *const c_char) -> Option<*const c_char> {
     // SAFETY: handed on to the caller.
-    if path.is_null() || !unsafe { CStr::from_ptr(path) }.to_bytes().contains(&b'/') {
+    let name = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) }.to_bytes());
+    if !name.is_some_and(|name| name.contains(&b'/') && !is_ours(name)) {
         return None;
     }
     // SAFETY: as above.
@@ -104,6 +105,13 @@ unsafe fn loaded_from(path: *const c_char) -> Option<*const c_char> {
     other
 }
 
+/// Whether a library is Eyrie's: one that was installed a moment ago is no other one for that, and
+/// would fill the room for what is observed before MPI_Init.
+fn is_ours(path: &[u8]) -> bool {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(&[]);
+    name.starts_with(b"libeyrie-") || name.starts_with(b"libeyrie_")
+}
+
 /// Where a library is that was there before the job: at another place when it was replaced since.
 fn unchanged(path: *const c_char) -> Option<*const c_char> {
     let now = kernel::look(HERE, path, true).ok();
@@ -128,7 +136,7 @@ fn note(call: Call, path: *const c_char) {
     // SAFETY: a C string, as the caller has looked.
     let fd = kernel::open(HERE, unsafe { CStr::from_ptr(path) }, flags, 0) as c_int;
     let file = kernel::file_at(fd).filter(|f| changed_in_job(f.changed_s) && f.size <= MOST);
-    match file.and_then(|file| kernel::map(fd, file.size as usize)) {
+    match file.and_then(|file| kernel::map(fd, 0, file.size as usize)) {
         Some(bytes) => {
             call.write_content(bytes.len() as i64, &mut |at, most| &bytes[at..at + most]);
             kernel::unmap(bytes);

@@ -1,35 +1,46 @@
 //! mmap(2) of files. What is mapped to be read is content like any other: of a file that has
 //! changed since the job began it is written down, and a rank that is executed again has a copy. A
 //! file that several ranks map to be written is memory that messages do not protect: it is marked,
-//! so that images of such ranks are refused. What one rank alone has stored by a mapping is in the
-//! file already when it is executed again: that is said.
+//! so that images of such ranks are refused. Of one that a rank alone maps so the content is written
+//! down: executed again, the rank has memory in its place ([`super::own_mapping`]).
 
+use super::address_space;
 use super::calling::{of_file, outcome, written_down};
+use super::far;
 use super::freshness;
 use super::kernel::{self, File, Mark};
 use super::memory;
+use super::others;
+use super::own_mapping::{self, Part};
 use super::path::Path;
 use super::pending;
 use super::records::{is_new_change, Call};
 use super::saying;
 use super::standing_in::{self, table};
+use super::storing::store;
 use crate::next::next;
-use crate::observed::stream;
 use crate::process::changed_in_job;
 use crate::random;
 use libc::{c_char, c_int, c_void, off_t, size_t};
 use std::cell::UnsafeCell;
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 next! {
     mmap: fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
     mmap64: fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
+    munmap: fn(*mut c_void, size_t) -> c_int;
+    mremap: fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void;
 }
 
-/// Number of the functions, in what is written down.
+/// Numbers of the functions, in what is written down.
 const MAP: u8 = 103;
+const UNMAP: u8 = 107;
+const REMAP: u8 = 108;
 /// Most bytes of a mapping that are written down.
 const MOST: usize = 64 << 20;
+/// In front of what a file has that is mapped to be written: its size.
+const SIZE: usize = size_of::<u64>();
 /// Who maps a file, when several do.
 const SEVERAL: u64 = u64::MAX;
 
@@ -53,15 +64,22 @@ impl Mapping<'_> {
     }
 
     fn run(&self) -> *mut c_void {
+        if self.flags & libc::MAP_FIXED != 0 && own_mapping::may_touch(self.at as usize, self.len) {
+            // What lies there is gone then.
+            unmaps(self.at, self.len, &|| 0);
+        }
         if self.flags & libc::MAP_ANONYMOUS != 0 || self.fd < 0 {
             return self.make();
         }
         let is_shared = self.flags & libc::MAP_SHARED != 0;
-        if is_shared && (self.access & libc::PROT_WRITE != 0 || others_map(self.fd)) {
-            self.share();
-            return self.make();
-        }
-        let value = of_file(self.fd, &mut |file| self.look(file));
+        let value = match is_shared && self.access & libc::PROT_WRITE != 0 {
+            true => of_file(self.fd, &mut |file| self.share(file)),
+            false if is_shared && others_use(self.fd) => {
+                written_down(&mut || self.give_back());
+                None
+            }
+            false => of_file(self.fd, &mut |file| self.look(file)),
+        };
         match value {
             Some(value) if value < 0 => libc::MAP_FAILED,
             Some(value) => std::ptr::with_exposed_provenance_mut(value as usize),
@@ -70,31 +88,95 @@ impl Mapping<'_> {
     }
 
     /// What others are to see of a file that has a stand-in they would not see, so it takes its
-    /// place; and who maps it to write it is noted at the file.
-    fn share(&self) {
-        written_down(&mut || {
-            if pending::any() {
-                // SAFETY: in a call that is being written down.
-                unsafe { table() }.give_back(self.fd);
-            }
-            if self.access & libc::PROT_WRITE != 0 {
-                mark(self.fd);
-                self.say_what_is_lost();
-            }
-            0
-        });
+    /// place.
+    fn give_back(&self) -> i64 {
+        if pending::any() {
+            // SAFETY: in a call that is being written down.
+            unsafe { table() }.give_back(self.fd);
+        }
+        0
     }
 
-    /// A rank that is executed again maps a file that it alone had mapped to write it: what it has
-    /// stored there since is there already.
-    fn say_what_is_lost(&self) {
-        // SAFETY: in a call that is being written down.
-        let is_again = !unsafe { stream() }.knows_no_call();
-        let own = Some(Mark { job: random::job(), who: random::name() });
-        if is_again && kernel::mark(self.fd).is_ok_and(|mark| mark == own) {
-            let path = Path::of_link(kernel::link_of(self.fd, &mut [0; 32]));
-            saying::mapped_before(path.as_ref().map_or(b"a file", |path| path.as_bytes()));
+    /// Maps a file to write it, and notes at the file who does.
+    fn share(&self, file: &File) -> i64 {
+        if is_in_memory(self.fd) {
+            return address(self.share_now());
         }
+        let call = Call::on_open(MAP);
+        let made = match call.done_again() {
+            true => {
+                self.say_what_is_lost();
+                self.share_now()
+            }
+            false => match self.share_again(call) {
+                Some(made) => made,
+                None => self.share_first(call, file),
+            },
+        };
+        if made != libc::MAP_FAILED {
+            let (start, from) = (made as usize, self.from as u64);
+            own_mapping::follow(Part { start, len: self.len, from, number: file.number });
+        }
+        address(made)
+    }
+
+    /// The file itself is mapped.
+    fn share_now(&self) -> *mut c_void {
+        self.give_back();
+        mark(self.fd);
+        self.make()
+    }
+
+    fn share_first(&self, call: Call, file: &File) -> *mut c_void {
+        if !is_new_change() {
+            // It does something else than before.
+            return self.share_now();
+        }
+        standing_in::before_new();
+        let made = self.share_now();
+        far::mapped(self.fd, file);
+        freshness::looked(file.number);
+        if made == libc::MAP_FAILED {
+            call.write_content(address(made), &mut |_, _| &[]);
+            return made;
+        }
+        let from = self.from as u64;
+        match own_mapping::has_room() {
+            true => write_own(call, self.fd, from, from + self.len as u64),
+            false => call.write_done(),
+        }
+        // What is stored there next is in the file at once.
+        // SAFETY: in a call that is being written down.
+        unsafe { store() };
+        made
+    }
+
+    /// It was mapped before, with a content that is known: memory takes its place, where no other
+    /// rank has come to use the file.
+    fn share_again(&self, call: Call) -> Option<*mut c_void> {
+        // SAFETY: in a call that is being written down.
+        let stands_in = pending::any() && unsafe { table() }.stands_in(self.fd);
+        let is_own = stands_in || !others_use(self.fd);
+        let end = self.from as u64 + self.len as u64;
+        let memory = || is_own.then(|| own_mapping::stand_in(self.fd, end)).flatten();
+        let (memory, n) = own_again(call, self.from as u64, &memory)?;
+        if n < 0 {
+            // SAFETY: this thread's own.
+            unsafe { *libc::__errno_location() = -n as c_int };
+            return Some(libc::MAP_FAILED);
+        }
+        let Some(memory) = memory else {
+            self.say_what_is_lost();
+            return Some(self.share_now());
+        };
+        Some((self.next)(self.at, self.len, self.access, self.flags, memory, self.from))
+    }
+
+    /// A rank that is executed again maps a file that is mapped to be written: what it has stored
+    /// there since is there already.
+    fn say_what_is_lost(&self) {
+        let path = Path::of_link(kernel::link_of(self.fd, &mut [0; 32]));
+        saying::mapped_before(path.as_ref().map_or(b"a file", |path| path.as_bytes()));
     }
 
     /// Maps a file to read it, or to have a copy.
@@ -156,6 +238,60 @@ impl Mapping<'_> {
     }
 }
 
+/// Writes down what a file that is mapped to be written has from a place on to another one, but for
+/// the zeros at the end of that. What is more than can be written down is not protected.
+fn write_own(call: Call, fd: c_int, from: u64, to: u64) {
+    let size = kernel::file_at(fd).map_or(0, |file| file.size);
+    let there = kernel::end_of_content(fd, from, size.min(to)).saturating_sub(from) as usize;
+    let mapped = (there > 0).then(|| kernel::map(fd, from, there)).flatten();
+    let bytes = mapped.unwrap_or(&[]);
+    let len = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    match len > MOST || there > 0 && mapped.is_none() {
+        true => call.write_done(),
+        false => {
+            let head = size.to_le_bytes();
+            call.write_content((SIZE + len) as i64, &mut |at, most| match at.checked_sub(SIZE) {
+                Some(at) => &bytes[at..at + most],
+                None => &head[at..],
+            });
+        }
+    }
+    if let Some(bytes) = mapped {
+        kernel::unmap(bytes);
+    }
+}
+
+/// What [`write_own`] has written down goes to the memory that stands in for the file, if there is
+/// any; and what came of the call.
+fn own_again(
+    call: Call,
+    from: u64,
+    memory: &dyn Fn() -> Option<c_int>,
+) -> Option<(Option<c_int>, i64)> {
+    let (mut there, mut looked) = (None, false);
+    let n = call.content_again(&mut |at, bytes| {
+        if !std::mem::replace(&mut looked, true) {
+            there = memory();
+        }
+        let Some(memory) = there else { return };
+        match at.checked_sub(SIZE) {
+            Some(at) => _ = kernel::write_at(memory, bytes, from + at as u64),
+            None => {
+                if let Some(size) = bytes.first_chunk() {
+                    own_mapping::had_size(memory, u64::from_le_bytes(*size));
+                }
+            }
+        }
+    })?;
+    Some((there, n))
+}
+
+/// Whether an open file is memory that has a name: MPI libraries map it, and make it anew.
+fn is_in_memory(fd: c_int) -> bool {
+    Path::of_link(kernel::link_of(fd, &mut [0; 32]))
+        .is_some_and(|path| path.as_bytes().starts_with(b"/dev/shm/"))
+}
+
 fn address(at: *mut c_void) -> i64 {
     match at == libc::MAP_FAILED {
         true => outcome(-1),
@@ -163,12 +299,33 @@ fn address(at: *mut c_void) -> i64 {
     }
 }
 
-/// Whether another rank maps a file to write it: then what it writes there is to be seen, by a rank
-/// that is executed again, too.
-fn others_map(fd: c_int) -> bool {
+/// Whether another rank uses a file that is mapped to be written: then what it writes there is to be
+/// seen, by a rank that is executed again, too.
+fn others_use(fd: c_int) -> bool {
     let own = random::name();
     kernel::mark(fd)
         .is_ok_and(|mark| mark.is_some_and(|it| it.job == random::job() && it.who != own))
+}
+
+/// What this rank notes at a file.
+fn own_mark() -> Mark {
+    Mark { job: random::job(), who: random::name() }
+}
+
+/// A file was opened to be changed: if another rank has it mapped to be written, that is as if this
+/// one did, too.
+pub(super) fn opened_to_change(fd: c_int) {
+    let others =
+        |it: &Mark| it.job == random::job() && ![random::name(), SEVERAL].contains(&it.who);
+    let Ok(Some(mark)) = kernel::mark(fd) else { return };
+    if others(&mark) && kernel::alone(fd) != Some(true) {
+        kernel::set_mark(fd, Mark { who: SEVERAL, ..mark }, libc::XATTR_REPLACE);
+    }
+}
+
+/// Whether several ranks use a file of which at least one maps it to write it.
+pub(super) fn is_shared(path: &Path) -> bool {
+    kernel::mark_of(path.as_c()).is_some_and(|it| it.job == random::job() && it.who == SEVERAL)
 }
 
 /// Notes at a file that this rank maps it to write it.
@@ -178,7 +335,7 @@ fn mark(fd: c_int) {
         return;
     }
     MARKS.store(true, Ordering::Relaxed);
-    let own = Mark { job: random::job(), who: random::name() };
+    let own = own_mark();
     loop {
         let set = match kernel::mark(fd) {
             Ok(Some(found)) if found.job == own.job && [own.who, SEVERAL].contains(&found.who) => {
@@ -207,8 +364,8 @@ unsafe impl Sync for Name {}
 
 static REFUSED: Name = Name(UnsafeCell::new([0; 4096]));
 
-/// The path of a file that this rank and another one have mapped to write it: then there can be no
-/// image. Null: there is none.
+/// The path of a file that this rank has mapped to write it and another one uses, or of one that it
+/// maps beyond all that an image can hold: then there can be no image. Null: there is none.
 #[no_mangle]
 pub extern "C" fn eyrie_calls_shares() -> *const c_char {
     if !MARKS.load(Ordering::Relaxed) {
@@ -216,12 +373,97 @@ pub extern "C" fn eyrie_calls_shares() -> *const c_char {
     }
     // SAFETY: one thread takes images.
     let room = unsafe { &mut *REFUSED.0.get() };
-    let is_shared = |path: &std::ffi::CStr| {
-        kernel::mark_of(path).is_some_and(|it| it.job == random::job() && it.who == SEVERAL)
+    let mut count = 0;
+    let mut is_refused = |path: &CStr| {
+        count += 1;
+        let path = Path::of_absolute(path.to_bytes());
+        path.is_some_and(|path| is_shared(&path)) || !own_mapping::has_room_in_image(count)
     };
-    match kernel::written_mapping(room, &is_shared) {
+    match address_space::written_mapping(room, &mut is_refused) {
         true => room.as_ptr().cast(),
         false => std::ptr::null(),
+    }
+}
+
+/// Something is unmapped that may be followed: it is known whether that was before what the rank
+/// does anew.
+fn unmaps(at: *mut c_void, len: usize, make: &dyn Fn() -> c_int) -> Option<c_int> {
+    let value = written_down(&mut || {
+        own_mapping::forget_others(at as usize, len);
+        if !own_mapping::touches(at as usize, len) {
+            return outcome(make());
+        }
+        let call = Call::on_open(UNMAP);
+        let new = !call.done_again() && is_new_change();
+        if new {
+            standing_in::before_new();
+        }
+        let value = outcome(make());
+        if value == 0 {
+            own_mapping::unfollow(at as usize, len);
+        }
+        if new {
+            call.write_done();
+        }
+        value
+    });
+    value.map(|value| value as c_int)
+}
+
+/// A mapping gets longer or shorter, or lies somewhere else.
+struct Moving<'a> {
+    at: *mut c_void,
+    old: usize,
+    new: usize,
+    make: &'a dyn Fn() -> *mut c_void,
+}
+
+impl Moving<'_> {
+    fn run(&self) -> Option<*mut c_void> {
+        let mut made = libc::MAP_FAILED;
+        written_down(&mut || {
+            made = match own_mapping::touches(self.at as usize, self.old) {
+                true => self.follow(),
+                false => (self.make)(),
+            };
+            address(made)
+        })?;
+        Some(made)
+    }
+
+    fn follow(&self) -> *mut c_void {
+        let (old, new) = (self.old.next_multiple_of(4096), self.new.next_multiple_of(4096));
+        let part = own_mapping::part_at(self.at as usize).filter(|part| part.len == old);
+        let from = part.map_or(0, |part| part.from + old as u64);
+        let to = part.map_or(0, |part| part.from + new as u64);
+        let call = Call::on_open(REMAP);
+        let memory = || part.and_then(|part| own_mapping::standing_in_for(part.number, to));
+        let again = own_again(call, from, &memory);
+        let known = again.is_some() || call.done_again();
+        if known && own_mapping::any() && again.is_none_or(|(memory, _)| memory.is_none()) {
+            saying::mapped_before(own_mapping::a_path().map_or(b"a file", |path| path.as_bytes()));
+        }
+        let first = !known && is_new_change();
+        if first {
+            standing_in::before_new();
+        }
+        let made = (self.make)();
+        let moved = part.filter(|_| made != libc::MAP_FAILED);
+        let moved = moved.map(|part| Part { start: made as usize, len: new, ..part });
+        if made != libc::MAP_FAILED {
+            own_mapping::unfollow(self.at as usize, self.old);
+            moved.into_iter().for_each(own_mapping::follow);
+        }
+        if first {
+            match moved.and_then(|part| part.reach()) {
+                Some(there) => write_own(call, there.fd, from, to),
+                None => call.write_done(),
+            }
+            // What is stored there next is in the file at once.
+            // SAFETY: in a call that is being written down.
+            unsafe { store() };
+        }
+        made
     }
 }
 
@@ -252,4 +494,37 @@ macro_rules! mapping {
 mapping! {
     our_mmap, mmap, "mmap";
     our_mmap64, mmap64, "mmap64";
+}
+
+/// # Safety
+/// As munmap(2).
+#[export_name = "munmap"]
+pub unsafe extern "C-unwind" fn our_munmap(at: *mut c_void, len: size_t) -> c_int {
+    // SAFETY: handed on to the caller.
+    let next = || unsafe { munmap.get()(at, len) };
+    match own_mapping::may_touch(at as usize, len) {
+        true => unmaps(at, len, &next).unwrap_or_else(|| {
+            others::unmapped();
+            next()
+        }),
+        false => next(),
+    }
+}
+
+/// # Safety
+/// As mremap(2), of which the last argument may be missing.
+#[export_name = "mremap"]
+pub unsafe extern "C-unwind" fn our_mremap(
+    at: *mut c_void,
+    old: size_t,
+    new: size_t,
+    flags: c_int,
+    to: *mut c_void,
+) -> *mut c_void {
+    // SAFETY: handed on to the caller.
+    let next = || unsafe { mremap.get()(at, old, new, flags, to) };
+    match own_mapping::may_touch(at as usize, old) {
+        true => Moving { at, old, new, make: &next }.run().unwrap_or_else(next),
+        false => next(),
+    }
 }

@@ -3,6 +3,7 @@
 //! again is told so instead of making them again. Only calls of the thread that has called MPI_Init
 //! count, and only in its program; nothing here allocates.
 
+mod address_space;
 mod asking;
 mod asynchronous;
 mod attributes;
@@ -34,6 +35,7 @@ mod once;
 mod opened;
 mod opening;
 mod others;
+pub(crate) mod own_mapping;
 pub(crate) mod path;
 pub(crate) mod pending;
 pub(crate) mod pipes;

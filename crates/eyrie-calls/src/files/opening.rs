@@ -6,8 +6,10 @@ use super::calling::{outcome, written_down};
 use super::freshness;
 use super::keeping;
 use super::kernel::{self, errno, look, look_at, Found, Identity, HERE};
+use super::mapping::opened_to_change;
 use super::memory;
 use super::opened::{How, FOPEN, OPEN};
+use super::own_mapping;
 use super::path::Path;
 use super::places::NOWHERE;
 use super::records::{is_new_change, Call, Part, Record};
@@ -175,6 +177,9 @@ impl Opening<'_> {
             kernel::set_writer(fd, random::name());
         }
         self.call.write(Part::Opened, &numbers);
+        if self.writes() && found.is_regular() {
+            opened_to_change(fd);
+        }
         if how == How::Append {
             // SAFETY: in a call that is being written down.
             unsafe { store() };
@@ -220,6 +225,9 @@ impl Opening<'_> {
         let writes = !matches!(how, How::Read | How::Directory);
         if let Some(path) = path.as_ref().filter(|_| writes) {
             keeping::again(path);
+        }
+        if let Some(path) = path.as_ref().filter(|_| how == How::Empty) {
+            own_mapping::cut_at(path, 0);
         }
         let is_there = look(self.dir, self.path, true).is_ok_and(|found| found.id == real);
         if is_there {

@@ -67,13 +67,18 @@ impl Path {
         Some(whole)
     }
 
+    /// A path that begins at the root.
+    pub fn of_absolute(bytes: &[u8]) -> Option<Path> {
+        let mut path = Path::NONE;
+        path.add(bytes)?;
+        Some(path)
+    }
+
     /// The path that a link leads to.
     pub fn of_link(link: &CStr) -> Option<Path> {
         let mut room = [0u8; MOST];
         let len = usize::try_from(read_link(libc::AT_FDCWD, link.as_ptr(), &mut room)).ok()?;
-        let mut path = Path::NONE;
-        path.add(room.get(..len).filter(|path| path.starts_with(b"/"))?)?;
-        Some(path)
+        Path::of_absolute(room.get(..len).filter(|path| path.starts_with(b"/"))?)
     }
 
     fn add(&mut self, names: &[u8]) -> Option<()> {

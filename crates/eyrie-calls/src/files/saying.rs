@@ -56,6 +56,15 @@ pub fn know_program(is_it: bool) {
     IS_IT.store(is_it, Ordering::Relaxed);
 }
 
+/// Of what the rank has observed before its library was ready not all is known: it ends.
+pub fn beginning_is_lost() -> ! {
+    let why = b"this rank has read more than 1 MiB before it was through with MPI_Init from files \
+        that were changed then or up to two seconds before, and cannot be executed again from its \
+        beginning: it ends; start jobs later than that, or have images taken (--checkpoint-every)";
+    say(20, [why, b"", b""]);
+    kernel::end(1)
+}
+
 /// A file was read, and was changed later; its old state is not there any more.
 pub fn changed_since(path: &[u8]) {
     if !IS_IT.load(Ordering::Relaxed) {
@@ -95,6 +104,14 @@ pub fn written_again() {
     say(7, [why, b"", b""]);
 }
 
+/// Files on more servers are mapped to be written than images wait for.
+pub fn many_servers() {
+    let why =
+        b"this rank maps files on more than four file servers to be written: what its node has \
+        not written back of the fifth and of others is lost with it; call msync there";
+    say(19, [why, b"", b""]);
+}
+
 /// The file that a rank had open cannot be found by its name.
 pub fn lost_its_name(path: &[u8]) {
     let why = b" was renamed or removed by another process: this rank, which was executed again, \
@@ -113,15 +130,33 @@ pub fn not_locked() {
 pub fn left(path: &[u8]) {
     let why = b" and other old states of files stay there when this rank ends: it has changed too \
         many; remove them";
-    say(7, [path, why, b""]);
+    say(14, [path, why, b""]);
 }
 
 /// A file that was mapped to be written has what the rank has stored there since.
 pub fn mapped_before(path: &[u8]) {
-    let why = b" is mapped to be written (SQLite's WAL mode and numpy.memmap do that), and has what this \
-        rank, which is executed again, has stored there since: if it reads that back, its results may be \
-        wrong; write such files by write() instead";
-    say(8, [path, why, b""]);
+    let why = b" is mapped to be written (SQLite's WAL mode and numpy.memmap do that) by several \
+        ranks or with more than can be recorded, and has what was stored there since: if this rank, \
+        which is executed again, reads that back, its results may be wrong; write such files by \
+        write() instead";
+    say(11, [path, why, b""]);
+}
+
+/// A file that was mapped to be written cannot be mapped again.
+pub fn not_mapped(path: &[u8]) {
+    let why =
+        b" cannot be mapped again: what this rank, which was executed again, stores there from \
+        now on is lost; write such files by write() instead";
+    say(12, [path, why, b""]);
+}
+
+/// A helper that has ended may have stored in a file that is mapped.
+pub fn helper_may_have_stored(path: &[u8]) {
+    let why =
+        b" is mapped to be written by a rank that has started a helper, and is executed again: \
+        if the helper has stored there, too, the rank does not see that and its results may be \
+        wrong; let helpers write such files by write() instead";
+    say(13, [path, why, b""]);
 }
 
 /// Whether others map a file to write it, too, cannot be known.
@@ -145,7 +180,7 @@ pub fn no_ring() {
     let why = b"this rank uses io_uring, by which files are read and written past all that is \
         recorded: if it fails before its next image, that is done again; switch it off where the \
         program can do without";
-    say(9, [why, b"", b""]);
+    say(18, [why, b"", b""]);
 }
 
 /// Directories are walked through past what is written down.
@@ -153,7 +188,7 @@ pub fn not_walked() {
     let why = b"this rank walks through directories by fts_open or by nftw with FTW_CHDIR, which \
         is not recorded: if it fails before its next image, it finds what is there by then; use \
         nftw without FTW_CHDIR, scandir or readdir";
-    say(7, [why, b"", b""]);
+    say(15, [why, b"", b""]);
 }
 
 /// The C library is not one whose streams are known.
@@ -167,14 +202,14 @@ pub fn no_streams() {
 pub fn no_commit() {
     let why = b"a file that ranks read and change under a lock is on a file system without \
         extended attributes: a rank that fails in the middle of that may change it twice";
-    say(7, [why, b"", b""]);
+    say(16, [why, b"", b""]);
 }
 
 /// Of a file that was read under a lock others have changed the same bytes.
 pub fn changed_under_lock() {
     let why = b"this rank failed while it had a lock, and others have changed what it had read \
         under it: what it writes there now may be wrong";
-    say(8, [why, b"", b""]);
+    say(17, [why, b"", b""]);
 }
 
 /// What another thread does to files is not recorded.

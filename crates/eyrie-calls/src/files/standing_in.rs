@@ -9,6 +9,7 @@ use super::far;
 use super::kernel::{self, Identity};
 use super::locks;
 use super::opened::How;
+use super::own_mapping;
 use super::path::{self, Path};
 use super::pending;
 use super::saying;
@@ -32,7 +33,9 @@ static STAND_INS: AtomicUsize = AtomicUsize::new(0);
 static LOOKED_THROUGH: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether an image would have to hold a stand-in. A rank of which nothing more is known, and that
-/// only computes, does nothing new by which files would take their places: they do now.
+/// only computes, does nothing new by which files would take their places: they do now. Not those
+/// that are mapped: what the rank will store before messages that others have is there already, and
+/// must not go.
 ///
 /// # Safety
 /// As [`crate::observed::stream`].
@@ -40,10 +43,10 @@ pub unsafe fn keep_images_away() -> bool {
     // SAFETY: handed on to the caller.
     unsafe {
         if stand_ins() && stream().knows_no_call() {
-            table().put_into_effect();
+            table().put_files_into_effect();
         }
     }
-    stand_ins() || path::gone().is_some()
+    stand_ins() || own_mapping::any() || path::gone().is_some()
 }
 
 fn stand_ins() -> bool {
@@ -153,6 +156,7 @@ pub fn appended(number: (u64, u64), n: u64, end: u64) {
 
 /// The file of this number is known to have been cut there.
 pub fn cut(number: (u64, u64), size: u64) {
+    own_mapping::cut(number, size);
     of_number(number).for_each(|e| e.end = size);
 }
 
@@ -329,7 +333,20 @@ impl Table {
         stand_ins() && self.entries.iter().any(|e| e.kept >= 0 && e.is_used && is_at(e, fd))
     }
 
+    /// What tells the file that is stood in for there from others, and its path.
+    pub fn of_stand_in(&self, fd: i32) -> Option<(Identity, Path)> {
+        let is_it = |e: &&Entry| e.is_used && e.kept >= 0 && is_at(e, fd);
+        self.entries.iter().find(is_it).map(|e| (e.real, e.path))
+    }
+
+    /// Our descriptor of the stand-in of this number.
+    pub fn kept_of(&self, number: (u64, u64)) -> Option<i32> {
+        let is_it = |e: &&Entry| e.is_used && e.kept >= 0 && e.number == number;
+        self.entries.iter().find(is_it).map(|e| e.kept)
+    }
+
     pub fn rename(&mut self, old: &Path, new: &Path) {
+        own_mapping::renamed(old, new);
         if let Some(replaced) = self.find(new).filter(|_| old != new) {
             replaced.path = Path::NONE;
         }
@@ -350,12 +367,14 @@ impl Table {
     }
 
     pub fn unlink(&mut self, path: &Path) {
+        own_mapping::removed(path);
         if let Some(entry) = self.find(path) {
             entry.path = Path::NONE;
         }
     }
 
     pub fn cut(&mut self, path: &Path, size: u64) {
+        own_mapping::cut_at(path, size);
         if let Some(entry) = self.find(path) {
             kernel::set_size(entry.kept, size);
             entry.end = size;
@@ -364,6 +383,12 @@ impl Table {
 
     /// All files take their places, and locks are taken again.
     pub fn put_into_effect(&mut self) {
+        own_mapping::put_into_effect();
+        self.put_files_into_effect();
+    }
+
+    /// The same but for those that are mapped to be written.
+    fn put_files_into_effect(&mut self) {
         let highest = *kernel::descriptors().end();
         for place in 0..MOST {
             if self.entries[place].is_used {
@@ -440,7 +465,7 @@ fn is_at(entry: &Entry, fd: i32) -> bool {
 }
 
 /// A file without a name, where this one is or in memory.
-fn nameless(path: &Path) -> Option<i32> {
+pub fn nameless(path: &Path) -> Option<i32> {
     let flags = libc::O_RDWR | libc::O_CLOEXEC;
     let mut made = kernel::nameless(path.parent().as_c(), flags, 0o600);
     if made < 0 {

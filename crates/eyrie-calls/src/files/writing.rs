@@ -10,6 +10,7 @@ use super::kernel::{self, File};
 use super::once::{self, Wrote};
 use super::opened::CUT;
 use super::others;
+use super::own_mapping;
 use super::pending;
 use super::recent;
 use super::records::{is_new_change, Call, Part, Record};
@@ -107,6 +108,19 @@ impl Writing<'_> {
         self.commit(call, number)
     }
 
+    fn make_now(&self, call: Call) -> (i64, Wrote) {
+        let appends = self.appends();
+        if let Some(far) = &self.far {
+            let place = self.at.unwrap_or_else(|| kernel::seek(self.fd, 0, libc::SEEK_CUR));
+            if let (false, 0..) = (appends, place) {
+                return self.write_far(far, call, place as u64);
+            }
+        }
+        let n = self.write_now(appends);
+        let end = (appends && n > 0).then(|| kernel::seek(self.fd, 0, libc::SEEK_CUR));
+        (n, end.filter(|end| *end >= 0).map_or(Wrote::Somewhere, Wrote::AtTheEnd))
+    }
+
     fn appends(&self) -> bool {
         let flags = kernel::fcntl(self.fd, libc::F_GETFL, 0);
         self.at.is_none() && flags & i64::from(libc::O_APPEND) != 0
@@ -132,15 +146,18 @@ impl Writing<'_> {
     /// So many bytes were written before; `end`: they were appended, and it ended there; `old`:
     /// what was there.
     fn written_before(&self, n: i64, end: Option<i64>, old: Old) -> i64 {
+        let here = || kernel::seek(self.fd, 0, libc::SEEK_CUR);
+        let place = || end.map(|end| end - n).or(self.at).unwrap_or_else(here).max(0) as u64;
+        if own_mapping::any() {
+            own_mapping::written(self.file.number, &self.from, place(), n as usize);
+        }
         // SAFETY: in a call that is being written down.
         if pending::any() && unsafe { table() }.stands_in(self.fd) {
             self.call();
             return n;
         }
         if let Some(far) = &self.far {
-            let here = || kernel::seek(self.fd, 0, libc::SEEK_CUR);
-            let place = end.map(|end| end - n).or(self.at).unwrap_or_else(here);
-            far.again(&self.from, place.max(0) as u64, n as usize, old);
+            far.again(&self.from, place(), n as usize, old);
         }
         match (end, self.at) {
             (Some(end), _) => {
@@ -168,17 +185,12 @@ impl once::Writing for Writing<'_> {
     }
 
     fn make_first(&mut self, call: Call) -> (i64, Wrote) {
-        let appends = self.appends();
-        if let Some(far) = &self.far {
-            far::begin_to_write(self.file);
-            let place = self.at.unwrap_or_else(|| kernel::seek(self.fd, 0, libc::SEEK_CUR));
-            if let (false, 0..) = (appends, place) {
-                return self.write_far(far, call, place as u64);
-            }
+        let waits = self.far.is_none() || far::begin_to_write(self.file);
+        let made = self.make_now(call);
+        if !waits {
+            kernel::write_back(self.fd);
         }
-        let n = self.write_now(appends);
-        let end = (appends && n > 0).then(|| kernel::seek(self.fd, 0, libc::SEEK_CUR));
-        (n, end.filter(|end| *end >= 0).map_or(Wrote::Somewhere, Wrote::AtTheEnd))
+        made
     }
 
     fn make_otherwise(&mut self, call: Call) -> Option<i64> {
@@ -228,7 +240,12 @@ pub(super) fn changes(
         if let Some(value) = call.result_again() {
             // SAFETY: in a call that is being written down.
             match pending::any() && unsafe { table() }.stands_in(fd) {
-                true => _ = make(),
+                true => {
+                    make();
+                    if let Some(size) = size.filter(|_| value == 0) {
+                        own_mapping::cut(file.number, size as u64);
+                    }
+                }
                 false => again(file, value),
             }
             return value;
@@ -261,9 +278,18 @@ fn cuts(fd: c_int, size: off_t, make: &dyn Fn() -> c_int) -> Option<c_int> {
     changes((CUT, Some(size)), fd, &again, &|| outcome(make())).map(|value| value as c_int)
 }
 
-/// Makes room in a file.
-fn allocates(fd: c_int, make: &dyn Fn() -> i64) -> Option<i64> {
-    changes((ALLOCATE, None), fd, &|_, _| (), make)
+/// Makes room in a file, or takes it away.
+fn allocates(
+    fd: c_int,
+    (how, at, len): (c_int, off_t, off_t),
+    make: &dyn Fn() -> i64,
+) -> Option<i64> {
+    let again = |file: &File, value| {
+        if value == 0 {
+            own_mapping::allocated(file.number, how, at as u64, len as u64);
+        }
+    };
+    changes((ALLOCATE, None), fd, &again, make)
 }
 
 /// Functions that write: ours, the one behind it, its name, its arguments, the buffers, the place.
@@ -316,24 +342,28 @@ macro_rules! changing {
     };
 }
 /// A number of an error, as posix_fallocate(3) returns it.
-fn allocates_or_says(fd: c_int, make: &dyn Fn() -> c_int) -> Option<c_int> {
-    allocates(fd, &|| i64::from(make())).map(|value| value as c_int)
+fn allocates_or_says(
+    fd: c_int,
+    (at, len): (off_t, off_t),
+    make: &dyn Fn() -> c_int,
+) -> Option<c_int> {
+    allocates(fd, (0, at, len), &|| i64::from(make())).map(|value| value as c_int)
 }
 
 /// The same as fallocate(2) says it.
-fn allocates_by(fd: c_int, make: &dyn Fn() -> c_int) -> Option<c_int> {
-    allocates(fd, &|| outcome(make())).map(|value| value as c_int)
+fn allocates_by(fd: c_int, what: (c_int, off_t, off_t), make: &dyn Fn() -> c_int) -> Option<c_int> {
+    allocates(fd, what, &|| outcome(make())).map(|value| value as c_int)
 }
 
 changing! {
     our_ftruncate, ftruncate, "ftruncate", (size: off_t), |fd, make| cuts(fd, size, make);
     our_ftruncate64, ftruncate64, "ftruncate64", (size: off_t), |fd, make| cuts(fd, size, make);
     our_fallocate, fallocate, "fallocate", (how: c_int, at: off_t, len: off_t),
-        allocates_by;
+        |fd, make| allocates_by(fd, (how, at, len), make);
     our_fallocate64, fallocate64, "fallocate64", (how: c_int, at: off_t, len: off_t),
-        allocates_by;
+        |fd, make| allocates_by(fd, (how, at, len), make);
     our_posix_fallocate, posix_fallocate, "posix_fallocate", (at: off_t, len: off_t),
-        allocates_or_says;
+        |fd, make| allocates_or_says(fd, (at, len), make);
     our_posix_fallocate64, posix_fallocate64, "posix_fallocate64", (at: off_t, len: off_t),
-        allocates_or_says;
+        |fd, make| allocates_or_says(fd, (at, len), make);
 }

@@ -25,7 +25,7 @@ pub use kernel_files::is_made_up;
 use crate::fingerprint;
 use crate::format::{
     self, bytes_of, bytes_of_all, fd_kind, object_kind, writer_exit, Header, FILE_DESCRIPTOR,
-    FILE_OBJECT, MAGIC, META_MAX, VERSION,
+    FILE_OBJECT, MAGIC, MAPS_FILES, META_MAX, NAMES_STAY, VERSION,
 };
 use crate::refusal::{Refusal, Text};
 use crate::request::{Mode, Outcome, Request};
@@ -549,7 +549,7 @@ impl Engine<'_> {
             rsn: r.rsn,
             taken_unix_ns: self.taken_unix_ns,
             pid: self.pid,
-            names_stay: self.request.names_stay.into(),
+            names_stay: if self.request.names_stay { NAMES_STAY | MAPS_FILES } else { 0 },
             boot_id: fingerprint::boot_id(),
             fingerprint,
         }
