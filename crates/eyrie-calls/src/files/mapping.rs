@@ -155,10 +155,10 @@ impl Mapping<'_> {
     /// rank has come to use the file.
     fn share_again(&self, call: Call) -> Option<*mut c_void> {
         // SAFETY: in a call that is being written down.
-        let stands_in = pending::any() && unsafe { table() }.stands_in(self.fd);
-        let is_own = stands_in || !others_use(self.fd);
+        let of = pending::any().then(|| unsafe { table() }.of_stand_in(self.fd)).flatten();
+        let is_own = of.is_some() || !others_use(self.fd);
         let end = self.from as u64 + self.len as u64;
-        let memory = || is_own.then(|| own_mapping::stand_in(self.fd, end)).flatten();
+        let memory = || is_own.then(|| own_mapping::stand_in(self.fd, of, end)).flatten();
         let (memory, n) = own_again(call, self.from as u64, &memory)?;
         if n < 0 {
             // SAFETY: this thread's own.

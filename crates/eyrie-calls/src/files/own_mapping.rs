@@ -12,7 +12,6 @@ use super::locks;
 use super::path::Path;
 use super::pending;
 use super::saying;
-use super::standing_in;
 use libc::{c_int, c_void};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -187,16 +186,15 @@ pub fn unfollow(start: usize, len: usize) {
 // What stands in.
 
 /// Memory that stands in for an open file, at least up to this place; `None`: there can be none.
-pub fn stand_in(fd: c_int, end: u64) -> Option<c_int> {
+/// `of`: what is open there stands in for this one itself, whose name leads to it no more.
+pub fn stand_in(fd: c_int, of: Option<(Identity, Path)>, end: u64) -> Option<c_int> {
     let number = kernel::number_of(fd)?.0;
     let known = of_number(number).next();
     let memory = match known {
         Some(file) => file.memory,
         None => {
-            // SAFETY: in a call that is being written down.
-            let standing_in = unsafe { standing_in::table() }.of_stand_in(fd);
-            let (real, path) = match standing_in {
-                Some(found) => found,
+            let (real, path) = match of {
+                Some(of) => of,
                 None => {
                     let path = Path::of_link(kernel::link_of(fd, &mut [0; 32]))?;
                     (kernel::look_at(fd).ok()?.id, path)
@@ -211,7 +209,7 @@ pub fn stand_in(fd: c_int, end: u64) -> Option<c_int> {
 fn add(file: File, end: u64) -> Option<c_int> {
     let free = files().iter_mut().find(|file| file.memory < 0)?;
     let memory = match end > LARGE {
-        true => standing_in::nameless(&file.path)?,
+        true => file.path.nameless_beside()?,
         false => kernel::move_up(c_int::try_from(kernel::in_memory()).ok().filter(|fd| *fd >= 0)?),
     };
     *free = File { memory, ..file };
@@ -342,12 +340,13 @@ pub fn removed(path: &Path) {
 }
 
 /// The rank does something new: files get what the memory has, and take its place.
-pub fn put_into_effect() {
+/// `kept` gives our descriptor of what stands in for a file without a name, by its number.
+pub fn put_into_effect(kept: &dyn Fn((u64, u64)) -> Option<c_int>) {
     if !any() {
         return;
     }
     for file in files().iter_mut().filter(|file| file.memory >= 0) {
-        take_place(file);
+        take_place(file, kept);
         kernel::close(file.memory);
         *file = NO_FILE;
         COUNT.fetch_sub(1, Ordering::Relaxed);
@@ -355,13 +354,14 @@ pub fn put_into_effect() {
     }
 }
 
-fn take_place(file: &File) {
+fn take_place(file: &File, kept: &dyn Fn((u64, u64)) -> Option<c_int>) {
     let mut is_mapped = false;
     address_space::places_of(file.memory, &mut |_| is_mapped = true);
     if !is_mapped {
         return;
     }
-    let Some(there) = file.reach() else {
+    let stand_in = || kept(file.number).map(|fd| Reached { fd, is_ours: false });
+    let Some(there) = file.reach().or_else(stand_in) else {
         if !file.path.is_none() {
             saying::lost_its_name(file.path.as_bytes());
         }
@@ -421,14 +421,10 @@ fn reach(number: (u64, u64), path: &Path, is_it: &dyn Fn(c_int) -> bool) -> Opti
 }
 
 impl File {
-    /// The file itself, or what stands in for it where its name is gone.
+    /// The file itself.
     fn reach(&self) -> Option<Reached> {
         let is_it = |fd| kernel::look_at(fd).is_ok_and(|found| found.id == self.real);
-        reach(self.number, &self.path, &is_it).or_else(|| {
-            // SAFETY: in a call that is being written down.
-            let kept = unsafe { standing_in::table() }.kept_of(self.number)?;
-            Some(Reached { fd: kept, is_ours: false })
-        })
+        reach(self.number, &self.path, &is_it)
     }
 }
 

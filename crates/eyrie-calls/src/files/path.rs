@@ -1,7 +1,7 @@
 //! Paths without `.`, `..` and what stands for a directory, to compare names by. Symbolic links
 //! stay as they are.
 
-use super::kernel::{link_of, read_link, working_directory};
+use super::kernel::{self, link_of, read_link, working_directory};
 use libc::{c_char, c_int};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
@@ -129,6 +129,16 @@ impl Path {
         }
         path.add(name)?;
         Some(path)
+    }
+
+    /// A new file without a name, where this one is or in memory.
+    pub fn nameless_beside(&self) -> Option<c_int> {
+        let flags = libc::O_RDWR | libc::O_CLOEXEC;
+        let mut made = kernel::nameless(self.parent().as_c(), flags, 0o600);
+        if made < 0 {
+            made = kernel::in_memory();
+        }
+        Some(kernel::move_up(c_int::try_from(made).ok().filter(|fd| *fd >= 0)?))
     }
 
     pub fn as_bytes(&self) -> &[u8] {

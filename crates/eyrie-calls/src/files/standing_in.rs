@@ -254,7 +254,7 @@ impl Table {
         }
         let kept = match old.is_used && old.kept >= 0 && old.real == real {
             true => kernel::duplicate(old.kept),
-            false => nameless(path)?,
+            false => path.nameless_beside()?,
         };
         match how {
             How::Empty => kernel::set_size(kept, 0),
@@ -383,7 +383,7 @@ impl Table {
 
     /// All files take their places, and locks are taken again.
     pub fn put_into_effect(&mut self) {
-        own_mapping::put_into_effect();
+        own_mapping::put_into_effect(&|number| self.kept_of(number));
         self.put_files_into_effect();
     }
 
@@ -462,16 +462,6 @@ impl Table {
 
 fn is_at(entry: &Entry, fd: i32) -> bool {
     kernel::number_of(fd).is_some_and(|(number, _)| number == entry.number)
-}
-
-/// A file without a name, where this one is or in memory.
-pub fn nameless(path: &Path) -> Option<i32> {
-    let flags = libc::O_RDWR | libc::O_CLOEXEC;
-    let mut made = kernel::nameless(path.parent().as_c(), flags, 0o600);
-    if made < 0 {
-        made = kernel::in_memory();
-    }
-    Some(kernel::move_up(i32::try_from(made).ok().filter(|fd| *fd >= 0)?))
 }
 
 impl Entry {
