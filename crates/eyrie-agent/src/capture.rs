@@ -1,4 +1,4 @@
-//! Captures of ranks: asked for, waited for, handed to the store, and whether the image can count.
+//! Captures of ranks: the request, the wait, the upload, and whether the image can count.
 
 use crate::family::directory_of;
 use crate::files::WATCH_EVERY;
@@ -18,10 +18,11 @@ use rustix::process::{Pid, Signal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How long a rank has to come to the end of a call of its MPI library, where an image is best
-/// taken: in between a program may have closed a file that it is about to rename.
+/// How long a rank has to reach the end of an MPI call, which is the best moment for an image:
+/// between calls a program may have closed a file that it is about to rename.
 const CALL_GRACE: Duration = Duration::from_millis(20);
-/// After this time, and again and again, it is looked whether a rank will ever stand still.
+/// After this time, and then every `LOOK_EVERY`, the agent checks whether a rank will ever stand
+/// still.
 const LOOK_AFTER: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long a rank that may only be slow has to stand still for a capture.
@@ -43,7 +44,7 @@ impl Agent {
         if p.ending.is_some() {
             return Err(not_now("the rank has ended")());
         }
-        // The controller has given that one up, with the store that it goes to, perhaps.
+        // The controller has cancelled that one, perhaps because it lost the store.
         if let Some(Capture { phase: CapturePhase::Uploading(line), .. }) = &p.capture {
             line.give_up();
             p.capture = None;
@@ -51,30 +52,35 @@ impl Agent {
         if p.capture.is_some() {
             return Err(not_now("another capture of it is under way")());
         }
-        let yet = "the rank has not come through the provider yet";
-        let speaker = p.speaker.ok_or_else(not_now(yet))?;
-        if !catches(speaker, capture_signal()) {
+        let yet = "the rank has not loaded the provider yet";
+        let mpi_pid = p.mpi_pid.ok_or_else(not_now(yet))?;
+        if !catches(mpi_pid, capture_signal()) {
             return Err(not_now("the rank executes another program by now")());
         }
         let (stream, theirs) = image_pipe().map_err(Refusal::lasting)?;
         let sync = hold || mode == CheckpointMode::Sync;
         let base = p.base.as_ref().filter(|(_, at)| *at == store).map_or(0, |(image, _)| *image);
         let order = ToRank::Capture { image, sync, base, hold };
-        p.tell(order, &[theirs.as_fd()]).map_err(Refusal::lasting)?;
+        p.send(order, &[theirs.as_fd()]).map_err(Refusal::lasting)?;
         ask_for_image(p).map_err(Refusal::lasting)?;
         let now = Instant::now();
-        let (again, look) = (Some(now + CALL_GRACE), now + LOOK_AFTER);
-        let (until, used) = (now + CAPTURE_TIMEOUT, p.speaker.map(late::used).unwrap_or_default());
-        let phase = CapturePhase::Asked { stream, store, again, look, until, used };
+        let phase = CapturePhase::Asked {
+            stream,
+            store,
+            again: Some(now + CALL_GRACE),
+            look: now + LOOK_AFTER,
+            until: now + CAPTURE_TIMEOUT,
+            used: p.mpi_pid.map(late::used).unwrap_or_default(),
+        };
         p.capture = Some(Capture { image, phase, writer: Writer::default() });
         Ok(())
     }
 
-    /// A rank that stands still for its move stays. One that does not hears nothing of it.
+    /// Lets a rank go on that stands still for its move. A rank that does not ignores it.
     pub fn go_on(&mut self, instance: RankInstance, image: ImageId) {
         if let Some(p) = self.processes.get(&instance) {
-            // One that is gone is found out by its end.
-            let _ = p.tell(ToRank::Go { image }, &[]);
+            // Where the rank has ended, the agent reaps it.
+            let _ = p.send(ToRank::Go { image }, &[]);
         }
     }
 
@@ -85,8 +91,8 @@ impl Agent {
         self.connection.report(instance, refused);
     }
 
-    /// Asks ranks for the second time that compute on, and refuses images of those that never stand
-    /// still.
+    /// Asks ranks that compute on for the second time, and refuses the images of ranks that never
+    /// stand still.
     pub fn watch_captures(&mut self) {
         let now = Instant::now();
         for p in self.processes.values_mut() {
@@ -106,11 +112,11 @@ impl Agent {
         }
     }
 
-    /// The ranks that will not stand still, or have not for too long, with the reasons.
+    /// The ranks that will never stand still, or have not in time, with the reasons.
     fn refusing(&mut self, now: Instant) -> Vec<(RankInstance, ImageId, String)> {
         let mut refusing = Vec::new();
         for (instance, p) in &mut self.processes {
-            let (Some(pid), Some(capture)) = (p.speaker, &mut p.capture) else { continue };
+            let (Some(pid), Some(capture)) = (p.mpi_pid, &mut p.capture) else { continue };
             let CapturePhase::Asked { look, until, used, .. } = &mut capture.phase else {
                 continue;
             };
@@ -131,8 +137,8 @@ impl Agent {
         refusing
     }
 
-    /// The rank stands still: fix the position of its streams, let it go, take the image. `far`:
-    /// file systems of servers to which it has written.
+    /// Handles a rank that stands still: notes the offsets of its streams, lets it go on, and
+    /// uploads the image. `far`: the file systems of servers to which it has written.
     pub fn stands_still(
         &mut self,
         instance: RankInstance,
@@ -144,19 +150,19 @@ impl Agent {
         self.pass_output(instance, true);
         let Some(p) = self.processes.get_mut(&instance) else { return };
         let meta = p.meta(at);
-        if let (Some(pid), true) = (p.speaker, p.is_asked_for(image)) {
+        if let (Some(pid), true) = (p.mpi_pid, p.is_asked_for(image)) {
             self.holds.take(instance.rank, image, pid);
         }
         if p.awaits_pmi() {
-            // A restored process would wait for an answer that only this one gets.
+            // A restored process would wait for a reply that only this one gets.
             p.capture = None;
             let reason = "it waits for PMI, as in MPI_Init and MPI_Finalize".into();
             self.refuse_capture(instance, image, Refusal { reason, passing: true });
         }
         let Some(p) = self.processes.get_mut(&instance) else { return };
-        // Also to one whose capture was ended: it finds nobody at the other end of the pipe, and
-        // goes on.
-        if p.tell(ToRank::Go { image }, &[]).is_err() {
+        // Also when its capture was cancelled: then the rank finds the other end of the pipe closed
+        // and goes on.
+        if p.send(ToRank::Go { image }, &[]).is_err() {
             p.kill();
         }
         match p.capture.take() {
@@ -170,7 +176,7 @@ impl Agent {
                 p.capture = Some(Capture { image, phase, writer: Writer::default() });
                 let secret = self.secret.clone();
                 let output = [meta.stream_offsets[1], meta.stream_offsets[2]];
-                let pid = p.speaker.unwrap_or(p.pid);
+                let pid = p.mpi_pid.unwrap_or(p.pid);
                 self.in_background(move || {
                     let id = (instance, image);
                     let servers = FileSystems::open(pid, &far);
@@ -183,15 +189,15 @@ impl Agent {
         }
     }
 
-    /// The store cannot join an image with the one that it builds on. The next is a full one, since
-    /// this one was not stored; it is asked for at once.
+    /// The store cannot join an image with the one that it builds on. The next image is a full one,
+    /// since this one was not stored. It is asked for at once.
     pub fn want_full_image(&mut self, instance: RankInstance, image: ImageId, reason: String) {
         let refusal = Refusal { reason: reason.clone(), passing: true };
         self.refuse_capture(instance, image, refusal);
         self.connection.report(instance, RankReport::ImageWanted { reason });
     }
 
-    /// An image is stored: it may count when the files that it needs can still be found.
+    /// An image is stored. It can count if the files that it needs can still be found.
     pub fn check_image(
         &mut self,
         instance: RankInstance,
@@ -214,8 +220,8 @@ impl Agent {
         self.connection.report(instance, message);
     }
 
-    /// Looks whether the names that the newest images have still lead to their files, and asks for
-    /// a new image when one does not: should the node die now, the file might be lost.
+    /// Checks whether the names in the newest images still lead to their files. Where one does not,
+    /// the agent asks for a new image: if the node failed now, the file might be lost.
     pub fn watch_files(&mut self) {
         let now = Instant::now();
         if now < self.watch_at {
@@ -238,30 +244,30 @@ impl Agent {
     }
 }
 
-/// Sends the signal that asks for an image: the first time the rank takes it at the end of its next
-/// call of the MPI library, the second time at once.
+/// Sends the signal that asks for an image. The rank handles the first one at the end of its next
+/// MPI call, the second one at once.
 fn ask_for_image(p: &Process) -> Result<(), rustix::io::Errno> {
-    let speaker =
-        p.speaker.and_then(|pid| Pid::from_raw(pid as i32)).ok_or(rustix::io::Errno::SRCH)?;
+    let mpi_pid =
+        p.mpi_pid.and_then(|pid| Pid::from_raw(pid as i32)).ok_or(rustix::io::Errno::SRCH)?;
     // SAFETY: the signal is a valid real-time signal number, used by nothing else in the rank.
     let signal = unsafe { Signal::from_raw_unchecked(capture_signal()) };
-    rustix::process::kill_process(speaker, signal)
+    rustix::process::kill_process(mpi_pid, signal)
 }
 
-/// Whether a process handles a signal. One that has executed another program since the provider
-/// spoke does not handle the one that asks for an image, and would die of it.
+/// Whether a process handles a signal. A process that has executed another program since it loaded
+/// the provider does not handle the signal for images, and would die of it.
 pub fn catches(pid: u32, signal: i32) -> bool {
     let status = std::fs::read_to_string(directory_of(pid).join("status")).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let caught = caught.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    // Where the kernel does not say it, it is taken for one that does.
+    // Where the kernel does not say, the process is assumed to handle it.
     caught.is_none_or(|set| set >> (signal - 1) & 1 == 1)
 }
 
 /// A pipe for an image: the reading and the writing end.
 pub fn image_pipe() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (out, into) = pipe_with(PipeFlags::CLOEXEC)?;
-    // A smaller pipe is slower, not wrong.
+    // A smaller pipe is slower, but works.
     let _ = rustix::pipe::fcntl_setpipe_size(&into, IMAGE_PIPE);
     Ok((out, into))
 }

@@ -10,18 +10,18 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 /// Sends a message over a rank's channel, with the descriptors that go along, at most two.
 ///
 /// # Errors
-/// When the other end does not take it at once.
-pub fn tell(channel: &OwnedFd, message: ToRank, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+/// When the other end is closed, or has no room at present.
+pub fn send(channel: &OwnedFd, message: ToRank, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut bytes = [0; MAX_MESSAGE];
     let len = message.encode(&mut bytes);
-    tell_bytes(channel, &bytes[..len], fds)
+    send_bytes(channel, &bytes[..len], fds)
 }
 
 /// Sends bytes over a rank's channel, with the descriptors that go along, at most two.
 ///
 /// # Errors
-/// When the other end does not take them at once.
-pub fn tell_bytes(channel: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+/// When the other end is closed, or has no room at present.
+pub fn send_bytes(channel: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {

@@ -1,5 +1,5 @@
-//! The agent's connection to the controller, without blocking: frames out, frames in. What is sent
-//! outlives the connection.
+//! The agent's connection to the controller, without blocking: frames out, frames in. Messages
+//! outlive a connection: the next one carries those that were not confirmed.
 
 use anyhow::Context;
 use eyrie_transport::handshake::HandshakeError;
@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most bytes that wait for a controller that does not read before ranks are heard no more.
+/// How many bytes may be queued for the controller before the agent stops reading from ranks.
 const FULL: usize = 8 << 20;
-/// How long each step of [`knock`] may take.
-const KNOCK_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long each step of [`probe`] may take.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reads the job's secret.
 ///
@@ -29,15 +29,18 @@ pub fn read_secret(dir: &Path) -> anyhow::Result<Secret> {
     let bytes = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     Secret::of_kept(&bytes).with_context(|| {
         let shown = path.display();
-        format!("{shown} is damaged, or no secret of a job: each host with a copy of the job's journal has one, too")
+        format!(
+            "{shown} is damaged, or not the secret of a job: each host with a copy of the job's \
+             journal has one, too"
+        )
     })
 }
 
-/// Connects to the job's controller as `claim`; to its store with an image. The stream blocks, with
-/// a timeout on each step.
+/// Connects to the job's controller as `claim`, or to its store for an image. The stream blocks,
+/// with a timeout on each step.
 ///
 /// # Errors
-/// When nobody listens, or one side refuses the other.
+/// When nothing listens there, or one side refuses the other.
 pub fn connect(addr: &Addr, secret: &Secret, claim: &Claim) -> anyhow::Result<Stream> {
     let whom = match claim {
         Claim::ImageUpload { .. } | Claim::ImageFetch { .. } => "store",
@@ -47,42 +50,42 @@ pub fn connect(addr: &Addr, secret: &Secret, claim: &Claim) -> anyhow::Result<St
     connected.with_context(|| format!("cannot connect to the {whom} at {addr}"))
 }
 
-/// What comes of [`knock`].
-pub enum Knocked {
+/// The result of [`probe`].
+pub enum Probed {
     /// The controller lives, and has refused the agent.
     Refused,
     /// It lives, and the agent is one of its own.
     Known,
     /// It cannot be reached.
-    InVain,
+    Unreachable,
 }
 
-/// Lets the controller know that this agent is still there, if it can be reached soon.
-pub fn knock(addr: &Addr, secret: &Secret, claim: &Claim) -> Knocked {
-    let Ok(mut stream) = Stream::connect(addr, KNOCK_TIMEOUT) else { return Knocked::InVain };
+/// Finds out whether the controller can be reached, and lets it know that this agent still runs.
+pub fn probe(addr: &Addr, secret: &Secret, claim: &Claim) -> Probed {
+    let Ok(mut stream) = Stream::connect(addr, PROBE_TIMEOUT) else { return Probed::Unreachable };
     match handshake::connect(&mut stream, secret, claim) {
-        Ok(_) => Knocked::Known,
-        Err(HandshakeError::Refused(_)) => Knocked::Refused,
-        Err(_) => Knocked::InVain,
+        Ok(_) => Probed::Known,
+        Err(HandshakeError::Refused(_)) => Probed::Refused,
+        Err(_) => Probed::Unreachable,
     }
 }
 
-/// Where users reach the controller of the job in this directory.
+/// The socket for users of the controller whose job has this directory.
 pub fn user_socket(dir: &Path) -> PathBuf {
     dir.join("control.sock")
 }
 
-/// The agent's side of what goes between it and the controller, over one connection after another,
-/// without blocking.
+/// The agent's side of its session with the controller, over one connection after another, without
+/// blocking.
 pub struct Connection {
     /// While there is one.
     stream: Option<Stream>,
-    /// The one before, until the controller has said something on this one: its end would be taken
-    /// for that of the agent.
+    /// The previous one. It stays open until the controller has sent something on this one, because
+    /// its end would count as the end of the agent.
     before: Option<Stream>,
     inbox: Inbox,
     outbox: Outbox,
-    /// The controller has said what it has heard: what it has not can be written.
+    /// The controller has confirmed what it received: the rest can be written.
     greeted: bool,
     received: Vec<u8>,
     written: VecDeque<u8>,
@@ -105,7 +108,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Goes on over another connection, where the last one has ended.
+    /// Goes on over another connection after the last one has ended.
     ///
     /// # Errors
     /// When the stream cannot be made non-blocking.
@@ -119,7 +122,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The connection is over. What is sent waits for another one.
+    /// Ends the connection. Queued messages wait for the next one.
     pub fn lose(&mut self) {
         self.stream = None;
         self.before = None;
@@ -133,8 +136,8 @@ impl Connection {
         self.stream.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether something has come that the kernel does not know of any more: what was sent right
-    /// behind the handshake was received with it.
+    /// Whether something has arrived that poll(2) does not report: what was sent right behind the
+    /// handshake was received with it.
     pub fn has_more(&self) -> bool {
         self.stream.as_ref().is_some_and(Stream::has_more)
     }
@@ -143,8 +146,8 @@ impl Connection {
         !self.written.is_empty()
     }
 
-    /// Whether so much waits for the controller that nothing more should be taken from the ranks:
-    /// they wait then, as for a pipe that nobody reads.
+    /// Whether so much is queued for the controller that nothing more should be read from the
+    /// ranks. They wait then, as for a full pipe.
     pub fn is_full(&self) -> bool {
         self.outbox.bytes() >= FULL
     }
@@ -154,7 +157,7 @@ impl Connection {
         self.written.extend(frame);
     }
 
-    /// Queues a message, which outlives the connection; [`Connection::flush`] sends it.
+    /// Queues a message that outlives the connection; [`Connection::flush`] sends it.
     pub fn send(&mut self, message: &FromAgent) {
         let frame = encode(message);
         let number = self.outbox.put(Arc::clone(&frame));
@@ -163,7 +166,7 @@ impl Connection {
         }
     }
 
-    /// Queues a message that means nothing to another controller.
+    /// Queues a message that is of no use to another controller.
     pub fn send_passing(&mut self, message: &FromAgent) {
         if self.greeted {
             self.write(Kind::Passing, &encode(message));
@@ -176,7 +179,7 @@ impl Connection {
         self.send(&FromAgent::Rank(instance, report));
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much as the socket accepts.
     ///
     /// # Errors
     /// When the controller is gone.
@@ -197,7 +200,7 @@ impl Connection {
     /// Reads what has arrived.
     ///
     /// # Errors
-    /// `UnexpectedEof` when the controller is gone, `InvalidData` for what is no message.
+    /// `UnexpectedEof` when the controller is gone, `InvalidData` when something is not a message.
     pub fn receive(&mut self) -> io::Result<Vec<ToAgent>> {
         let Some(stream) = &mut self.stream else { return Ok(Vec::new()) };
         let mut chunk = vec![0; 64 * 1024];
@@ -212,7 +215,7 @@ impl Connection {
                     ) => {}
                 Err(e) => return Err(e),
             }
-            // What has been received with the rest wakes nobody.
+            // The descriptor does not become readable for what the stream has in its buffer.
             if !stream.has_more() {
                 break;
             }
@@ -220,15 +223,15 @@ impl Connection {
         let received = std::mem::take(&mut self.received);
         let mut messages = Vec::new();
         let mut rest = &received[..];
-        while let Some(len) = self.hear(rest, &mut messages)? {
+        while let Some(len) = self.handle(rest, &mut messages)? {
             rest = &rest[len..];
         }
         self.received = rest.to_vec();
         Ok(messages)
     }
 
-    /// Hears what `bytes` begin with; returns its length, or `None` when it is not whole yet.
-    fn hear(&mut self, bytes: &[u8], messages: &mut Vec<ToAgent>) -> io::Result<Option<usize>> {
+    /// Handles what `bytes` begin with; returns its length, or `None` when it is not whole yet.
+    fn handle(&mut self, bytes: &[u8], messages: &mut Vec<ToAgent>) -> io::Result<Option<usize>> {
         let Some((header, rest)) = bytes.split_first_chunk::<{ Header::LEN }>() else {
             return Ok(None);
         };
@@ -248,8 +251,8 @@ impl Connection {
         Ok(Some(Header::LEN + len))
     }
 
-    /// The controller has heard so many letters. Its first word on a connection brings those that
-    /// it has not.
+    /// The controller has received so many messages. After its first header on a connection, those
+    /// that it has not received are sent again.
     fn confirmed(&mut self, heard: u64) -> io::Result<()> {
         self.outbox.confirm(heard)?;
         if !self.greeted {
@@ -257,7 +260,9 @@ impl Connection {
             self.before = None;
             let kept: Vec<_> =
                 self.outbox.kept().map(|(number, frame)| (number, Arc::clone(frame))).collect();
-            kept.iter().for_each(|(number, frame)| self.write(Kind::Letter(*number), frame));
+            for (number, frame) in &kept {
+                self.write(Kind::Letter(*number), frame);
+            }
         }
         Ok(())
     }
@@ -276,7 +281,7 @@ mod tests {
     use eyrie_wire::auth::SECRET_LEN;
 
     #[test]
-    fn what_comes_right_behind_the_handshake_is_not_slept_over() {
+    fn a_message_right_behind_the_handshake_is_received() {
         use eyrie_transport::{Interface, Ports, Security};
         let secret = Secret([7; SECRET_LEN]);
         let bind = Bind::Tcp {
@@ -314,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_that_does_not_read_fills_the_connection_and_one_that_does_empties_it() {
+    fn the_connection_is_full_while_the_controller_does_not_read() {
         let dir = tempfile::tempdir().unwrap();
         let listener = Listener::bind(&Bind::Unix(dir.path().join("socket"))).unwrap();
         let addr = listener.addr().unwrap();

@@ -1,4 +1,4 @@
-//! The ends of ranks: found out, and reported when all of their output has been passed on.
+//! The ends of ranks: found by reaping, and reported once all of their output has been passed on.
 
 use crate::family::{children, Death};
 use crate::node::Agent;
@@ -10,7 +10,7 @@ use eyrie_wire::{Rank, RankInstance};
 use rustix::process::{waitid, waitpid, WaitId, WaitIdOptions, WaitOptions};
 
 impl Agent {
-    /// Finds out which children have ended.
+    /// Reaps the children that have ended.
     pub fn reap(&mut self) {
         for pid in children() {
             let peek = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -19,17 +19,19 @@ impl Agent {
             }
             let number = pid.as_raw_nonzero().get() as u32;
             if self.processes.values().any(|p| p.pid == number) {
-                // What the rank started dies with it. Its number is still taken, so that nobody
-                // else is hit.
+                // What the rank started dies with it. The rank is not reaped yet, so that no other
+                // group can have its number.
                 kill_group(number);
-                self.sweeper.iter_mut().for_each(|sweeper| sweeper.ended(number));
+                if let Some(sweeper) = &mut self.sweeper {
+                    sweeper.ended(number);
+                }
             }
             let Ok(Some((_, status))) = waitpid(Some(pid), WaitOptions::NOHANG) else { continue };
             if let Some(signal) = status.terminating_signal() {
                 self.child_killed(number, signal);
             }
             self.role_ended(number, status);
-            self.coming_ended(number);
+            self.incoming_ended(number);
             let ended = self.processes.values_mut().find(|p| p.pid == number);
             if let Some(p) = ended {
                 p.ending = Some(p.ending_of(match status.terminating_signal() {
@@ -37,7 +39,7 @@ impl Agent {
                     None => Ending::Code(status.exit_status().unwrap_or(0)),
                 }));
                 let instance = p.instance;
-                self.hear(instance);
+                self.receive_from_rank(instance);
                 self.serve_pmi(instance);
                 self.pass_output(instance, false);
             }
@@ -50,10 +52,10 @@ impl Agent {
         captures.for_each(|capture| capture.writer.child_killed(number, signal));
     }
 
-    /// The process behind a wrapper has ended. When a signal has killed it, the wrapper, which
-    /// would take that for the end of the program, goes with it.
-    pub fn speaker_ended(&mut self, instance: RankInstance) {
-        self.hear(instance);
+    /// The process behind a wrapper has ended. If a signal killed it, the wrapper is killed, too:
+    /// it would take the signal for the end of the program.
+    pub fn mpi_process_ended(&mut self, instance: RankInstance) {
+        self.receive_from_rank(instance);
         self.serve_pmi(instance);
         let Some(p) = self.processes.get_mut(&instance) else { return };
         p.learn_death();
@@ -89,8 +91,8 @@ impl Agent {
         }
     }
 
-    /// A rank that touches memory for which /dev/shm has no room dies of a bus error: what to do
-    /// about it is said once.
+    /// A rank that touches memory for which /dev/shm has no room dies of a bus error. The user is
+    /// told once what to do about it.
     fn explain_bus_error(&mut self, rank: Rank) {
         let Finding { level, subject, text, remedy } = eyrie_host::checks::shared_memory();
         if level == Level::Ok || std::mem::replace(&mut self.bus_error_explained, true) {

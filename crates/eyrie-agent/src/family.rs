@@ -1,5 +1,5 @@
-//! Ending every child of this process, those it has adopted included, and making sure that they are
-//! gone.
+//! The processes below this one, and how they end: finds them, kills them all, those that it has
+//! adopted included, and waits until they are gone.
 
 use rustix::process::{kill_process, wait, Pid, Signal, WaitOptions};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -14,7 +14,7 @@ pub enum Reaped {
     Left(usize),
 }
 
-/// The children of this process, zombies included, by every thread that may have got them.
+/// The children of this process, zombies included, whichever thread has them.
 pub fn children() -> Vec<Pid> {
     let children = children_of(std::process::id()).into_iter();
     children.filter_map(|pid| Pid::from_raw(pid as i32)).collect()
@@ -31,7 +31,7 @@ pub fn descendants(pid: u32) -> Vec<u32> {
     found
 }
 
-/// The children of process `pid`, by every thread of it; none when there is no such process.
+/// The children of process `pid`, of all of its threads; none when there is no such process.
 pub fn children_of(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
@@ -41,8 +41,8 @@ pub fn children_of(pid: u32) -> Vec<u32> {
     found
 }
 
-/// Where the kernel tells what a process has: the directory of its first thread, or of another one
-/// where the first has ended and others go on. Of a thread that has ended it tells next to nothing.
+/// The directory in /proc that describes a process: that of its first thread, or of another one
+/// where the first has ended and others go on. That of an ended thread has hardly anything.
 pub fn directory_of(pid: u32) -> PathBuf {
     let lives = |path: &PathBuf| {
         let stat = std::fs::read_to_string(path.join("stat")).unwrap_or_default();
@@ -64,14 +64,14 @@ pub enum Death {
     Killed(i32),
     /// By itself.
     Exited,
-    /// It runs, or nothing is known of it any more.
+    /// It runs, or its end is not known.
     Unknown,
 }
 
-/// How the process `pid`, to which `pidfd` was opened while it lived, has ended; its parent may
-/// have collected it.
+/// How the process `pid` has ended; its parent may have reaped it. `pidfd` was opened while it
+/// lived.
 pub fn death_of(pid: u32, pidfd: BorrowedFd<'_>) -> Death {
-    // The kernel knows by the descriptor once the process is collected, and by /proc until then.
+    // The kernel reports it by /proc until the process is reaped, and by the descriptor afterwards.
     let status = (collected_status(pidfd))
         .or_else(|| zombie_status(pid))
         .or_else(|| collected_status(pidfd));
@@ -82,8 +82,8 @@ pub fn death_of(pid: u32, pidfd: BorrowedFd<'_>) -> Death {
     }
 }
 
-/// Whether a process has ended or is about to: its descriptors may be closed by now, or SIGKILL
-/// waits for it to get a processor, while a child that was killed with it is gone already.
+/// Whether a process has ended or is about to: its descriptors may be closed by now, or SIGKILL may
+/// be pending until it gets a processor, while a child that was killed with it is already gone.
 pub fn is_ending(pid: u32) -> bool {
     /// Set before a process closes what it has open (PF_EXITING of the kernel).
     const EXITING: u64 = 0x4;
@@ -94,12 +94,12 @@ pub fn is_ending(pid: u32) -> bool {
     flags.is_none_or(|flags| flags & EXITING != 0) || is_killed(pid)
 }
 
-/// Whether a child has ended: it can be collected, or was.
+/// Whether a child has ended: it can be reaped, or was.
 pub fn can_be_collected(pid: u32) -> bool {
     !directory_of(pid).exists() || zombie_status(pid).is_some()
 }
 
-/// Whether SIGKILL is pending for a process: the kernel gives it to each of its threads.
+/// Whether SIGKILL is pending for a process: the kernel sets it for each of its threads.
 fn is_killed(pid: u32) -> bool {
     const SIGKILL: u64 = 1 << (libc::SIGKILL - 1);
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -108,7 +108,7 @@ fn is_killed(pid: u32) -> bool {
     pending.is_some_and(|mask| mask & SIGKILL != 0)
 }
 
-/// The wait status of a process that has ended and is not collected.
+/// The wait status of a process that has ended and is not reaped.
 fn zombie_status(pid: u32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
@@ -118,8 +118,8 @@ fn zombie_status(pid: u32) -> Option<i32> {
     ended.then(|| fields.nth(48)?.parse().ok())?
 }
 
-/// The wait status of a collected process (since Linux 6.15; `None` before, and when it is not
-/// collected).
+/// The wait status of a reaped process (since Linux 6.15; `None` before, and when it is not
+/// reaped).
 fn collected_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     /// `struct pidfd_info` of linux/pidfd.h in its first version.
     #[repr(C)]
@@ -135,14 +135,14 @@ fn collected_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     const PIDFD_GET_INFO: libc::c_ulong =
         0xC000_FF0B | (size_of::<PidfdInfo>() as libc::c_ulong) << 16;
     let mut info = PidfdInfo { mask: PIDFD_INFO_EXIT, ..PidfdInfo::default() };
-    // SAFETY: the request's size is that of `info`, which the kernel fills and nobody else has.
+    // SAFETY: the kernel writes as many bytes as the request names, which is the size of `info`.
     let done = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO, &mut info) };
     (done == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
 }
 
 /// Kills all children but those that are `spared` with SIGKILL (stopped ones die too) and reaps
-/// them, again and again, because a dying child hands its own children to a subreaper. Children
-/// cannot be confused with strangers: their numbers stay taken until they are reaped here.
+/// them, again and again, because a dying child hands its own children to a subreaper. Only
+/// children are hit: the number of a child stays taken until this function reaps it.
 pub fn kill_children_but(spared: &[Pid], within: Duration) -> Reaped {
     let others = || children().into_iter().filter(|child| !spared.contains(child));
     let until = Instant::now() + within;
@@ -163,7 +163,7 @@ pub fn kill_children_but(spared: &[Pid], within: Duration) -> Reaped {
             left if Instant::now() > until => return Reaped::Left(left),
             _ => {}
         }
-        // Nothing tells when a child has ended but a signal, which belongs to the caller's loop.
+        // Only a signal reports the end of a child, and signals belong to the caller's loop.
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_ends_is_known_before_it_is_collected() {
+    fn a_process_that_ends_is_known_before_it_is_reaped() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         assert!(!is_ending(child.id()) && !is_ending(std::process::id()));
         child.kill().unwrap();
@@ -190,7 +190,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_death_is_known_before_and_after_the_parent_collects_it() {
+    fn a_death_is_known_before_and_after_the_parent_reaps_it() {
         for (script, expected) in
             [("exec sleep 100", Death::Killed(9)), ("read line; exit 9", Death::Exited)]
         {
@@ -207,11 +207,11 @@ mod tests {
             }
             let mut ended = [rustix::event::PollFd::new(&pidfd, rustix::event::PollFlags::IN)];
             rustix::event::poll(&mut ended, None).unwrap();
-            assert_eq!(death_of(child.id(), pidfd.as_fd()), expected, "not collected");
+            assert_eq!(death_of(child.id(), pidfd.as_fd()), expected, "not reaped");
             child.wait().unwrap();
             let after = death_of(child.id(), pidfd.as_fd());
             // Before Linux 6.15 nothing is known then.
-            assert!(after == expected || after == Death::Unknown, "collected: {after:?}");
+            assert!(after == expected || after == Death::Unknown, "reaped: {after:?}");
         }
     }
 }

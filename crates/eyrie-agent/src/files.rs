@@ -1,6 +1,6 @@
 //! The files that the images of a rank need. The agent holds each of them (O_PATH: no lock, no
-//! offset), so that a restore finds it whatever has become of its name, and looks whether the names
-//! still lead there. It never changes a file.
+//! offset), so that a restore finds it whatever has become of its name. It also checks whether the
+//! names still lead there. It never changes a file.
 
 use crate::family::directory_of;
 use eyrie_wire::{ImageId, Rank};
@@ -13,25 +13,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Images of a rank that are kept by the controller.
+/// How many images of a rank the controller keeps.
 const KEPT: usize = 2;
-/// Most files that are held for one image.
+/// Most files that the agent holds for one image.
 const HELD_MAX: usize = 4096;
-/// Most files of a rank that are looked after between images; those that are open come first.
+/// Most files of a rank that are checked between images. Open files come first.
 const WATCHED_MAX: usize = 256;
-/// How soon an image that was asked for because of a file is asked for again.
+/// How soon an image is asked for again because of the same file.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
-/// How often names are looked at between images.
+/// How often names are checked between images.
 pub const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// What the kernel adds to the path of a file that has lost its name.
 const DELETED: &str = " (deleted)";
 
-/// A file by its numbers: they stay its own as long as it is held.
+/// The device and inode of a file. They stay its own while the agent holds it.
 type Number = (u64, u64);
 
-/// The files that are held already, by their numbers and by those that /proc/PID/maps lists them
-/// by.
+/// The files that are held already, by their own numbers and by those under which /proc/PID/maps
+/// lists them.
 type Known = BTreeMap<Number, (Number, Arc<OwnedFd>)>;
 
 fn number(st: &Stat) -> Number {
@@ -44,7 +44,7 @@ struct Held {
     /// Its name when the image was taken.
     path: PathBuf,
     number: Number,
-    /// By which number /proc/PID/maps lists it, if it was found there.
+    /// The number under which /proc/PID/maps lists it, if it was found there.
     listed: Option<Number>,
     fd: Arc<OwnedFd>,
 }
@@ -54,7 +54,7 @@ impl Held {
         leads_to(path, self.number)
     }
 
-    /// Its name by now, if it has one.
+    /// Its present name, if it has one.
     fn name(&self) -> Option<PathBuf> {
         let name = std::fs::read_link(format!("/proc/self/fd/{}", self.fd.as_raw_fd())).ok()?;
         self.is_at(&name).then_some(name)
@@ -70,14 +70,14 @@ impl Held {
 #[derive(Debug, Default)]
 struct Files {
     held: Vec<Held>,
-    /// The controller counts the image.
+    /// Whether the controller counts the image.
     counts: bool,
 }
 
 impl Files {
-    /// The files that a process which stands still has open or mapped; those in `known` are held
-    /// already. What has no name is in the image itself, and so are the files in /dev/shm that are
-    /// mapped, and mapped files that have lost their names: to a library that was upgraded, say.
+    /// The files that a process which stands still has open or mapped. Files in `known` are held
+    /// already. Some are in the image itself: files without a name, mapped files in /dev/shm, and
+    /// mapped files that have lost their names (to an upgrade of a library, say).
     fn of(pid: u32, known: &Known) -> Files {
         let mut files = Files::default();
         let mut seen = BTreeSet::new();
@@ -138,7 +138,7 @@ impl Files {
     }
 }
 
-/// Whether the kernel makes up the file: each node has one of its own at that path.
+/// Whether the file is the kernel's own, as in /proc: each node has one at that path.
 fn is_made_up(path: &Path) -> bool {
     statfs(path).is_ok_and(|fs| eyrie_image::is_made_up(fs.f_type as u64))
 }
@@ -153,8 +153,8 @@ fn hold(path: &Path, wanted: Number) -> Option<Arc<OwnedFd>> {
     fstat(&fd).is_ok_and(|st| number(&st) == wanted).then(|| Arc::new(fd))
 }
 
-/// Holds the file that a path leads to, if it is the one that /proc/PID/maps lists as `listed`: on
-/// btrfs and overlayfs it has another number there than its own.
+/// Holds the file that a path leads to, if /proc/PID/maps lists it under the number `listed`. On
+/// btrfs and overlayfs that is not the number of the file itself.
 fn hold_mapped(path: &Path, listed: Number) -> Option<(Number, Arc<OwnedFd>)> {
     let st = stat(path).ok()?;
     let number = number(&st);
@@ -174,7 +174,7 @@ fn without_mark(path: PathBuf) -> PathBuf {
     }
 }
 
-/// The files that a process has mapped, by the names that they have now.
+/// The files that a process has mapped, by their present names.
 fn mapped(proc: &Path) -> BTreeMap<PathBuf, Number> {
     let maps = std::fs::read(proc.join("maps")).unwrap_or_default();
     maps.split(|b| *b == b'\n').filter_map(mapped_file).collect()
@@ -195,13 +195,13 @@ fn mapped_file(line: &[u8]) -> Option<(PathBuf, Number)> {
 #[derive(Debug, Default)]
 pub struct Holds {
     ranks: BTreeMap<Rank, BTreeMap<ImageId, Files>>,
-    /// Images of which a newer one was asked for, and when.
+    /// Images that were to be replaced by a newer one, and when that was asked for.
     asked: BTreeMap<(Rank, ImageId), Instant>,
 }
 
 impl Holds {
-    /// Holds what the image of a process needs that stands still, or that has just been restored
-    /// from it.
+    /// Holds the files that an image needs. The process stands still, or has just been restored
+    /// from the image.
     pub fn take(&mut self, rank: Rank, image: ImageId, pid: u32) {
         let images = self.ranks.entry(rank).or_default();
         let held = images.values().flat_map(|files| &files.held);
@@ -212,16 +212,16 @@ impl Holds {
         images.insert(image, Files { counts, ..Files::of(pid, &known) });
     }
 
-    /// Whether the image, which is stored, can be restored wherever its rank goes.
+    /// Whether the image, which is stored, can be restored on any node.
     ///
     /// # Errors
-    /// With the file that could not be found, and why.
+    /// With the first file that cannot be found, and why.
     pub fn check(&self, rank: Rank, image: ImageId) -> Result<(), String> {
         let files = self.ranks.get(&rank).and_then(|images| images.get(&image));
         files.and_then(Files::lost).map_or(Ok(()), Err)
     }
 
-    /// The image counts: those before its predecessor are not needed any more.
+    /// The image counts. Images before its predecessor are not needed any more.
     pub fn counts(&mut self, rank: Rank, image: ImageId) {
         let Some(images) = self.ranks.get_mut(&rank) else { return };
         if let Some(files) = images.get_mut(&image) {
@@ -242,14 +242,16 @@ impl Holds {
         }
     }
 
-    /// What a restore from the image must be given, because its names lead elsewhere by now.
+    /// The files that a restore from the image must be given, because their names lead elsewhere by
+    /// now.
     pub fn displaced(&self, rank: Rank, image: ImageId) -> Vec<Arc<OwnedFd>> {
         let files = self.ranks.get(&rank).and_then(|images| images.get(&image));
         let held = files.into_iter().flat_map(|files| &files.held);
         held.filter(|h| !h.is_at(&h.path)).map(|h| Arc::clone(&h.fd)).collect()
     }
 
-    /// The name in the newest image of a rank that leads to another file by now, once in a while.
+    /// The first name in a rank's newest image that leads to another file by now. Each image yields
+    /// one only every `ASK_AGAIN`.
     pub fn moved(&mut self, rank: Rank, now: Instant) -> Option<PathBuf> {
         let images = self.ranks.get(&rank)?;
         let (image, files) = images.iter().rev().find(|(_, files)| files.counts)?;
@@ -262,25 +264,25 @@ impl Holds {
         Some(moved)
     }
 
-    /// Whether there is anything to look after.
+    /// Whether there is no file to check.
     pub fn is_empty(&self) -> bool {
         self.ranks.is_empty()
     }
 
-    /// The rank has ended well.
+    /// The rank has ended by itself.
     pub fn drop_rank(&mut self, rank: Rank) {
         self.ranks.remove(&rank);
         self.asked.retain(|(r, _), _| *r != rank);
     }
 }
 
-/// Lets the agent hold as many files as it may; returns the limit that it had, which is the ranks'.
+/// Raises the agent's own limit of open files; returns the limit that it had, which the ranks get.
 ///
 /// # Errors
 /// When the limit cannot be changed.
 pub fn raise_limit() -> std::io::Result<libc::rlimit> {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both structures live through the calls.
+    // SAFETY: `before` and `raised` live through the calls, which use nothing else.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &mut before) != 0 {
             return Err(std::io::Error::last_os_error());
@@ -297,8 +299,8 @@ pub fn raise_limit() -> std::io::Result<libc::rlimit> {
 mod tests {
     use super::*;
 
-    /// The files that this test has open or mapped in `dir`, as if it were a rank. Other tests of
-    /// this process have files, too.
+    /// Takes the files that this test has open or mapped in `dir`, as if it were a rank. Other
+    /// tests of this process have files, too.
     fn taken(holds: &mut Holds, image: ImageId, dir: &tempfile::TempDir) {
         holds.take(0, image, std::process::id());
         let files = holds.ranks.get_mut(&0).unwrap().get_mut(&image).unwrap();
@@ -315,7 +317,7 @@ mod tests {
         assert_eq!(holds.check(0, 1), Ok(()));
         holds.counts(0, 1);
         assert_eq!(holds.moved(0, Instant::now()), None);
-        // Turned over: it is found, but its name leads elsewhere.
+        // Rotated: the file can be found, but its name leads elsewhere.
         std::fs::rename(path("log"), path("log.1")).unwrap();
         std::fs::write(path("log"), b"new").unwrap();
         assert_eq!(holds.check(0, 1), Ok(()));
@@ -332,10 +334,10 @@ mod tests {
         assert!(lost.ends_with("/log, which it needs, was replaced or removed"), "{lost}");
     }
 
-    /// As a linker maps a library, after which the file is not open any more.
+    /// Maps a file as the linker maps a library, which is closed afterwards.
     fn mapped_privately(file: &std::fs::File) -> *mut std::ffi::c_void {
         use rustix::mm::{mmap, MapFlags, ProtFlags};
-        // SAFETY: a new mapping wherever there is room for it, which nothing reads.
+        // SAFETY: the kernel chooses the address, and nothing reads the mapping.
         unsafe {
             mmap(std::ptr::null_mut(), 1, ProtFlags::READ, MapFlags::PRIVATE, file, 0).unwrap()
         }
@@ -353,14 +355,14 @@ mod tests {
         let held = |holds: &Holds, image| holds.ranks[&0][&image].held.len();
         assert_eq!(held(&holds, 1), 1);
         assert_eq!(holds.moved(0, Instant::now()), None);
-        // Replaced by an equal copy: the image that has only its name is to be followed by another.
+        // Replaced by an equal copy: an image that only has its name must be followed by another.
         std::fs::copy(&library, dir.path().join("new")).unwrap();
         std::fs::rename(dir.path().join("new"), &library).unwrap();
         assert_eq!(holds.moved(0, Instant::now()), Some(library.clone()));
         taken(&mut holds, 2, &dir);
         assert_eq!(held(&holds, 2), 0);
         assert_eq!(holds.check(0, 2), Ok(()));
-        // One during which it is replaced has neither name nor content.
+        // A file that is replaced during an image has neither its name nor its content there.
         std::fs::write(dir.path().join("third"), b"text").unwrap();
         let third = mapped_privately(&std::fs::File::open(dir.path().join("third")).unwrap());
         taken(&mut holds, 3, &dir);
@@ -369,7 +371,7 @@ mod tests {
         taken(&mut holds, 4, &dir);
         assert_eq!(holds.check(0, 4), Ok(()));
         for at in [mapping, third] {
-            // SAFETY: mapped above, and not used by anything.
+            // SAFETY: mapped above with this length, and used by nothing.
             unsafe { rustix::mm::munmap(at, 1).unwrap() };
         }
     }

@@ -1,7 +1,7 @@
 //! Gives a program that starts the random bytes of its rank in place of the kernel's (AT_RANDOM of
-//! getauxval(3)). The C library makes the guards of stack frames and of stored addresses from them;
-//! they lie about in memory that nobody has set, which MPI libraries send as padding, and a rank
-//! that is executed again must send the same. Must be called from the thread that starts programs.
+//! getauxval(3)). The C library makes the guards of stack frames and of stored addresses from them.
+//! Such guards remain in uninitialized memory, which MPI libraries send as padding, and a rank that
+//! is executed again must send the same. Must be called from the thread that starts programs.
 
 use std::io::{Error, ErrorKind};
 use std::os::unix::process::CommandExt;
@@ -10,26 +10,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes at AT_RANDOM (`create_elf_tables` in the kernel).
 const RANDOM_BYTES: usize = 16;
-/// The system's error that says that a program must not be stopped; exec has no such error.
+/// The error that says that a program must not be traced here; exec has no such error.
 const FORBIDDEN: i32 = libc::ENOTSUP;
 const WORD: usize = size_of::<u64>();
 /// Most words on the stack from the number of arguments to the end of the auxiliary vector.
 const WORDS_MAX: usize = 1 << 20;
 
-/// Programs may not be stopped here, as was seen before.
+/// Set once it is known that programs cannot be traced here.
 static FORBIDDEN_HERE: AtomicBool = AtomicBool::new(false);
-/// A program runs with the kernel's bytes, and the user has not heard of it.
-static UNTOLD: AtomicBool = AtomicBool::new(false);
+/// A program runs with the kernel's bytes, and the user was not told yet.
+static NOTE_PENDING: AtomicBool = AtomicBool::new(false);
 
-/// What the user is to hear, once, when a program runs with the kernel's bytes.
+/// The note for the user, once, when a program runs with the kernel's bytes.
 pub fn note() -> Option<String> {
-    UNTOLD.swap(false, Ordering::Relaxed).then(|| {
+    NOTE_PENDING.swap(false, Ordering::Relaxed).then(|| {
         "the random bytes that programs start with cannot be fixed: ptrace(2) or \
-         process_vm_readv(2) fails, a sandbox forbids it. The job runs on. What is lost: a rank \
-         that dies before its first image may come back with other guards of stack frames, and a \
-         program that sends memory which nobody has set (MPICH does for MPI_Win) may diverge. To \
-         allow it, let the sandbox's seccomp profile permit both; for containers, for instance, \
-         --cap-add SYS_PTRACE"
+         process_vm_readv(2) fails, perhaps because a sandbox forbids it. The job runs on. What is \
+         lost: a rank that dies before its first image may come back with other guards of stack \
+         frames, and a program that sends uninitialized memory (MPICH does for MPI_Win) may \
+         diverge. To allow it, let the sandbox's seccomp profile permit both; for containers, for \
+         instance, --cap-add SYS_PTRACE"
             .to_string()
     })
 }
@@ -43,53 +43,57 @@ pub fn bytes_of(key: &[u8], rank: eyrie_wire::Rank) -> [u8; RANDOM_BYTES] {
     bytes
 }
 
-/// Starts a program, and lets it go with these bytes; with the kernel's where programs must not be
-/// stopped.
+/// Starts a program with these bytes, or with the kernel's where programs cannot be traced.
 ///
 /// # Errors
 /// When it cannot be started.
 pub fn spawn(command: &mut Command, bytes: [u8; RANDOM_BYTES]) -> std::io::Result<Child> {
-    // SAFETY: the closure makes one system call and allocates nothing.
+    // SAFETY: the closure makes at most one system call, and allocates nothing, as is required
+    // between fork and exec.
     unsafe {
-        command.pre_exec(|| match FORBIDDEN_HERE.load(Ordering::Relaxed) {
-            true => Ok(()),
-            false => stop_at_exec(),
+        command.pre_exec(|| {
+            if FORBIDDEN_HERE.load(Ordering::Relaxed) {
+                Ok(())
+            } else {
+                stop_at_exec()
+            }
         })
     };
     let child = match command.spawn() {
         Err(e) if e.raw_os_error() == Some(FORBIDDEN) => {
             FORBIDDEN_HERE.store(true, Ordering::Relaxed);
-            UNTOLD.store(true, Ordering::Relaxed);
+            NOTE_PENDING.store(true, Ordering::Relaxed);
             command.spawn()?
         }
         result => result?,
     };
     let pid = child.id() as libc::pid_t;
     if !FORBIDDEN_HERE.load(Ordering::Relaxed) && stopped(pid)? {
-        // It may be killed at any moment, too.
+        // The child may also be killed at any moment.
         if put(pid, &bytes).is_none() {
-            UNTOLD.store(true, Ordering::Relaxed);
+            NOTE_PENDING.store(true, Ordering::Relaxed);
         }
-        // SAFETY: lets a stopped child go on, without a signal.
+        // SAFETY: `pid` is a stopped child of this thread, which is not reaped; no signal is
+        // passed.
         unsafe { libc::ptrace(libc::PTRACE_DETACH, pid, 0, 0) };
     }
     Ok(child)
 }
 
-/// Runs in the child between fork and exec: it stops when the program is there.
+/// Runs in the child between fork and exec: the child stops once the program is loaded.
 fn stop_at_exec() -> std::io::Result<()> {
-    // SAFETY: asks for something; the other arguments are not looked at.
+    // SAFETY: PTRACE_TRACEME ignores the other arguments.
     match unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) } {
         0 => Ok(()),
         _ => Err(Error::from_raw_os_error(FORBIDDEN)),
     }
 }
 
-/// Waits until the child stops: exec has succeeded, so it does at once. False: it has died. Its
-/// death is left to be collected.
+/// Waits until the child stops. Exec has succeeded, so it stops at once. False: it has died; it is
+/// left to be reaped.
 fn stopped(pid: libc::pid_t) -> std::io::Result<bool> {
     loop {
-        // SAFETY: all zero is a valid structure, which lives through the call.
+        // SAFETY: a siginfo_t of zeros is valid, and `info` lives through the call.
         unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             let what = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
@@ -106,7 +110,8 @@ fn stopped(pid: libc::pid_t) -> std::io::Result<bool> {
 
 /// Puts the bytes where the auxiliary vector of the stopped process says.
 fn put(pid: libc::pid_t, bytes: &[u8; RANDOM_BYTES]) -> Option<()> {
-    // SAFETY: all zero is a valid structure, which lives through the call.
+    // SAFETY: registers of zeros are valid, and `registers` lives through the call. The child is
+    // stopped and traced by this thread.
     let stack = unsafe {
         let mut registers: libc::user_regs_struct = std::mem::zeroed();
         let result = libc::ptrace(libc::PTRACE_GETREGS, pid, 0, &raw mut registers);
@@ -115,13 +120,13 @@ fn put(pid: libc::pid_t, bytes: &[u8; RANDOM_BYTES]) -> Option<()> {
     let at = random_at(&mut |word| read(pid, stack + (word * WORD) as u64))?;
     for (n, chunk) in bytes.chunks_exact(WORD).enumerate() {
         let value = u64::from_ne_bytes(chunk.try_into().ok()?);
-        // SAFETY: writes to the child's memory, at an address that the kernel has set up there.
+        // SAFETY: writes to memory of the stopped child only. A wrong address is an error.
         unsafe { libc::ptrace(libc::PTRACE_POKEDATA, pid, at + (n * WORD) as u64, value) };
     }
     Some(())
 }
 
-/// Where AT_RANDOM points, in the words of a new process' stack: the number of arguments, their
+/// Where AT_RANDOM points, in the words of a new process's stack: the number of arguments, their
 /// addresses and a zero, those of the environment and a zero, pairs of the auxiliary vector.
 fn random_at(word: &mut dyn FnMut(usize) -> Option<u64>) -> Option<u64> {
     let mut at = usize::try_from(word(0)?).ok()?.checked_add(2)?;
@@ -143,7 +148,8 @@ fn read(pid: libc::pid_t, at: u64) -> Option<u64> {
     let mut value = 0u64;
     let here = libc::iovec { iov_base: (&raw mut value).cast(), iov_len: WORD };
     let there = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: WORD };
-    // SAFETY: copies a word of the child to a word of ours.
+    // SAFETY: `here` is `value`, one word, which lives through the call. A wrong address in the
+    // child is an error.
     let n = unsafe { libc::process_vm_readv(pid, &here, 1, &there, 1, 0) };
     (n == WORD as isize).then_some(value)
 }
@@ -157,10 +163,11 @@ mod tests {
         bytes.iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    /// What this very program has found at AT_RANDOM, for the test below, which starts it again.
+    /// Prints the bytes of this program at AT_RANDOM, for the test below, which starts it again.
     #[test]
     fn found() {
-        // SAFETY: the kernel has set this many bytes up there.
+        // SAFETY: the kernel puts RANDOM_BYTES bytes at AT_RANDOM, which stay for the process's
+        // life.
         let bytes = unsafe {
             let at = libc::getauxval(libc::AT_RANDOM) as *const [u8; RANDOM_BYTES];
             at.read_unaligned()

@@ -1,6 +1,6 @@
-//! The job's directory on this host, at the same path on each: where ranks find the provider. It is
-//! made where there is none, unless this host has a job of the same name; whoever leaves it last
-//! removes it. That of another run is never used.
+//! The job's directory on this host, at the same path on each: where ranks find the provider. An
+//! agent makes it where there is none, unless this host has a job of the same name. The last agent
+//! that leaves it removes it. The directory of another run is never used.
 
 use crate::leftovers;
 use crate::place::{self, Mark, Rival, Use};
@@ -13,15 +13,15 @@ use std::os::unix::fs::{symlink, DirBuilderExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a controller that has died may hold its directory.
+/// How long a controller that has died may still hold its directory.
 const LET_GO: Duration = Duration::from_secs(5);
 /// How long another agent that leaves at the same moment may hold it.
 const OTHERS_LEAVE: Duration = Duration::from_millis(100);
-/// How long a directory may take to say whose it is, and one that is being removed to be gone.
+/// How long a directory may take to be marked, or to be removed.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The directory while the agent lives.
+/// The directory, held by the agent.
 pub struct HostDir {
     path: PathBuf,
     /// Its lock, when it was made here.
@@ -30,11 +30,11 @@ pub struct HostDir {
 }
 
 impl HostDir {
-    /// Makes the directory with what ranks find in it, unless it is there. `run`: the job's, see
-    /// `Secret::run`. `sent`: where files are that came with the agent.
+    /// Makes the directory with the files that ranks find in it, unless it exists. `run`: that of
+    /// the job, see `Secret::run`. `sent`: the directory with the files that came with the agent.
     ///
     /// # Errors
-    /// Why ranks could not run here: a text for the user, without the host's name.
+    /// Why ranks cannot run here: a text for the user, without the host's name.
     pub fn enter(job: &JobOnHost, run: &str, sent: Option<&Path>) -> Result<HostDir, String> {
         let path = PathBuf::from(&job.dir);
         let provided: Vec<(&str, PathBuf)> = job
@@ -57,10 +57,7 @@ impl HostDir {
         }
         for (name, target) in &provided {
             let to = dir.path.join(name);
-            let put = match job.copied {
-                true => copy(target, &to),
-                false => symlink(target, &to),
-            };
+            let put = if job.copied { copy(target, &to) } else { symlink(target, &to) };
             match put {
                 Err(e) if e.kind() != ErrorKind::AlreadyExists => {
                     let text = format!("cannot put {name} into {}: {e}", dir.path.display());
@@ -82,7 +79,7 @@ impl HostDir {
         self.made.as_ref().map(|_| self.path.as_path())
     }
 
-    /// What other jobs see: whether the agent has a controller.
+    /// Shows other jobs whether the agent has a controller.
     pub fn set_attached(&mut self, attached: bool) {
         self.used.set_attached(attached);
     }
@@ -97,25 +94,28 @@ impl HostDir {
         Some(format!("another job named {name} {where_it_is}: choose another name with --job"))
     }
 
-    /// The agent ends: whoever leaves last removes the directory, also that of a dead controller.
+    /// Leaves the directory when the agent ends. The last one that leaves removes it, also when the
+    /// controller is dead.
     ///
-    /// `dying`: the controller has just died, and may not have let go of its directory.
+    /// `dying`: the controller has just died, and may still hold the directory.
     pub fn leave(self, dying: bool) {
         let HostDir { path, made, used } = self;
         drop((made, used));
-        let patience = match dying {
-            true => LET_GO,
-            false if place::is_locked(&path, place::CONTROLLER) => Duration::ZERO,
-            false => OTHERS_LEAVE,
+        let patience = if dying {
+            LET_GO
+        } else if place::is_locked(&path, place::CONTROLLER) {
+            Duration::ZERO
+        } else {
+            OTHERS_LEAVE
         };
-        // What cannot be removed is found by `eyrie clean`.
+        // `eyrie clean` finds what cannot be removed.
         if let Some(left) = leftovers::find_until(&path, Instant::now() + patience) {
             let _ = left.remove();
         }
     }
 }
 
-/// Whether what the ranks run is there: without that all else would differ, too.
+/// Checks that the program and its working directory exist: without them all facts would differ.
 ///
 /// # Errors
 /// What is missing, and the remedy.
@@ -131,14 +131,17 @@ pub fn check(program: &Program) -> Result<(), String> {
     })
 }
 
-/// Longest text by which a host says what it is, in bytes: it must fit into a message.
+/// Longest description of a host, in bytes: it must fit into a message.
 const MAX_FACTS: usize = 2 << 20;
 
-/// What this host is, as JSON; empty when it takes too much to say.
+/// The facts of this host, as JSON; empty when they are too long.
 pub fn facts(job: &JobOnHost) -> String {
-    let loaded = |(name, at): &(String, OsString)| match job.copied {
-        true => Path::new(&job.dir).join(name),
-        false => at.into(),
+    let loaded = |(name, at): &(String, OsString)| {
+        if job.copied {
+            Path::new(&job.dir).join(name)
+        } else {
+            at.into()
+        }
     };
     let loaded: Vec<PathBuf> = job.provided.iter().map(loaded).collect();
     let facts = facts_of(&job.program, &loaded);
@@ -150,7 +153,8 @@ pub fn facts(job: &JobOnHost) -> String {
     }
 }
 
-/// What this host is for the ranks of a program, which load the files `loaded` besides its own.
+/// The facts of this host for the ranks of a program, which load the files `loaded` besides its
+/// own.
 pub fn facts_of(program: &Program, loaded: &[PathBuf]) -> Facts {
     let start = Start {
         exe: Path::new(&program.exe),
@@ -167,7 +171,7 @@ fn at_host(name: &str, at: &OsStr, sent: Option<&Path>) -> PathBuf {
     sent.map_or(at.into(), |dir| dir.join(name))
 }
 
-/// Copies a file that nobody must see half of: who finds it there has it whole.
+/// Copies a file under another name and renames it, so that no process ever sees half of it.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let partial = to.with_extension(format!("partial-{}", std::process::id()));
     std::fs::copy(from, &partial)?;
@@ -182,14 +186,14 @@ fn open(path: PathBuf, job: &JobOnHost, run: &str) -> Result<HostDir, String> {
         let made = make(&path, job, run).map_err(failed)?;
         match join(&path, job, run).map_err(failed)? {
             Some(used) => return Ok(HostDir { path, made, used }),
-            // Of a job that is just starting, or being removed.
+            // It belongs to a job that is starting, or is being removed.
             None if Instant::now() < until => std::thread::sleep(PAUSE),
             None => return Err(failed(io::Error::from(ErrorKind::ResourceBusy))),
         }
     }
 }
 
-/// Makes the directory and locks it; `None` when there is one.
+/// Makes the directory and locks it; `None` when it exists.
 fn make(path: &Path, job: &JobOnHost, run: &str) -> io::Result<Option<File>> {
     match path.parent() {
         Some(home) if home != Path::new(place::HOME) => {
@@ -198,7 +202,7 @@ fn make(path: &Path, job: &JobOnHost, run: &str) -> io::Result<Option<File>> {
         }
         _ => {}
     }
-    // A dead one of an earlier run on this host.
+    // Left by a dead run on this host.
     if let Some(left) = leftovers::find(path) {
         left.remove()?;
     }
@@ -213,12 +217,12 @@ fn make(path: &Path, job: &JobOnHost, run: &str) -> io::Result<Option<File>> {
         ranks: job.ranks,
         launched: false,
     };
-    // Without its mark nothing tells that it is a job's.
+    // Without its mark it would not be recognised as a job's.
     place::mark(path, &mark).map(Some).inspect_err(|_| drop(leftovers::remove_job_dir(path)))
 }
 
-/// Begins to use the directory, which is there; `None` when it does not say whose it is, or is just
-/// being removed.
+/// Begins to use the directory, which exists; `None` when it is not marked yet, or is being
+/// removed.
 fn join(path: &Path, job: &JobOnHost, run: &str) -> io::Result<Option<Use>> {
     match path.symlink_metadata() {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
@@ -228,16 +232,16 @@ fn join(path: &Path, job: &JobOnHost, run: &str) -> io::Result<Option<Use>> {
         None => Ok(None),
         Some(there) if there.mark.run == run => Use::begin(path),
         Some(_) => Err(io::Error::other(format!(
-            "an earlier run of job {} has it, whose agents end after its --orphan-timeout",
+            "an earlier run of job {} uses it, whose agents end after its --orphan-timeout",
             job.name
         ))),
     }
 }
 
-/// Others must not be able to put anything into it.
+/// Checks that other users cannot put anything into the directory.
 fn check_ours(path: &Path) -> io::Result<()> {
     if !place::is_private(&path.symlink_metadata()?) {
-        let text = format!("{} is no directory of yours with mode 0700", path.display());
+        let text = format!("{} is not a directory of yours with mode 0700", path.display());
         return Err(io::Error::new(ErrorKind::PermissionDenied, text));
     }
     Ok(())
@@ -273,13 +277,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_made_with_its_links_and_removed_by_whoever_leaves_last() {
+    fn the_first_agent_makes_it_with_its_links_and_the_last_one_removes_it() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("eyrie/eyrie_1");
         let first = enter(&path);
         assert_eq!(std::fs::read_link(path.join("libeyrie-fi.so")).unwrap(), Path::new("/bin/sh"));
         assert!(leftovers::find(&path).is_none(), "it lives");
-        // Agents of hosts that share it.
+        // Agents of hosts that share the directory.
         let (second, third) = (enter(&path), enter(&path));
         second.leave(false);
         assert!(path.exists());
@@ -290,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_jobs_is_replaced_and_what_others_may_enter_is_refused() {
+    fn that_of_a_dead_job_is_replaced_and_one_that_others_may_enter_is_refused() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("eyrie/eyrie_1");
         drop(enter(&path));
@@ -308,13 +312,13 @@ mod tests {
     }
 
     #[test]
-    fn another_run_and_another_job_of_the_name_are_refused_unless_that_is_cut_off() {
+    fn another_run_and_another_job_of_the_name_are_refused_unless_their_agents_are_cut_off() {
         let base = tempfile::tempdir().unwrap();
         let home = base.path().join("eyrie");
         let (path, other) = (home.join("eyrie_1"), home.join("eyrie_2"));
         let mut dir = enter(&path);
         let error = refused(&path, "another");
-        assert!(error.contains("an earlier run of job melt has it"), "{error}");
+        assert!(error.contains("an earlier run of job melt uses it"), "{error}");
         let error = refused(&other, "another");
         assert!(error.contains("another job named melt that was launched on another"), "{error}");
         assert!(!other.exists());

@@ -1,5 +1,5 @@
 //! A copy of the controller's journal on this host, with what else another controller needs to go
-//! on with the job. A copy that is not whole yet never takes the place of one that is.
+//! on with the job. A copy that is not whole yet never replaces one that is.
 
 use eyrie_wire::auth::Secret;
 use eyrie_wire::Node;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// The copy.
 pub struct Journal {
     file: File,
-    /// Up to which position of the journal.
+    /// The position of the journal up to which the copy goes.
     end: u64,
     partial: PathBuf,
     whole: PathBuf,
@@ -35,7 +35,7 @@ impl Journal {
         Ok(Journal { file: options.open(&partial)?, end: at, partial, whole })
     }
 
-    /// Adds a piece at `at`; with it the copy is `whole`. Returns its end.
+    /// Adds a piece that begins at `at`. `whole`: the copy is whole with it. Returns the new end.
     ///
     /// # Errors
     /// When it cannot be written, or begins elsewhere than at the end.

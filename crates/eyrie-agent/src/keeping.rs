@@ -1,4 +1,4 @@
-//! Keeps a copy of the controller's journal, by its order.
+//! Keeps a copy of the controller's journal when the controller asks for one.
 
 use crate::journal::Journal;
 use crate::node::Agent;

@@ -1,13 +1,13 @@
-//! Whether a rank that was asked for an image, and has not stood still for long, ever will. On a
-//! slow or busy machine it may take minutes and is only slow; one that blocks the signal, or waits
-//! for a device, will not. Only looks; never waits.
+//! Whether a rank that was asked for an image and has not stood still for long ever will. On a slow
+//! or busy machine that may take minutes. A rank that blocks the signal or waits for a device never
+//! will. This module only looks; it never waits.
 
 use crate::measure;
 use eyrie_wire::agent::capture_signal;
 use std::fs::read_to_string;
 use std::time::Duration;
 
-/// Processor time after which a process has had occasion to take a signal.
+/// Processor time after which a process has had the occasion to handle a signal.
 const OCCASION: Duration = Duration::from_millis(50);
 
 /// Processor time of a process so far; zero when it is gone.
@@ -16,19 +16,19 @@ pub fn used(pid: u32) -> Duration {
     measure::used(&stat).unwrap_or_default()
 }
 
-/// Why a rank will not stand still. `used_before`: its processor time when it was asked.
+/// Why a rank will never stand still. `used_before`: its processor time when it was asked.
 pub fn obstacle(pid: u32, used_before: Duration) -> Option<&'static str> {
     let status = read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     judge(&status, used(pid).saturating_sub(used_before))
 }
 
-/// The same, from /proc/PID/status and the processor time that it has had since.
+/// The same, from /proc/PID/status and the processor time used since the rank was asked.
 fn judge(status: &str, used: Duration) -> Option<&'static str> {
     let line = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let bit = 1u64 << (capture_signal() - 1);
     let set = |name| line(name).and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
     if (set("ShdPnd:") | set("SigPnd:")) & bit == 0 {
-        return None; // it has taken the signal, and is at it
+        return None; // it has taken the signal, and is being captured
     }
     match line("State:")?.chars().next()? {
         'D' => Some("it waits in the kernel for a device or a file server"),
@@ -48,10 +48,10 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_is_only_slow_is_waited_for() {
+    fn a_rank_that_is_only_slow_has_no_obstacle() {
         let (none, some) = (Duration::from_millis(1), Duration::from_secs(1));
-        assert_eq!(judge(&status("R (running)", false), some), None, "it is at it");
-        assert_eq!(judge(&status("S (sleeping)", false), none), None, "it is at it");
+        assert_eq!(judge(&status("R (running)", false), some), None, "it is being captured");
+        assert_eq!(judge(&status("S (sleeping)", false), none), None, "it is being captured");
         assert_eq!(judge(&status("R (running)", true), none), None, "it gets no processor");
         assert!(judge(&status("R (running)", true), some).unwrap().contains("block"));
         assert!(judge(&status("S (sleeping)", true), none).unwrap().contains("block"));
@@ -61,11 +61,12 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_blocks_the_signal_is_told_from_one_that_does_not() {
+    fn a_process_that_blocks_the_signal_is_recognised() {
         use std::os::unix::process::CommandExt;
         let mut command = std::process::Command::new("sleep");
         command.arg("60");
-        // SAFETY: only sets the mask, which the program inherits.
+        // SAFETY: between fork and exec the closure only sets the signal mask, which the program
+        // inherits; `set` is filled before its use.
         unsafe {
             command.pre_exec(|| {
                 let mut set = std::mem::zeroed();
@@ -78,10 +79,10 @@ mod tests {
         let mut child = command.spawn().unwrap();
         let before = used(child.id());
         assert_eq!(obstacle(child.id(), before), None, "it was not asked yet");
-        // SAFETY: a child of ours.
+        // SAFETY: kill(2) takes no pointer, and the child is not reaped yet.
         unsafe { libc::kill(child.id() as i32, capture_signal()) };
         let until = std::time::Instant::now() + Duration::from_secs(60);
-        // It sleeps once it has started.
+        // It sleeps, with the signal blocked, once it has started.
         while obstacle(child.id(), before).is_none() {
             assert!(std::time::Instant::now() < until, "it is not found to block the signal");
             std::thread::yield_now();

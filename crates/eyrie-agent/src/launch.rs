@@ -1,8 +1,8 @@
 //! Starts a rank's process: descriptors at fixed numbers, an environment and an address space that
-//! are the same in every incarnation of the rank, death with the agent. Must be called from the
-//! agent's main thread, whose end is what PR_SET_PDEATHSIG watches.
+//! are the same in every incarnation of the rank, and death with the agent. Must be called from the
+//! agent's main thread: PR_SET_PDEATHSIG watches the thread that calls it.
 
-use crate::channel::{tell, tell_bytes};
+use crate::channel::{self, send_bytes};
 use crate::guards;
 use crate::page::{Directories, Page};
 use crate::pmi::Session;
@@ -22,34 +22,34 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-/// Our copies of what a rank inherits lie from here on, so that moving them to their fixed numbers
-/// never overwrites another.
+/// The agent's copies of what a rank inherits have this number or a higher one, so that moving them
+/// to their fixed numbers never overwrites another.
 const BEYOND_FIXED: RawFd = 400;
 
-/// Holds the fixed numbers in the agent itself, so that nothing of its own ever gets one of them.
+/// Holds the fixed numbers in the agent itself, so that no descriptor of its own gets one of them.
 pub struct Reserved(#[allow(dead_code)] Vec<OwnedFd>);
 
-/// Reserves the fixed numbers; to be called first in the agent.
+/// Reserves the fixed numbers. The agent calls it before it opens anything.
 ///
 /// # Errors
 /// When the limit of open files is too low.
 pub fn reserve_fixed_numbers() -> anyhow::Result<Reserved> {
-    // SAFETY: only marks descriptors; what the agent was started with is not for ranks.
+    // SAFETY: only sets the close-on-exec flag: ranks do not inherit what the agent inherited.
     unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
     let null = File::open("/dev/null")?;
     let mut held = Vec::new();
     for fd in [agent::AGENT_FD, agent::PMI_FD] {
-        // SAFETY: duplicates a descriptor that lives through the call.
+        // SAFETY: `null` is open through the call, which duplicates it.
         let got = unsafe { libc::fcntl(null.as_raw_fd(), libc::F_DUPFD_CLOEXEC, fd) };
         anyhow::ensure!(got == fd, "descriptor {fd} is not free: raise `ulimit -n`");
-        // SAFETY: `got` is new and owned by nobody else.
+        // SAFETY: `got` is a new descriptor, which nothing else owns.
         held.push(unsafe { OwnedFd::from_raw_fd(got) });
     }
     Ok(Reserved(held))
 }
 
-/// The agent's ends of a new process, of which nothing is known yet: only
-/// [`crate::process::Process::new`] takes over what an image says of its rank.
+/// The agent's ends of a new process, about which nothing is known yet. Only
+/// [`crate::process::Process::new`] uses what an image says about its rank.
 pub struct Launched {
     pub pid: u32,
     pub page: Page,
@@ -60,12 +60,12 @@ pub struct Launched {
     pub stdout: Output,
     pub stderr: Output,
     pub stdin: Option<Input>,
-    /// The restorer's standard error: where it says why it failed.
+    /// The restorer's standard error, to which it writes why it failed.
     pub restorer_stderr: Option<OwnedFd>,
 }
 
 impl Launched {
-    /// Hands over a directory, unless it has one with that epoch or a higher one.
+    /// Gives the process a directory, unless it has one with that epoch or a higher one.
     ///
     /// # Errors
     /// When there is no memory.
@@ -73,10 +73,10 @@ impl Launched {
         hand_directory((&self.page, &self.directories), epoch, directory)
     }
 
-    /// Why the restorer has ended, in its words.
-    pub fn last_words(&self) -> String {
-        let said = self.restorer_stderr.as_ref().map(said).unwrap_or_default();
-        said.into_iter().next_back().unwrap_or_else(|| "the restorer has ended".into())
+    /// Why the restorer has ended: its last line.
+    pub fn last_line(&self) -> String {
+        let lines = self.restorer_stderr.as_ref().map(stderr_lines).unwrap_or_default();
+        lines.into_iter().next_back().unwrap_or_else(|| "the restorer has ended".into())
     }
 }
 
@@ -93,11 +93,11 @@ pub fn hand_directory(
     Ok(())
 }
 
-/// What a restorer has said so far on its standard error, line by line.
-pub fn said(fd: &OwnedFd) -> Vec<String> {
+/// What a restorer has written so far to its standard error, line by line.
+pub fn stderr_lines(fd: &OwnedFd) -> Vec<String> {
     let mut all = Vec::new();
     let mut bytes = [0; 4096];
-    // Nothing waits for more: what is there was said before whatever is known of the restore.
+    // It does not wait for more: the restorer writes before the agent learns of the restore's end.
     loop {
         match rustix::io::read(fd, &mut bytes) {
             Ok(n) if n > 0 => all.extend_from_slice(&bytes[..n]),
@@ -114,7 +114,7 @@ pub fn said(fd: &OwnedFd) -> Vec<String> {
 pub enum From {
     /// The program from its beginning.
     Program,
-    /// An image that arrives on `stream`; `held` are files that it needs and whose names lead
+    /// An image that arrives on `stream`. `held`: files that it needs and whose names lead
     /// elsewhere by now.
     Image { stream: OwnedFd, held: Vec<Arc<OwnedFd>> },
 }
@@ -133,7 +133,7 @@ fn pair(kind: SocketType) -> std::io::Result<(OwnedFd, OwnedFd)> {
     Ok((ours, beyond(theirs)?))
 }
 
-/// Starts a process for a rank; `directory` is the newest one, `open_files` the limit that it gets.
+/// Starts a process for a rank. `directory` is the newest one, `open_files` the rank's limit.
 ///
 /// # Errors
 /// When a resource is lacking or the program cannot be executed.
@@ -155,13 +155,13 @@ pub fn launch(
     if !start.beginning.is_empty() {
         let file = File::from(memfd_create(c"eyrie-beginning", MemfdFlags::CLOEXEC)?);
         file.write_all_at(&start.beginning, 0)?;
-        tell_bytes(&channel, &[agent::BEGINNING], &[file.as_fd()])?;
+        send_bytes(&channel, &[agent::BEGINNING], &[file.as_fd()])?;
     }
     let page = Page::create(secret, epoch)?;
     page.set_signals(&start.signals);
     let directories = Directories::create(directory)?;
     let welcome = ToRank::Welcome { incarnation: start.instance.incarnation };
-    tell(&channel, welcome, &[page.as_fd(), directories.as_fd()])?;
+    channel::send(&channel, welcome, &[page.as_fd(), directories.as_fd()])?;
 
     let (stdin, their_stdin) = if start.stdin {
         let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -185,19 +185,19 @@ pub fn launch(
             command
         }
         From::Image { stream, held } => {
-            let (said, say) = pipe_with(PipeFlags::CLOEXEC)?;
-            nonblocking(&said)?;
-            restorer_stderr = Some(said);
+            let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+            nonblocking(&stderr)?;
+            restorer_stderr = Some(stderr);
             let held: Vec<_> = held.iter().map(|fd| fd.as_fd()).collect();
             let slots = [&their_stdin, &their_stdout, &their_stderr, &their_channel, &their_pmi]
                 .map(|fd| Some(fd.as_fd()));
             let mut command = eyrie_image::restore::command(stream.as_fd(), &slots, &held)?;
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(say));
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(their_stderr));
             command
         }
     };
     let agent_pid = std::process::id();
-    // SAFETY: the closure only makes system calls and allocates nothing.
+    // SAFETY: between fork and exec `prepare` only makes system calls, and allocates nothing.
     unsafe { command.pre_exec(move || prepare(agent_pid, &moves, &open_files)) };
     let child = match (&from, random_key(&job.program)) {
         (From::Program, Some(key)) => {
@@ -208,7 +208,8 @@ pub fn launch(
     let child = child.map_err(|e| {
         let hint = match e.raw_os_error() {
             Some(libc::EAGAIN) => {
-                ": raise the limit on processes (`ulimit -u`), or that of the control group (pids.max)"
+                ": raise the limit on processes (`ulimit -u`), or that of the control group \
+                 (pids.max)"
             }
             _ => "",
         };
@@ -228,7 +229,7 @@ pub fn launch(
     })
 }
 
-/// The key of what the job's ranks draw at random.
+/// The key from which ranks of the job draw random numbers.
 fn random_key(program: &Program) -> Option<&[u8]> {
     let mut env = program.env.iter();
     let (_, key) = env.find(|(name, _)| name == agent::ENV_RANDOM)?;
@@ -250,7 +251,7 @@ fn program(job: &JobOnHost, rank: Rank) -> Command {
     command
 }
 
-/// What differs from rank to rank, and what the agent alone knows.
+/// The variables that differ from rank to rank, and those that only the agent knows.
 fn rank_environment(rank: Rank, ranks: u32) -> [(&'static str, std::ffi::OsString); 6] {
     [
         ("PMI_FD", agent::PMI_FD.to_string().into()),
@@ -275,9 +276,10 @@ fn prepare(
             Ok(())
         }
     };
-    // SAFETY: plain system calls on this process; the signal set is initialised before its use.
+    // SAFETY: system calls on this process. `open_files` and `none` live through the calls, and
+    // `sigemptyset` fills `none` before its use.
     unsafe {
-        // A group of its own: it can be killed with all that it started.
+        // A group of its own, so that it can be killed with all that it started.
         check(libc::setpgid(0, 0))?;
         check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0, 0, 0))?;
         if libc::getppid() as u32 != agent_pid {
@@ -291,7 +293,7 @@ fn prepare(
             check(libc::dup2(*fd, *to))?;
         }
         check(libc::setrlimit(libc::RLIMIT_NOFILE, open_files))?;
-        // Eyrie's own processes get an error instead, as from a full disk.
+        // Eyrie's own processes ignore the signal and get an error instead, as from a full disk.
         libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! What a job leaves when everything of it is killed: its directory, the segments of its ranks in
-//! /dev/shm, and the old states of files that they have changed. Never takes a directory for one
-//! that is not marked as a job's of this user, nor that of a job that runs or is just starting, or
-//! that an agent uses.
+//! What a job leaves behind when all of its processes are killed: its directory, the segments of
+//! its ranks in /dev/shm, and the old states of files that they have changed. Never removes a
+//! directory that is not marked as a job's of this user, nor that of a job that runs or is
+//! starting, nor one that an agent uses.
 
 use crate::place::{self, is_still, open_lock, Mark, LOCK};
 use crate::shared;
@@ -15,16 +15,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What a dead job has left.
+/// What a dead job has left behind.
 #[derive(Debug)]
 pub struct Leftovers {
     dir: PathBuf,
     mark: Mark,
-    /// Held until all is gone: nobody else does the same at the same time, or begins to use it.
+    /// Held until all is removed: no other process removes it meanwhile, or begins to use it.
     _locks: [File; 2],
 }
 
-/// How much was left.
+/// How much a job has left behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Amount {
     /// Bytes on disk and in /dev/shm.
@@ -33,11 +33,11 @@ pub struct Amount {
     pub segments: usize,
 }
 
-/// What is left in `dir`; `None` when it is no dead job's of this user.
+/// What is left in `dir`; `None` when it is not the directory of a dead job of this user.
 pub fn find(dir: &Path) -> Option<Leftovers> {
     let lock = open_lock(dir)?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
-    // The directory may have been removed, and made anew, before the lock was ours.
+    // The directory may have been removed and made again before this process got the lock.
     if !is_still(&lock, &dir.join(LOCK)) {
         return None;
     }
@@ -46,12 +46,12 @@ pub fn find(dir: &Path) -> Option<Leftovers> {
     Some(Leftovers { dir: dir.into(), mark, _locks: [lock, users] })
 }
 
-/// How often a directory is looked at whose job is just dying.
+/// How often the directory of a job that is ending is checked.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// As [`find`], of a job that is just dying: until then its directory may be held, because the
-/// kernel closes the files of a killed process in any order, and a child of it that is on its way
-/// to its program has them, too.
+/// As [`find`], for a job that is ending. Its directory may still be locked for a while: the kernel
+/// closes the files of a killed process in any order, and a child between fork and exec has them
+/// open, too.
 pub fn find_until(dir: &Path, until: Instant) -> Option<Leftovers> {
     loop {
         match find(dir) {
@@ -64,9 +64,10 @@ pub fn find_until(dir: &Path, until: Instant) -> Option<Leftovers> {
 impl Leftovers {
     /// Name of the job.
     pub fn name(&self) -> String {
-        match self.mark.name.is_empty() {
-            true => self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            false => self.mark.name.clone(),
+        if self.mark.name.is_empty() {
+            self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        } else {
+            self.mark.name.clone()
         }
     }
 
@@ -93,23 +94,23 @@ impl Leftovers {
         Amount { bytes: bytes_below(&self.dir) + shared, segments: segments.len() }
     }
 
-    /// Removes it all.
+    /// Removes all of it.
     ///
     /// # Errors
-    /// When something cannot be removed. What is left is found again the next time.
+    /// When something cannot be removed. The next call of [`find`] finds what remains.
     pub fn remove(self) -> io::Result<()> {
         let segments: Vec<String> = self.segments().into_iter().map(|s| s.0).collect();
         shared::remove(&segments);
         if self.mark.launched {
-            // On another host the job may go on that needs them.
+            // Elsewhere the old states stay: the job may go on on another host and need them.
             remove_old_states(&self.dir);
         }
         remove_job_dir(&self.dir)
     }
 }
 
-/// Removes what ranks of a job have kept of files that they changed, and have not removed
-/// themselves; the caller holds the lock of its directory.
+/// Removes the old states of files that ranks of a job have kept and not removed themselves. The
+/// caller holds the lock of the job's directory.
 pub fn remove_old_states(dir: &Path) {
     let uid = rustix::process::getuid().as_raw();
     let is_ours = |path: &&Path| {
@@ -118,15 +119,17 @@ pub fn remove_old_states(dir: &Path) {
     };
     let listed = fs::read(dir.join(OLD_STATES)).unwrap_or_default();
     let paths = listed.split(|byte| *byte == 0).map(|path| Path::new(OsStr::from_bytes(path)));
-    // One that cannot be removed does no harm.
-    paths.filter(is_ours).for_each(|path| drop(fs::remove_file(path)));
+    for path in paths.filter(is_ours) {
+        // A file that cannot be removed does no harm.
+        let _ = fs::remove_file(path);
+    }
 }
 
-/// Removes a job's directory, whose lock the caller holds: the lock at the end, so that what an
-/// early death of ours leaves is still known for what it is.
+/// Removes a job's directory, whose lock the caller holds. The lock goes last: if this process dies
+/// before, the rest can still be recognised as a job's.
 ///
 /// # Errors
-/// When something cannot be removed; what somebody else has removed is none.
+/// When something cannot be removed. What another process has removed is no error.
 pub fn remove_job_dir(dir: &Path) -> io::Result<()> {
     let gone = |result: io::Result<()>| match result {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -137,9 +140,10 @@ pub fn remove_job_dir(dir: &Path) -> io::Result<()> {
         if entry.file_name() == LOCK {
             continue;
         }
-        gone(match entry.file_type()?.is_dir() {
-            true => fs::remove_dir_all(entry.path()),
-            false => fs::remove_file(entry.path()),
+        gone(if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())
+        } else {
+            fs::remove_file(entry.path())
         })?;
     }
     gone(fs::remove_file(dir.join(LOCK)))?;
@@ -167,7 +171,7 @@ mod tests {
         fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
         fs::create_dir(dir.join("store")).unwrap();
         fs::write(dir.join("store/image"), vec![1; 100_000]).unwrap();
-        // It has not yet said whose it is: it is just starting, or no job's.
+        // It does not name its job yet: the job is starting, or the directory is no job's.
         assert!(find(&dir).is_none());
         let (name, kvsname) = (name.into(), kvsname.into());
         let mark = Mark { name, kvsname, ranks: 2, ..Mark::default() };
@@ -176,8 +180,8 @@ mod tests {
         (dir, lock)
     }
 
-    /// A child that another test has just forked holds our locks, too, until it executes its
-    /// program.
+    /// Waits for the lock: a child that another test has just forked holds it, too, until it
+    /// executes its program.
     fn found(dir: &Path) -> Leftovers {
         let left = find_until(dir, Instant::now() + Duration::from_secs(10));
         left.unwrap_or_else(|| panic!("{} is not found", dir.display()))

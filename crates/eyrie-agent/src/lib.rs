@@ -1,17 +1,16 @@
-//! A node of a job: starts ranks (PMI), watches them, passes their output on, takes and restores
-//! their images. One process with one loop; it decides nothing, the controller does. No rank
-//! outlives its agent.
+//! A node of a job: starts ranks (PMI), watches them, passes their output on, captures and restores
+//! them. One process with one loop. It decides nothing: the controller does. No rank outlives its
+//! agent.
 
 mod capture;
 mod channel;
-mod coming;
 mod connection;
 mod ending;
 mod family;
 mod files;
 pub mod guards;
-mod hear;
 mod host_dir;
+mod incoming;
 mod journal;
 mod keeping;
 mod late;
@@ -30,6 +29,7 @@ pub mod place;
 mod pmi;
 mod prepare;
 mod process;
+mod rank_messages;
 mod reach;
 mod refusal;
 mod requests;
@@ -68,14 +68,14 @@ pub struct AgentConfig {
     /// Where the controller listens.
     pub controller: Addr,
     pub secret: Secret,
-    /// A directory with files that were sent along with this process: it is removed.
+    /// A directory with files that came with this process; the agent removes it.
     pub sent: Option<PathBuf>,
-    /// Where roles that are started here write what they do.
+    /// Where the roles of this node write their log.
     pub log: Option<PathBuf>,
 }
 
-/// Runs a node until the controller ends it, or is gone and no other one comes. On return no
-/// process of a rank is left on this node.
+/// Runs a node until the controller ends it, or until the controller is gone and no other one has
+/// come in time. On return no process of a rank is left on this node.
 ///
 /// # Errors
 /// When the agent cannot start: no controller, refused.

@@ -1,5 +1,5 @@
-//! What the ranks of this node and others use of its processors between two moments. It must never
-//! slow a rank: it reads what the kernel and the rank's page have counted anyway.
+//! How much of its processors the ranks of this node and other processes use between two moments.
+//! It must never slow a rank: it reads what the kernel and the rank's page have counted anyway.
 
 use crate::family::directory_of;
 use crate::process::Process;
@@ -17,14 +17,14 @@ pub struct Measuring {
     pub first: Counts,
 }
 
-/// What had been used up to a moment.
+/// What has been used up to a moment.
 pub struct Counts {
     processors: Vec<u32>,
     busy: Duration,
     ranks: BTreeMap<RankInstance, Count>,
 }
 
-/// Processor time of a rank, and what it has polled of that.
+/// Processor time of a rank, and the part of it that it spent polling.
 struct Count {
     used: Duration,
     polled: Duration,
@@ -37,12 +37,12 @@ impl Measuring {
     }
 }
 
-/// Of these processes, now.
+/// The counts of these processes now.
 pub fn counts<'a>(processes: impl Iterator<Item = &'a Process>) -> Counts {
     let processors = processors();
     let busy = busy(&read_to_string("/proc/stat").unwrap_or_default(), &processors);
     let ranks = processes.filter(|p| p.ending.is_none()).filter_map(|p| {
-        let pid = p.speaker?;
+        let pid = p.mpi_pid?;
         let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let status = read_to_string(directory_of(pid).join("status")).ok()?;
         let (used, memory) = (used(&stat)?, memory(&status)?);
@@ -52,8 +52,8 @@ pub fn counts<'a>(processes: impl Iterator<Item = &'a Process>) -> Counts {
 }
 
 impl Counts {
-    /// What was used from these counts to the others. A rank that was not here all the time is not
-    /// in it.
+    /// What was used from these counts to `end`. Ranks that were not here all the time are left
+    /// out.
     pub fn until(&self, end: Counts, over: Duration) -> NodeUsage {
         let rank = |(instance, end): (RankInstance, Count)| {
             let begin = self.ranks.get(&instance)?;
@@ -81,7 +81,7 @@ fn processors() -> Vec<u32> {
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|n| set.is_set(*n)).map(|n| n as u32).collect()
 }
 
-/// How many processors it may use at a time: also a group of processes may have a limit.
+/// How many processors this process may use at a time: its control group may have a limit, too.
 fn limit() -> u32 {
     std::thread::available_parallelism().map_or(1, |n| n.get() as u32)
 }
@@ -91,8 +91,8 @@ fn ticks(count: u64) -> Duration {
     Duration::from_nanos(count.saturating_mul(1_000_000_000 / per_second))
 }
 
-/// For how long these processors were busy, by /proc/stat; also by what the host of a virtual
-/// machine does meanwhile.
+/// For how long these processors were busy, by /proc/stat. It includes what the host of a virtual
+/// machine did meanwhile (steal).
 fn busy(stat: &str, processors: &[u32]) -> Duration {
     let of = |line: &str| {
         let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
@@ -113,7 +113,7 @@ pub fn used(stat: &str) -> Option<Duration> {
     Some(ticks(number(11)? + number(12)?))
 }
 
-/// Bytes of memory of a process that no file is behind, by its /proc/PID/status.
+/// Bytes of anonymous memory of a process, by its /proc/PID/status.
 fn memory(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
     Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? << 10)
@@ -125,7 +125,8 @@ mod tests {
 
     #[test]
     fn what_the_kernel_has_counted_is_read() {
-        let stat = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 100 100 4 5 6 0 0\ncpu1 10 0 0 7 0 0 0 0 0 0\nintr 1\n";
+        let stat = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 100 100 4 5 6 0 0\n\
+                    cpu1 10 0 0 7 0 0 0 0 0 0\nintr 1\n";
         assert_eq!(busy(stat, &[0]), ticks(21));
         assert_eq!(busy(stat, &[0, 1, 7]), ticks(31));
         let stat = "7 (a) b) R 1 7 7 0 -1 4194304 1 0 0 0 250 50 0 0 20 0 1 0 5 6 7";

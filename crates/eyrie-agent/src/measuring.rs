@@ -1,4 +1,4 @@
-//! The controller asks what is used on this node: it is answered when the time is over.
+//! Measurements that the controller asks for: what is used on this node for some time.
 
 use crate::measure::{counts, Measuring};
 use crate::node::Agent;
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 impl Agent {
     /// Begins a measurement.
     pub fn measure(&mut self, n: u64, over: Duration) {
-        let (begun, first) = (Instant::now(), counts(self.processes.values()));
+        let begun = Instant::now();
+        let first = counts(self.processes.values());
         self.measuring.push(Measuring { n, begun, over, first });
     }
 

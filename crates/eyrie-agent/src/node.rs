@@ -1,11 +1,11 @@
 //! The agent's loop: one thread waits for the controller, the ranks, signals and finished
 //! transfers, and handles each in turn.
 
-use crate::coming::Coming;
-use crate::connection::{connect, knock, Connection};
+use crate::connection::{connect, probe, Connection};
 use crate::family::kill_children_but;
 use crate::files::{raise_limit, Holds};
 use crate::host_dir::{self, HostDir};
+use crate::incoming::Incoming;
 use crate::journal::Journal;
 use crate::launch::reserve_fixed_numbers;
 use crate::measure::Measuring;
@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 /// How long killed ranks may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What comes of fetching an image: its stream, or why there is none.
+/// The result of fetching an image: its stream, or why there is none.
 pub type Opened = Result<(eyrie_transport::Stream, ImageMeta), (String, StartFault)>;
 
 /// What a thread reports.
@@ -48,7 +48,7 @@ pub enum Done {
     Opened {
         start: Box<StartRank>,
         since: Instant,
-        /// The image of which it is what another has beyond it; 0: it is whole.
+        /// The image that is in place: `result` has the difference to it. 0: none, it is whole.
         in_place: ImageId,
         result: Opened,
     },
@@ -59,12 +59,12 @@ pub enum Done {
     Uploaded {
         instance: RankInstance,
         image: ImageId,
-        /// Bytes of (stdout, stderr) that the rank had behind it.
+        /// Bytes of (stdout, stderr) that the rank had written before the image.
         output: [u64; 2],
         store: Addr,
         result: anyhow::Result<Uploaded>,
     },
-    /// An image was put in place for a rank that is to come, or not; with the pipe for the next.
+    /// An image was put in place for an incoming rank, or not. `into`: the pipe for the next image.
     Prepared {
         instance: RankInstance,
         image: ImageId,
@@ -75,9 +75,9 @@ pub enum Done {
     Controller(String),
     /// The controller lives, and has declared this node dead.
     DeclaredDead,
-    /// This host is about to be taken away: why we think so.
+    /// This host is about to be taken away; the reason.
     Notice(String),
-    /// Another host is reached again, or not any more.
+    /// Another host can be reached again, or no longer.
     Reached {
         node: Node,
         reached: bool,
@@ -86,27 +86,28 @@ pub enum Done {
 
 /// Why the loop ended.
 enum End {
-    /// The controller said so.
+    /// The controller ended it.
     Ordered,
-    /// A signal said so: the controller's death is one.
+    /// A signal ended it; the controller's death causes one, too.
     Signalled,
     /// The connection broke.
     Disconnected,
 }
 
 pub struct Agent {
-    /// Files that were sent along with this process.
+    /// Files that came with this process.
     pub sent: Sent,
-    /// What the controller has said of the job.
+    /// The job, once the controller has sent it.
     pub job: Option<Box<JobOnHost>>,
-    /// The job's directory on this host, which is removed with this process, too.
+    /// The job's directory on this host. It is removed when this process ends.
     pub dir: Option<HostDir>,
     /// Removes that directory when this process is killed.
     pub sweeper: Option<Sweeper>,
     /// The newest directory, with its epoch.
     pub directory: Option<(u64, Vec<u8>)>,
     pub node: Node,
-    /// What it does without a controller; `None`: it ends.
+    /// Its contact with the controller, and how long it waits for another one; `None`: it ends
+    /// without one.
     pub waiting: Option<Waiting>,
     /// The process that saves the job, which outlives this one.
     pub saver: Option<Pid>,
@@ -115,42 +116,42 @@ pub struct Agent {
     pub secret: Secret,
     /// Where the controller listens.
     pub controller: Addr,
-    /// Where roles write what they do.
+    /// Where roles write their log.
     pub log: Option<PathBuf>,
     /// The processes of roles on this host.
     pub roles: BTreeMap<u32, Role>,
     pub connection: Connection,
     pub processes: BTreeMap<RankInstance, Process>,
-    /// Ranks that are about to come, whose memory is being put in place.
-    pub coming: BTreeMap<RankInstance, Coming>,
-    /// Ranks to be killed as soon as they are started.
+    /// Ranks that are about to come to this node: their memory is being put in place.
+    pub incoming: BTreeMap<RankInstance, Incoming>,
+    /// Ranks that are killed as soon as they have started.
     pub killed: BTreeSet<RankInstance>,
     pub kvs: Entries,
     /// PMI barriers that the job has passed.
     pub barriers: u32,
     /// What is being measured.
     pub measuring: Vec<Measuring>,
-    /// Other hosts that are connected to, to see whether they are reached.
+    /// Other hosts to which this one connects, to see whether they can be reached.
     pub watched: BTreeMap<Node, Target>,
-    /// It was said that ranks cannot be tracked.
+    /// The user was told that writes of ranks cannot be tracked.
     pub untracked: bool,
-    /// It was said what to do when a rank died of a bus error.
+    /// The user was told what to do about a rank that dies of a bus error.
     pub bus_error_explained: bool,
-    /// Files that images need, and when their names are looked at next.
+    /// Files that images need, and when their names are checked next.
     pub holds: Holds,
     pub watch_at: Instant,
     /// The limit of open files that ranks get.
     pub open_files: libc::rlimit,
     pub done: (Sender<Done>, Receiver<Done>),
-    /// Written to by transfer threads, so that the loop looks at `done`.
+    /// Threads in the background write to it, so that the loop reads `done`.
     pub waker: Arc<UnixStream>,
-    /// How long it stays after SIGTERM; `None` while it has no job.
+    /// How long the agent stays after SIGTERM; `None` while it has no job.
     pub grace: Option<Duration>,
-    /// When it ends after that.
+    /// When the agent ends after SIGTERM.
     pub leaves_at: Option<Instant>,
 }
 
-/// A directory with files that were sent along with this process; removed when dropped.
+/// A directory with files that came with this process; removed when dropped.
 pub struct Sent(Option<PathBuf>);
 
 impl Sent {
@@ -161,8 +162,10 @@ impl Sent {
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        // What cannot be removed stays.
-        self.0.iter().for_each(|dir| drop(std::fs::remove_dir_all(dir)));
+        if let Some(dir) = &self.0 {
+            // What cannot be removed stays.
+            let _ = std::fs::remove_dir_all(dir);
+        }
     }
 }
 
@@ -174,7 +177,7 @@ enum Token {
     Waker,
     Channel(RankInstance),
     /// The process behind a wrapper has ended.
-    Speaker(RankInstance),
+    MpiProcess(RankInstance),
     Pmi(RankInstance),
     Output(RankInstance),
     Input(RankInstance),
@@ -189,11 +192,12 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     for signal in [SIGCHLD, SIGTERM, SIGINT, SIGHUP] {
         signal_hook::low_level::pipe::register(signal, signals_in.try_clone()?)?;
     }
-    let (ended, leaves) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let ended = Arc::new(AtomicBool::new(false));
+    let leaves = Arc::new(AtomicBool::new(false));
     for (signal, flag) in [(SIGINT, &ended), (SIGHUP, &ended), (SIGTERM, &leaves)] {
         signal_hook::flag::register(signal, Arc::clone(flag))?;
     }
-    // Grandchildren whose parent died become ours, so that none escapes.
+    // A grandchild whose parent has died becomes a child of the agent: none escapes.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let claim = Claim::Agent { node: config.node, pid: std::process::id() };
     let stream = connect(&config.controller, &config.secret, &claim)?;
@@ -215,7 +219,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         roles: BTreeMap::new(),
         connection: Connection::new(stream)?,
         processes: BTreeMap::new(),
-        coming: BTreeMap::new(),
+        incoming: BTreeMap::new(),
         killed: BTreeSet::new(),
         kvs: Entries::default(),
         barriers: 0,
@@ -247,40 +251,43 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     for process in agent.processes.values() {
         process.kill();
         left.extend(process.shared.iter().cloned());
-        left.extend(shared::segments(process.speaker.unwrap_or(process.pid)));
+        left.extend(shared::segments(process.mpi_pid.unwrap_or(process.pid)));
     }
     let spared = agent.sweeper.as_ref().and_then(Sweeper::pid).into_iter().chain(agent.saver);
     kill_children_but(&spared.collect::<Vec<_>>(), KILL_TIMEOUT);
     shared::remove(&left);
-    // If the controller lives it hears of our end now.
+    // A controller that lives learns of the agent's end now.
     drop(agent.connection);
-    // The controller's death is a signal, or a connection that ends: nobody but us clears its
-    // directory then. The signal comes with the end of one of its threads, others may still hold
-    // the directory's lock.
+    // The controller's death arrives as a signal or as the end of the connection: then only the
+    // agent clears its directory. The signal comes when one of its threads ends, while others may
+    // still hold the directory's lock.
     let dying = matches!(end, End::Signalled | End::Disconnected);
-    agent.dir.take().into_iter().for_each(|dir| dir.leave(dying));
+    if let Some(dir) = agent.dir.take() {
+        dir.leave(dying);
+    }
     if let End::Disconnected = end {
-        // Perhaps this node was declared dead while it was frozen: the controller is to know that
-        // it woke up.
-        knock(&config.controller, &config.secret, &claim);
+        // Perhaps the controller declared this node dead while it was frozen. The controller should
+        // learn that the node runs again.
+        probe(&config.controller, &config.secret, &claim);
     }
     Ok(())
 }
 
-/// What the user hears when addresses cannot be fixed.
+/// The note for the user when addresses cannot be fixed.
 fn addresses_vary(e: &std::io::Error) -> String {
     format!(
-        "address randomization cannot be switched off: personality(2) says {e}, a sandbox forbids it. The job runs on. What is \
-         lost: a rank that dies before its first image may come back with other addresses, so that a program that sends \
-         addresses (MPICH does for MPI_Win) may diverge. To allow it, let the sandbox's seccomp profile permit \
+        "address randomization cannot be switched off: personality(2) fails ({e}), perhaps because \
+         a sandbox forbids it. The job runs on. What is lost: a rank that dies before its first \
+         image may come back with other addresses, so that a program that sends addresses (MPICH \
+         does for MPI_Win) may diverge. To allow it, let the sandbox's seccomp profile permit \
          personality(0x0040000); for containers, for instance, --security-opt seccomp=unconfined"
     )
 }
 
-/// Switches address randomization off for this process and all that it starts: a restarted rank
-/// must find everything at the addresses of its first incarnation.
+/// Switches address randomization off for this process and all that it starts: a rank that is
+/// restarted must find everything at the addresses of its first incarnation.
 fn fix_addresses() -> std::io::Result<()> {
-    // SAFETY: concerns only programs executed later.
+    // SAFETY: the call takes no pointer, and changes only how later programs are executed.
     match unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) } {
         -1 => Err(std::io::Error::last_os_error()),
         _ => Ok(()),
@@ -288,7 +295,7 @@ fn fix_addresses() -> std::io::Result<()> {
 }
 
 impl Agent {
-    /// Waits for something to happen and handles it.
+    /// Waits for events and handles them.
     fn turn(&mut self, signals: &mut UnixStream, woken: &mut UnixStream) -> Option<End> {
         let ready = self.wait(signals, woken);
         for token in ready {
@@ -299,12 +306,14 @@ impl Agent {
                         Err(_) if self.wait_for_another() => Vec::new(),
                         Err(_) => return Some(End::Disconnected),
                     };
-                    self.waiting.iter().for_each(Waiting::heard);
+                    if let Some(waiting) = &self.waiting {
+                        waiting.contacted();
+                    }
                     for message in messages {
                         if let ToAgent::Shutdown = message {
                             return Some(End::Ordered);
                         }
-                        self.obey(message);
+                        self.handle(message);
                     }
                 }
                 Token::Signal => {
@@ -332,8 +341,8 @@ impl Agent {
                         }
                     }
                 }
-                Token::Channel(instance) => self.hear(instance),
-                Token::Speaker(instance) => self.speaker_ended(instance),
+                Token::Channel(instance) => self.receive_from_rank(instance),
+                Token::MpiProcess(instance) => self.mpi_process_ended(instance),
                 Token::Pmi(instance) => self.serve_pmi(instance),
                 Token::Output(instance) => self.pass_output(instance, false),
                 Token::Input(instance) => self.pass_input(instance),
@@ -387,9 +396,10 @@ impl Agent {
                 add(Token::Input(*instance), fd, PollFlags::OUT);
             }
             if let Some(fd) = &p.watch {
-                add(Token::Speaker(*instance), fd.as_fd(), PollFlags::IN);
+                add(Token::MpiProcess(*instance), fd.as_fd(), PollFlags::IN);
             }
-            // What ranks say becomes messages to the controller: it must have taken the last ones.
+            // Messages of ranks become messages to the controller. None is read while the queue to
+            // the controller is full.
             if self.connection.is_full() {
                 continue;
             }
@@ -407,7 +417,7 @@ impl Agent {
             let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
-        // Interrupted: whatever it was is found at the next turn.
+        // Interrupted by a signal: the next turn finds what was ready.
         if poll(&mut fds, timeout.as_ref()).is_err() {
             return Vec::new();
         }
@@ -425,13 +435,14 @@ impl Agent {
             .iter()
             .flat_map(|waiting| waiting.until.into_iter().chain(waiting.save_at))
             .chain(self.waiting.iter().filter_map(|waiting| waiting.contact.opens_at()));
-        let (leaves, measured) = (self.leaves_at, self.measuring.iter().map(Measuring::until));
+        let leaves = self.leaves_at;
+        let measured = self.measuring.iter().map(Measuring::until);
         let signals = self.processes.values().filter_map(|p| p.signals_until);
         let captures = self.processes.values().filter_map(until).chain(measured).chain(signals);
         captures.chain(watch).chain(alone).chain(leaves).min()
     }
 
-    fn obey(&mut self, message: ToAgent) {
+    fn handle(&mut self, message: ToAgent) {
         match message {
             ToAgent::Join(job) => {
                 let facts = || job.compared.then(|| host_dir::facts(&job));
@@ -445,7 +456,7 @@ impl Agent {
             ToAgent::Kill(instance) => {
                 match self.processes.get(&instance) {
                     Some(p) => p.kill(),
-                    // Its image is on the way: it ends before it begins.
+                    // Its image is still on the way: the rank ends before it begins.
                     None => drop(self.killed.insert(instance)),
                 }
             }
@@ -454,7 +465,9 @@ impl Agent {
             ToAgent::GoOn { instance, image } => self.go_on(instance, image),
             ToAgent::Signal { n, signal } => self.signal(n, signal),
             ToAgent::Slow { instance, share } => {
-                self.processes.get_mut(&instance).into_iter().for_each(|p| p.slow(share));
+                if let Some(p) = self.processes.get_mut(&instance) {
+                    p.slow(share);
+                }
             }
             ToAgent::Capture { instance, image: ImageAt { image, store }, mode, hold } => {
                 if let Err(refusal) = self.capture(instance, image, &store, (mode, hold)) {
@@ -463,7 +476,9 @@ impl Agent {
             }
             ToAgent::Pmi { entries, barriers } => {
                 tracing::debug!(entries = entries.len(), barriers, "PMI");
-                entries.into_iter().for_each(|entry| self.kvs.add(entry));
+                for entry in entries {
+                    self.kvs.add(entry);
+                }
                 self.barriers = self.barriers.max(barriers);
                 let keys: Vec<RankInstance> = self.processes.keys().copied().collect();
                 for instance in keys {
@@ -500,14 +515,14 @@ impl Agent {
             ToAgent::Trace { request, instance } => self.send_trace(Some(request), instance),
             ToAgent::Freeze => self.freeze(),
             ToAgent::Die => {
-                // Its ranks die with it.
+                // Its ranks die with the agent.
                 let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
             }
             ToAgent::Shutdown => {}
         }
     }
 
-    /// Hands a directory to all ranks here.
+    /// Gives a directory to all ranks of this node.
     fn hand_out(&mut self, directory: Vec<u8>) {
         let epoch = match Directory::decode(&directory) {
             Ok(Directory { epoch, .. }) => epoch,
@@ -518,7 +533,7 @@ impl Agent {
         }
         for (instance, p) in &self.processes {
             if let Err(e) = p.hand_directory(epoch, &directory) {
-                let text = format!("{instance} cannot be told who is where: {e}");
+                let text = format!("{instance} cannot be given the directory of routers: {e}");
                 self.connection.send(&FromAgent::Note { text });
             }
         }
@@ -540,7 +555,7 @@ impl Agent {
         Ok(())
     }
 
-    /// As a node that hangs: nothing of it moves until somebody sends the agent SIGCONT.
+    /// Does what a node does that hangs: it stops until another process sends the agent SIGCONT.
     fn freeze(&self) {
         let groups: Vec<u32> =
             self.processes.values().filter(|p| p.ending.is_none()).map(|p| p.pid).collect();

@@ -1,6 +1,6 @@
 //! Notices that this host is about to be taken away: a file that appears, a command that succeeds,
-//! SIGTERM. The controller is told once; ranks must never be ended for a notice before it had its
-//! time to move them.
+//! SIGTERM. The agent tells the controller once. A notice must never end ranks before the
+//! controller has had its time to move them.
 
 use crate::node::{Agent, Done};
 use eyrie_host::bounded;
@@ -10,21 +10,21 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How often it is looked for the file, and the command is run.
+/// How often the agent looks for the file, and runs the command.
 const FILE_EVERY: Duration = Duration::from_millis(500);
 const COMMAND_EVERY: Duration = Duration::from_secs(5);
 /// How long the command may take.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who waits for a notice, in a thread of its own: the command may take its time. Ends with the
-/// first one, or with the process.
+/// Waits for a notice, in a thread of its own, because the command may take its time. It ends with
+/// the first notice, or with the process.
 struct Watch {
     file: Option<PathBuf>,
     command: Option<OsString>,
 }
 
 impl Watch {
-    /// Returns why it thinks so.
+    /// Returns the cause of the notice.
     fn run(self) -> String {
         let mut next_command = Instant::now();
         loop {
@@ -33,7 +33,7 @@ impl Watch {
             }
             if let Some(command) = self.command.as_ref().filter(|_| Instant::now() >= next_command)
             {
-                // One that cannot be run, or takes too long, says nothing.
+                // A command that cannot be run, or takes too long, gives no notice.
                 let ran = bounded::run(&mut shell(command), COMMAND_TIMEOUT);
                 if ran.is_ok_and(|ran| ran.stdout == SUCCESS) {
                     return format!("`{}` says so", command.to_string_lossy());
@@ -45,8 +45,8 @@ impl Watch {
     }
 }
 
-/// Runs a line. The agent's loop waits for all of its children, also for this one: how it ended is
-/// known by what it has written.
+/// Runs a line of shell. The agent's loop reaps all of its children, this one too: what the shell
+/// has written says how the line ended.
 fn shell(line: &OsStr) -> Command {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", "eval \"$1\" >/dev/null 2>&1 && echo yes", "sh"]).arg(line);
@@ -56,7 +56,7 @@ fn shell(line: &OsStr) -> Command {
 const SUCCESS: &str = "yes\n";
 
 impl Agent {
-    /// Waits for notices, from now on.
+    /// Waits for notices from now on.
     pub fn watch_notices(&mut self, notices: &Notices) {
         let Notices { file, command, grace } = notices.clone();
         self.grace = Some(grace);
@@ -71,8 +71,8 @@ impl Agent {
         self.connection.send(&FromAgent::Notice { cause, leaves: false });
     }
 
-    /// SIGTERM: the ranks are to leave first. False: it ends now, because it was told before, or
-    /// because nobody is there who could move them.
+    /// Handles SIGTERM: the ranks are to leave first. False: the agent ends now, because it was
+    /// told before, or because there is no controller that could move the ranks.
     pub fn leaves_later(&mut self) -> bool {
         let Some(grace) = self.grace.filter(|grace| !grace.is_zero()) else { return false };
         if self.leaves_at.is_some() || self.connection.fd().is_none() {
@@ -90,16 +90,16 @@ impl Agent {
 mod tests {
     use super::*;
 
-    fn said(line: &str) -> String {
+    fn output_of(line: &str) -> String {
         bounded::run(&mut shell(line.as_ref()), COMMAND_TIMEOUT).unwrap().stdout
     }
 
     #[test]
-    fn a_line_that_succeeds_is_told_from_others_by_what_is_written() {
-        assert_eq!(said("echo much; test 1 = 1"), SUCCESS);
+    fn what_is_written_tells_a_line_that_succeeds_from_others() {
+        assert_eq!(output_of("echo much; test 1 = 1"), SUCCESS);
         for fails in ["test 1 = 2", "echo yes; false", "exit 3", "no-such-command", "( unbalanced"]
         {
-            assert_ne!(said(fails), SUCCESS, "{fails}");
+            assert_ne!(output_of(fails), SUCCESS, "{fails}");
         }
     }
 

@@ -1,8 +1,8 @@
-//! An agent without a controller: its ranks and roles go on, what it has to say is kept, and it
-//! waits for another controller, which reaches it where it listens. It ends when its own controller
-//! lives and has declared it dead, or when nobody comes in time.
+//! An agent without a controller: its ranks and roles go on, its messages are kept, and it waits
+//! for another controller, which connects to the agent. It ends when its own controller lives and
+//! has declared it dead, or when no controller comes in time.
 
-use crate::connection::{connect, knock, Knocked};
+use crate::connection::{connect, probe, Probed};
 use crate::node::{Agent, Done};
 use crate::saver;
 use crate::waiting::{Contact, Waiting, HAS_CONTROLLER};
@@ -20,18 +20,18 @@ use std::sync::mpsc::Sender;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often an orphan looks whether its controller can be reached after all.
-const KNOCK_EVERY: Duration = Duration::from_secs(1);
+/// How often an orphan tries whether its controller can be reached after all.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 
-/// Who listens for another controller.
-struct Ear {
+/// Listens for another controller.
+struct ControllerListener {
     secret: Secret,
     contact: Arc<Contact>,
     done: Sender<Done>,
     waker: Arc<UnixStream>,
 }
 
-impl Service for Ear {
+impl Service for ControllerListener {
     fn secret(&self) -> &Secret {
         &self.secret
     }
@@ -48,32 +48,33 @@ impl Service for Ear {
 
     fn serve(&self, claim: Claim, _: Stream) {
         if let Claim::Controller { addr } = claim {
-            tell(&self.done, &self.waker, Done::Controller(addr));
+            notify(&self.done, &self.waker, Done::Controller(addr));
         }
     }
 
-    // Whoever it was hears it.
+    // The peer learns of its refusal in the handshake.
     fn refused(&self, _: Option<Claim>, _: HandshakeError) {}
 }
 
-pub fn tell(done: &Sender<Done>, mut waker: &UnixStream, what: Done) {
+/// Sends something to the agent's loop and wakes it.
+pub fn notify(done: &Sender<Done>, mut waker: &UnixStream, what: Done) {
     // Both fail only when the agent ends.
     let _ = done.send(what);
     let _ = waker.write_all(&[1]);
 }
 
 impl Agent {
-    /// Listens for another controller, from now on.
+    /// Listens for another controller from now on.
     pub fn prepare_to_wait(&mut self, orphans: &Orphans) -> Result<(), String> {
         let contact = Contact::new(orphans.heartbeat_timeout, self.controller.to_string());
         let contact = Arc::new(contact);
-        let ear = Ear {
+        let listener = ControllerListener {
             secret: self.secret.clone(),
             contact: Arc::clone(&contact),
             done: self.done.0.clone(),
             waker: Arc::clone(&self.waker),
         };
-        let addr = server::listen(&Bind::decode(&orphans.listen)?, Arc::new(ear))
+        let addr = server::listen(&Bind::decode(&orphans.listen)?, Arc::new(listener))
             .map_err(|e| format!("cannot listen for another controller: {e}"))?;
         self.connection.send(&FromAgent::Reachable { addr: addr.to_string() });
         let Orphans { timeout, save, .. } = *orphans;
@@ -82,7 +83,7 @@ impl Agent {
         Ok(())
     }
 
-    /// The connection to the controller is over; whether another one may come.
+    /// Handles the end of the connection to the controller; returns whether another one may come.
     pub fn wait_for_another(&mut self) -> bool {
         let Some(waiting) = &mut self.waiting else { return false };
         tracing::info!("the controller is gone");
@@ -95,20 +96,20 @@ impl Agent {
             let (done, waker) = (self.done.0.clone(), Arc::clone(&self.waker));
             std::thread::spawn(move || {
                 while contact.lost.load(Ordering::SeqCst) {
-                    match knock(&addr, &secret, &claim) {
-                        Knocked::Refused => return tell(&done, &waker, Done::DeclaredDead),
+                    match probe(&addr, &secret, &claim) {
+                        Probed::Refused => return notify(&done, &waker, Done::DeclaredDead),
                         // Only the connection was lost.
-                        Knocked::Known => tell(&done, &waker, Done::Controller(addr.to_string())),
-                        Knocked::InVain => {}
+                        Probed::Known => notify(&done, &waker, Done::Controller(addr.to_string())),
+                        Probed::Unreachable => {}
                     }
-                    std::thread::sleep(KNOCK_EVERY);
+                    std::thread::sleep(PROBE_EVERY);
                 }
             });
         }
         true
     }
 
-    /// Another controller has come.
+    /// Connects to another controller that has come.
     pub fn follow(&mut self, addr: &str) {
         let claim = self.claim();
         let Some(waiting) = self.waiting.as_mut().filter(|w| w.contact.is_open()) else { return };
@@ -118,25 +119,27 @@ impl Agent {
         match connected {
             Ok(((), addr)) => {
                 tracing::info!(%addr, "another controller has come");
-                waiting.heard();
+                waiting.contacted();
                 waiting.contact.found(addr.to_string());
                 waiting.end();
                 self.controller = addr;
                 self.show_controller();
             }
-            // It may try again.
+            // That controller may try again.
             Err(e) => tracing::warn!("another controller cannot be reached: {e:#}"),
         }
     }
 
-    /// Other jobs on this host see whether there is a controller. One that is silent may be gone.
+    /// Shows other jobs on this host whether there is a controller. A silent one may be gone.
     pub fn show_contact(&mut self) {
         let Some(waiting) = &self.waiting else { return };
         let attached = !waiting.contact.is_open();
-        self.dir.iter_mut().for_each(|dir| dir.set_attached(attached));
+        if let Some(dir) = &mut self.dir {
+            dir.set_attached(attached);
+        }
     }
 
-    /// Nobody has come in time: where there is a copy of the journal, the job is saved.
+    /// No controller has come in time: saves the job where there is a copy of the journal.
     pub fn save_when_due(&mut self) {
         let due = |waiting: &&mut Waiting| waiting.save_at.is_some_and(|at| at <= Instant::now());
         let Some(waiting) = self.waiting.as_mut().filter(due) else { return };
@@ -144,20 +147,20 @@ impl Agent {
         let Some(dir) = self.dir.as_ref().filter(|_| self.journal.is_some()) else { return };
         match saver::start(dir.path(), self.log.as_deref()) {
             Ok(child) => {
-                tracing::info!(pid = child.id(), "nobody has gone on with the job: it is saved");
+                tracing::info!(pid = child.id(), "no controller has come: the job is saved");
                 self.saver = Pid::from_raw(child.id() as i32);
             }
             Err(e) => tracing::warn!("the job cannot be saved: {e}"),
         }
     }
 
-    /// Where the roles on this host find the address of the controller.
+    /// The file from which the roles on this host read the controller's address.
     pub fn controller_file(&self) -> Option<PathBuf> {
         self.waiting.as_ref()?;
         Some(self.dir.as_ref()?.path().join(format!("controller-{}", self.node)))
     }
 
-    /// Tells the roles on this host who the controller is.
+    /// Writes the controller's address for the roles on this host.
     fn show_controller(&mut self) {
         let Some(file) = self.controller_file() else { return };
         let partial = file.with_extension("partial");

@@ -4,8 +4,8 @@ use signal_hook::consts::{SIGALRM, SIGURG, SIGUSR1, SIGUSR2, SIGXCPU};
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-/// Signals that batch systems send to all processes of a job, and that are for its ranks, do not
-/// end this process. The programs that it starts have them as ever.
+/// Keeps signals that batch systems send to all processes of a job, and that are meant for its
+/// ranks, from ending this process. The programs that it starts get the default actions.
 ///
 /// # Errors
 /// Those of the system.

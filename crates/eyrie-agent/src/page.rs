@@ -1,6 +1,5 @@
-//! What the agent makes for each incarnation of a rank and hands over with the welcome: the page
-//! that it shares with the rank, and the file of directories. Nothing of it is ever part of an
-//! image.
+//! What the agent makes for each incarnation of a rank and sends with the welcome: the page that it
+//! shares with the rank, and the file of directories. Neither is ever part of an image.
 
 use eyrie_transport::Directory;
 use eyrie_wire::auth::Secret;
@@ -21,16 +20,16 @@ pub struct Page {
     memory: *mut RankPage,
 }
 
-/// The present moment as the processor and as the kernel have it.
+/// The present moment on the processor's and on the kernel's clock.
 fn moment() -> (u64, u64) {
     let time = clock_gettime(ClockId::Monotonic);
     let ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
-    // SAFETY: reads the time stamp counter.
+    // SAFETY: the instruction only reads the time stamp counter, which every x86-64 processor has.
     (unsafe { std::arch::x86_64::_rdtsc() }, ns)
 }
 
 impl Page {
-    /// `epoch`: of the directory that the rank gets with the page.
+    /// `epoch`: that of the directory that the rank gets with the page.
     ///
     /// # Errors
     /// When there is no memory.
@@ -38,57 +37,57 @@ impl Page {
         let fd = memfd_create(c"eyrie-page", MemfdFlags::CLOEXEC)?;
         ftruncate(&fd, PAGE_BYTES as u64)?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping wherever there is room for it.
+        // SAFETY: the kernel chooses the address, so that the mapping overlaps no other.
         let memory =
             unsafe { mmap(std::ptr::null_mut(), PAGE_BYTES, prot, MapFlags::SHARED, &fd, 0)? };
         let page = Page { fd, memory: memory.cast() };
         let (tsc, monotonic_ns) = moment();
-        // SAFETY: mapped above, for a page, all zero; nobody else has it yet.
+        // SAFETY: `memory` is a mapping of PAGE_BYTES zero bytes; no other process has it yet.
         unsafe { (*page.memory).prepare(&secret.0, tsc, monotonic_ns) };
         page.set_directory(epoch);
         Ok(page)
     }
 
-    /// The rank's file of directories ends with one of this epoch.
+    /// The last directory in the rank's file has this epoch now.
     pub fn set_directory(&self, epoch: u64) {
-        // SAFETY: mapped while `self` lives; both sides use this number as an atomic one.
+        // SAFETY: `self` keeps the mapping; agent and rank access this number atomically only.
         unsafe { (*self.memory).set_directory(epoch) };
     }
 
     /// Epoch of the last directory that the rank was given.
     pub fn directory(&self) -> u64 {
-        // SAFETY: as above.
+        // SAFETY: `self` keeps the mapping; agent and rank access this number atomically only.
         unsafe { (*self.memory).directory() }
     }
 
     /// For how long the rank has asked for messages and found none.
     pub fn polled(&self) -> Duration {
         let (tsc, now_ns) = moment();
-        // SAFETY: mapped while `self` lives; the rank uses this number as an atomic one.
+        // SAFETY: `self` keeps the mapping; the rank accesses this number atomically only.
         Duration::from_nanos(unsafe { (*self.memory).polled_ns(tsc, now_ns) })
     }
 
-    /// The signals that were sent to all ranks of the job before this one came.
+    /// Sets the signals that were sent to all ranks of the job before this one started.
     pub fn set_signals(&self, all: &[u8]) {
-        // SAFETY: mapped while `self` lives; both sides use these numbers as atomic ones.
+        // SAFETY: `self` keeps the mapping; agent and rank access these numbers atomically only.
         unsafe { (*self.memory).set_signals(all) };
     }
 
-    /// The `n`th signal of the job (from 0), unless it is there. False: there is no room.
+    /// Adds the `n`th signal of the job (from 0), unless it is there. False: there is no room.
     pub fn add_signal(&self, n: u64, signal: u8) -> bool {
-        // SAFETY: as above.
+        // SAFETY: `self` keeps the mapping; agent and rank access these numbers atomically only.
         unsafe { (*self.memory).signals() != n || (*self.memory).add_signal(signal) }
     }
 
-    /// Whether the rank has not got all signals.
+    /// Whether there are signals that the rank has not got.
     pub fn lacks_signals(&self) -> bool {
-        // SAFETY: as above.
+        // SAFETY: `self` keeps the mapping; agent and rank access these numbers atomically only.
         unsafe { (*self.memory).signals_got() < (*self.memory).signals() }
     }
 
     /// The next signal that the rank has not got.
     pub fn next_signal(&self) -> Option<(u64, u8)> {
-        // SAFETY: as above.
+        // SAFETY: `self` keeps the mapping; agent and rank access these numbers atomically only.
         let next = unsafe {
             let n = (*self.memory).signals_got();
             (n, (*self.memory).signal_number(n))
@@ -96,29 +95,30 @@ impl Page {
         self.lacks_signals().then_some(next)
     }
 
-    /// Whether the rank does what it has never done before.
+    /// Whether the rank has caught up: what it does now it has never done before.
     pub fn is_new(&self) -> bool {
-        // SAFETY: as above.
+        // SAFETY: `self` keeps the mapping; the rank accesses this number atomically only.
         unsafe { (*self.memory).is_new() }
     }
 
-    /// Whoever gets true gives it that signal.
+    /// Claims a signal. Agent or rank, the one that gets true delivers it.
     pub fn claim_signal(&self, n: u64) -> bool {
-        // SAFETY: as above.
+        // SAFETY: `self` keeps the mapping; agent and rank access this number atomically only.
         unsafe { (*self.memory).claim_signal(n) }
     }
 
-    /// What became of the rank's endpoint; also when the rank has ended.
+    /// The state of the rank's endpoint, also when the rank has ended.
     pub fn endpoint(&self) -> Endpoint {
-        // SAFETY: mapped while `self` lives; the rank uses this number as an atomic one.
+        // SAFETY: `self` keeps the mapping; the rank accesses this number atomically only.
         unsafe { (*self.memory).endpoint() }
     }
 
-    /// What the rank did last, oldest first. A record that is being written may be half of an older
-    /// one.
+    /// What the rank did last, oldest first. A record that the rank is writing may be mixed with
+    /// the one that it overwrites.
     pub fn trace(&self) -> Vec<TraceRecord> {
         let (tsc, now_ns) = moment();
-        // SAFETY: mapped while `self` lives; the rank writes to it, and any bytes are records.
+        // SAFETY: `self` keeps the mapping. The rank may write meanwhile; any bytes are valid
+        // records.
         let records = unsafe { (*self.memory).read(tsc, now_ns) };
         let in_words = |(time_ns, record): (u64, Record)| TraceRecord {
             age_us: now_ns.saturating_sub(time_ns) / 1000,
@@ -137,7 +137,7 @@ impl AsFd for Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: mapped by `create`, with this length, and not used any more.
+        // SAFETY: `create` made the mapping with this length, and nothing uses it after `self`.
         let _ = unsafe { munmap(self.memory.cast(), PAGE_BYTES) };
     }
 }

@@ -1,4 +1,4 @@
-//! Passes output of ranks to the controller, and standard input to a rank.
+//! Passes the output of ranks to the controller, and standard input to a rank.
 
 use crate::node::Agent;
 use eyrie_wire::control::{FromAgent, RankReport, StandardStream};

@@ -1,6 +1,6 @@
-//! Where jobs have their directories on a host, what marks a directory as a job's, and the locks by
-//! which others see who uses it. A directory belongs to one run of one job: never decides by a
-//! job's name whose it is.
+//! Where jobs have their directories on a host, the mark of a job's directory, and the locks that
+//! show other processes which of them use it. A directory belongs to one run of one job: the job's
+//! name never decides whose it is.
 
 use eyrie_wire::auth::random;
 use rustix::fs::{flock, FlockOperation, OFlags};
@@ -11,36 +11,37 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where directories of jobs lie unless the user says otherwise. Each host has it for as long as a
-/// job may run; the directory of a login session goes with the session.
+/// Where directories of jobs are unless the user chooses another place. It exists on each host for
+/// as long as a job may run; the directory of a login session goes away with the session.
 pub const HOME: &str = "/tmp";
 /// What the names of the directories begin with.
 const PREFIX: &str = "eyrie_";
 
 /// The files in a job's directory that are locked.
 ///
-/// By who made the directory, as long as it is needed there: marks it as a job's.
+/// Locked by the process that made the directory, for as long as the directory is needed there:
+/// marks it as a job's.
 pub const LOCK: &str = "lock";
-/// By the job's controller.
+/// Locked by the job's controller.
 pub const CONTROLLER: &str = "controller";
-/// By all agents that use the directory together.
+/// Locked (shared) by all agents that use the directory.
 const USERS: &str = "users";
-/// By those of them that have a controller.
+/// Locked (shared) by those agents that have a controller.
 const ATTACHED: &str = "attached";
 
 /// What a lock file begins with: no directory of anything else has such a file.
 const MARK: &str = "eyrie job\n";
 /// Longest lock file in bytes.
 const MAX_MARK: u64 = 4096;
-/// Most ranks that are believed of a mark.
+/// Most ranks that a mark may name.
 const MAX_RANKS: u32 = 1 << 20;
-/// How long a lock that is only looked at may be taken.
+/// How long another process may hold a lock that it only probes.
 const LOOKED_AT: Duration = Duration::from_millis(500);
 /// How long agents whose controller has just ended may take to end.
 const LAST_TIMEOUT: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What a directory says of the job that it belongs to.
+/// What a directory says about the job that it belongs to.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Mark {
     pub name: String,
@@ -60,7 +61,7 @@ impl Mark {
         format!("{MARK}kvsname {kvsname}\nranks {ranks}\nname {name}\nrun {run}\n{launched}")
     }
 
-    /// Reads the mark from a lock file; `None` when it is none.
+    /// Reads the mark from a lock file; `None` when the file is no mark.
     pub fn read(lock: &File) -> Option<Mark> {
         let mut text = String::new();
         lock.take(MAX_MARK).read_to_string(&mut text).ok()?;
@@ -83,12 +84,12 @@ pub fn new_name() -> String {
     format!("{PREFIX}{:016x}", u64::from_le_bytes(random()))
 }
 
-/// Whether something in [`HOME`] is called as a job's directory.
+/// Whether something in [`HOME`] has the name of a job's directory.
 pub fn is_name(name: &std::ffi::OsStr) -> bool {
     name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
 }
 
-/// Whether something is this user's directory, which no other user may enter.
+/// Whether something is a directory of this user that no other user may enter.
 pub fn is_private(meta: &Metadata) -> bool {
     let ours = meta.uid() == rustix::process::getuid().as_raw();
     meta.is_dir() && ours && meta.mode() & 0o077 == 0
@@ -103,7 +104,7 @@ pub fn open_lock(dir: &Path) -> Option<File> {
     (meta.is_file() && ours).then_some(file)
 }
 
-/// Opens a file to be locked: to be written, because NFS locks no other.
+/// Opens a file to be locked. It is opened for writing, because NFS locks no other files.
 fn open(dir: &Path, name: &str, create: bool) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let mut options = OpenOptions::new();
@@ -111,7 +112,7 @@ fn open(dir: &Path, name: &str, create: bool) -> io::Result<File> {
     options.open(dir.join(name))
 }
 
-/// Makes and takes the lock of a directory that is not yet known as a job's, and marks it.
+/// Makes and takes the lock of a directory that is not marked as a job's yet, and marks it.
 ///
 /// # Errors
 /// When there is a lock already, or it cannot be made.
@@ -124,15 +125,15 @@ pub fn mark(dir: &Path, mark: &Mark) -> io::Result<File> {
     Ok(lock)
 }
 
-/// What keeps the directory while something runs in it: systemd-tmpfiles, which removes what is old
-/// in /tmp, leaves a locked directory as it is. `None`: this file system has no such lock.
+/// Keeps the directory while a process runs in it: systemd-tmpfiles, which removes old files in
+/// /tmp, does not touch a locked directory. `None`: this file system has no such lock.
 pub fn keep(dir: &Path) -> Option<File> {
     let dir = File::open(dir).ok()?;
     flock(&dir, FlockOperation::NonBlockingLockShared).ok()?;
     Some(dir)
 }
 
-/// The use of a directory by an agent.
+/// An agent's use of a directory.
 #[derive(Debug)]
 pub struct Use {
     _users: File,
@@ -142,7 +143,7 @@ pub struct Use {
 }
 
 impl Use {
-    /// Begins, with a controller; `None` when the directory is just being removed.
+    /// Begins to use it, with a controller; `None` when the directory is being removed.
     ///
     /// # Errors
     /// When the locks cannot be taken.
@@ -164,34 +165,34 @@ impl Use {
         Ok(Some(used))
     }
 
-    /// Whether the agent has a controller.
+    /// Says whether the agent has a controller.
     pub fn set_attached(&mut self, attached: bool) {
         if attached == self.is_attached {
             return;
         }
         self.is_attached = attached;
         let how = if attached { FlockOperation::LockShared } else { FlockOperation::Unlock };
-        // Others only look at it. Without it another job of this name may start here, which harms
-        // nothing.
+        // Other processes only probe this lock. Without it another job of this name may start here,
+        // which does no harm.
         let _ = flock(&self.attached, how);
     }
 }
 
-/// Whether the file at `path` is the open one.
+/// Whether `path` leads to the file that is open as `file`.
 pub fn is_still(file: &File, path: &Path) -> bool {
     let number = |meta: Metadata| (meta.dev(), meta.ino());
     let there = path.symlink_metadata().map(number).ok();
     there.is_some() && there == file.metadata().map(number).ok()
 }
 
-/// Keeps agents from using a directory; `None` while one uses it.
+/// Keeps agents from using a directory; `None` while an agent uses it.
 pub fn refuse_users(dir: &Path) -> Option<File> {
     let users = open(dir, USERS, true).ok()?;
     flock(&users, FlockOperation::NonBlockingLockExclusive).ok()?;
     Some(users)
 }
 
-/// Whether a process has the lock of a directory exclusively.
+/// Whether a process holds the exclusive lock of a directory.
 pub fn is_locked(dir: &Path, name: &str) -> bool {
     is_taken(dir, name, FlockOperation::NonBlockingLockShared)
 }
@@ -200,7 +201,7 @@ fn is_taken(dir: &Path, name: &str, how: FlockOperation) -> bool {
     File::open(dir.join(name)).is_ok_and(|lock| flock(&lock, how) == Err(Errno::WOULDBLOCK))
 }
 
-/// Whether an agent uses this directory that has a controller.
+/// Whether an agent that has a controller uses this directory.
 pub fn is_attached(dir: &Path) -> bool {
     is_taken(dir, ATTACHED, FlockOperation::NonBlockingLockExclusive)
 }
@@ -214,7 +215,7 @@ pub struct Marked {
     made: i128,
 }
 
-/// What the directory at `path` says of its job; `None` when it is no job's of this user.
+/// What the directory at `path` says about its job; `None` when it is no job's of this user.
 pub fn look(path: PathBuf) -> Option<Marked> {
     let lock = open_lock(&path)?;
     let meta = lock.metadata().ok()?;
@@ -222,7 +223,7 @@ pub fn look(path: PathBuf) -> Option<Marked> {
     Some(Marked { mark: Mark::read(&lock)?, path, made })
 }
 
-/// The directories of this user's jobs in `home`, by age.
+/// The directories of this user's jobs in `home`, oldest first.
 pub fn jobs(home: &Path) -> Vec<Marked> {
     let entries = fs::read_dir(home).into_iter().flatten().flatten();
     let named = entries.filter(|entry| is_name(&entry.file_name()));
@@ -242,8 +243,9 @@ pub enum Rival {
     Waits,
 }
 
-/// A job that forbids this one its name. Where agents of another job have lost their controller,
-/// and it was not launched here, the name is free: nobody can tell whether that job goes on.
+/// A job that this one cannot share its name with. The name is free where the agents of the other
+/// job have lost their controller and that job was not launched here: nothing here shows whether
+/// it goes on.
 pub fn rival(own: &Marked) -> Option<Rival> {
     let home = own.path.parent()?;
     let found = jobs(home);
@@ -262,7 +264,7 @@ pub fn rival(own: &Marked) -> Option<Rival> {
     )
 }
 
-/// As [`rival`], when it stays one: it may just be ending, or others look at its locks.
+/// As [`rival`], if it lasts: the rival may be ending, and other processes probe its locks.
 pub fn lasting_rival(own: &Marked) -> Option<Rival> {
     let since = Instant::now();
     loop {

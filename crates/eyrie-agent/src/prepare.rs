@@ -1,9 +1,9 @@
-//! Ranks that are about to come from another node: a restorer has their memory in place, as it is
-//! in one image after the other, and waits. It must never become the rank before its start is
-//! ordered, and is gone when that does not come.
+//! Ranks that are about to come from another node. A restorer waits with the rank's memory in
+//! place, as one image after the other has it. It must never become the rank before the controller
+//! starts the rank, and it is killed when the rank does not come.
 
 use crate::capture::image_pipe;
-use crate::coming::{Coming, Restorer};
+use crate::incoming::{Incoming, Restorer};
 use crate::launch::{From, Launched};
 use crate::node::{Agent, Done};
 use crate::transfer;
@@ -12,17 +12,17 @@ use eyrie_wire::control::{FromAgent, ImageAt, StartRank};
 use eyrie_wire::{ImageId, RankInstance};
 use std::os::fd::OwnedFd;
 
-/// What a rank that is to be started has in place.
+/// What is in place for a rank that is to be started.
 pub enum InPlace {
     /// This image; 0: nothing.
     Image(ImageId),
-    /// It will be known when the image on its way has come.
+    /// An image is on its way: it is known when that has arrived.
     Later,
 }
 
 impl Agent {
-    /// Puts an image in place. An order that comes while another is being carried out is for a
-    /// controller that does not wait for answers: it is refused.
+    /// Puts an image in place. A request that comes while another one is being carried out is from
+    /// a controller that does not wait for answers: it is refused.
     pub fn prepare(&mut self, start: Box<StartRank>) {
         let instance = start.instance;
         let Some(ImageAt { image, store }) = start.image.clone() else { return };
@@ -41,19 +41,20 @@ impl Agent {
     ) -> anyhow::Result<()> {
         let store: Addr = store.parse().map_err(anyhow::Error::msg)?;
         let instance = start.instance;
-        if !self.coming.contains_key(&instance) {
+        if !self.incoming.contains_key(&instance) {
             let (stream, into) = image_pipe()?;
             let from = From::Image { stream, held: Vec::new() };
             let launched = self.launch_from(start, from)?;
             let restorer = Restorer(launched.pid);
-            let coming = Coming { restorer, launched, image: 0, into: Some(into), start: None };
-            self.coming.insert(instance, coming);
+            let incoming = Incoming { restorer, launched, image: 0, into: Some(into), start: None };
+            self.incoming.insert(instance, incoming);
         }
-        let coming = self.coming.get_mut(&instance).filter(|coming| coming.start.is_none());
-        let coming = coming.ok_or_else(|| anyhow::anyhow!("its start was ordered already"))?;
-        let into = coming.into.take();
+        let incoming = self.incoming.get_mut(&instance).filter(|incoming| incoming.start.is_none());
+        let incoming = incoming.ok_or_else(|| anyhow::anyhow!("its start was ordered already"))?;
+        let into = incoming.into.take();
         let into = into.ok_or_else(|| anyhow::anyhow!("another image is on its way"))?;
-        let (since, secret) = (coming.image, self.secret.clone());
+        let since = incoming.image;
+        let secret = self.secret.clone();
         self.in_background(move || {
             let opened = transfer::open(&store, &secret, instance.rank, image, since);
             let result = opened.map_err(|(reason, _)| reason).and_then(|(stream, _)| {
@@ -65,7 +66,7 @@ impl Agent {
         Ok(())
     }
 
-    /// An image is in place, or not. One that did not come whole leaves nothing to go on with.
+    /// An image is in place, or not. After one that did not arrive whole nothing can be used.
     pub fn prepared(
         &mut self,
         instance: RankInstance,
@@ -73,9 +74,9 @@ impl Agent {
         into: OwnedFd,
         result: Result<u64, String>,
     ) {
-        let Some(coming) = self.coming.get_mut(&instance) else { return };
-        (coming.image, coming.into) = (image, Some(into));
-        let start = coming.start.take();
+        let Some(incoming) = self.incoming.get_mut(&instance) else { return };
+        (incoming.image, incoming.into) = (image, Some(into));
+        let start = incoming.start.take();
         if result.is_err() {
             self.unprepare(instance);
         }
@@ -85,52 +86,53 @@ impl Agent {
         }
     }
 
-    /// The rank does not come.
+    /// The rank does not come to this node.
     pub fn unprepare(&mut self, instance: RankInstance) {
-        self.coming.remove(&instance);
+        self.incoming.remove(&instance);
     }
 
-    /// A child has ended: perhaps a restorer that waited.
-    pub fn coming_ended(&mut self, pid: u32) {
-        let found = self.coming.iter().find(|(_, coming)| coming.restorer.0 == pid);
+    /// A child has ended. It may be a restorer that waited.
+    pub fn incoming_ended(&mut self, pid: u32) {
+        let found = self.incoming.iter().find(|(_, incoming)| incoming.restorer.0 == pid);
         let Some(instance) = found.map(|(instance, _)| *instance) else { return };
-        let Some(coming) = self.coming.remove(&instance) else { return };
-        let Coming { restorer, launched, image, start, .. } = coming;
-        // Its number may be another process's by now.
+        let Some(incoming) = self.incoming.remove(&instance) else { return };
+        let Incoming { restorer, launched, image, start, .. } = incoming;
+        // Another process may have its number by now: it must not be killed.
         std::mem::forget(restorer);
-        let result = Err(launched.last_words());
+        let result = Err(launched.last_line());
         self.connection.send(&FromAgent::Prepared { instance, image, result });
         if let Some(start) = start {
             self.start(start);
         }
     }
 
-    /// What a rank that is to be started has in place. Others that were about to come with the same
-    /// number do not come any more, and what needs files whose names lead elsewhere by now is
-    /// restored from the beginning.
+    /// What is in place for a rank that is to be started. Other incarnations of it do not come any
+    /// more. A rank that needs files whose names lead elsewhere by now is restored from the
+    /// beginning.
     pub fn is_in_place(&mut self, start: &StartRank) -> InPlace {
         let RankInstance { rank, .. } = start.instance;
         let image = start.image.as_ref().map_or(0, |at| at.image);
         let held = !self.holds.displaced(rank, image).is_empty();
-        self.coming.retain(|other, _| other.rank != rank || *other == start.instance && !held);
-        match self.coming.get(&start.instance) {
+        self.incoming.retain(|other, _| other.rank != rank || *other == start.instance && !held);
+        match self.incoming.get(&start.instance) {
             None => InPlace::Image(0),
-            Some(Coming { into: Some(_), image, .. }) => InPlace::Image(*image),
-            Some(Coming { into: None, .. }) => InPlace::Later,
+            Some(Incoming { into: Some(_), image, .. }) => InPlace::Image(*image),
+            Some(Incoming { into: None, .. }) => InPlace::Later,
         }
     }
 
-    /// The start waits until the image on its way is in place.
+    /// Keeps the start until the image on its way is in place.
     pub fn start_later(&mut self, start: Box<StartRank>) {
-        if let Some(coming) = self.coming.get_mut(&start.instance) {
-            coming.start = Some(start);
+        if let Some(incoming) = self.incoming.get_mut(&start.instance) {
+            incoming.start = Some(start);
         }
     }
 
-    /// The process that a rank becomes which was about to come, and where it reads its last image.
-    pub fn take_coming(&mut self, start: &StartRank) -> Option<(Launched, OwnedFd)> {
-        let coming = self.coming.remove(&start.instance)?;
-        let Coming { restorer, launched, into, .. } = coming;
+    /// The process that becomes this incoming rank, and the pipe from which it reads its last
+    /// image.
+    pub fn take_incoming(&mut self, start: &StartRank) -> Option<(Launched, OwnedFd)> {
+        let incoming = self.incoming.remove(&start.instance)?;
+        let Incoming { restorer, launched, into, .. } = incoming;
         let into = into?;
         std::mem::forget(restorer);
         Some((launched, into))

@@ -1,9 +1,9 @@
-//! One incarnation of a rank on this node: its process, its descriptors, and how far a capture or a
-//! restore of it is.
+//! One incarnation of a rank on this node: its process, its descriptors, and the state of its
+//! capture or restore.
 
-use crate::channel::tell;
+use crate::channel;
 use crate::family::{death_of, Death};
-use crate::launch::{self, said, Launched};
+use crate::launch::{self, stderr_lines, Launched};
 use crate::page::{Directories, Page};
 use crate::pmi::Session;
 use crate::slow::Slowed;
@@ -22,14 +22,14 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// How far a rank has come, as it says itself.
+/// How far a rank has come, as the rank reports it.
 #[derive(Clone, Copy, Debug)]
 pub struct Position {
-    /// Of its progress calls.
+    /// The number of its progress calls.
     pub clock: u64,
     /// Receive sequence number of the last message.
     pub rsn: u64,
-    /// Bytes that it has observed besides messages.
+    /// Bytes that it has observed other than by messages.
     pub observed: u64,
 }
 
@@ -43,9 +43,10 @@ pub struct Capture {
 
 #[derive(Debug)]
 pub enum CapturePhase {
-    /// The rank was asked; the stream will come out of `stream`, and goes to `store`. Unless the
-    /// rank stands still until `again`, it is asked for the second time; at `look` it is looked
-    /// whether it ever will, by the processor time that it had `used`; at `until` it is refused.
+    /// The rank was asked. The image will come out of `stream` and goes to `store`. If the rank
+    /// does not stand still by `again`, it is asked for the second time. At `look` the agent checks
+    /// whether the rank ever will, from the processor time that it had `used`. At `until` the image
+    /// is refused.
     Asked {
         stream: OwnedFd,
         store: Addr,
@@ -54,11 +55,11 @@ pub enum CapturePhase {
         until: Instant,
         used: Duration,
     },
-    /// The rank stood still and was let go; the upload runs on its own thread.
+    /// The rank stood still and goes on; the upload runs on its own thread.
     Uploading(Line),
 }
 
-/// A restore under way: from the restorer's start until the rank speaks.
+/// A restore under way: from the start of the restorer to the rank's first message.
 #[derive(Debug)]
 pub struct Restore {
     pub image: ImageId,
@@ -69,24 +70,24 @@ pub struct Restore {
 }
 
 impl Restore {
-    /// What the restorer has said so far, line by line.
-    pub fn said(&self) -> Vec<String> {
-        self.stderr.as_ref().map(said).unwrap_or_default()
+    /// What the restorer has written so far, line by line.
+    pub fn stderr_lines(&self) -> Vec<String> {
+        self.stderr.as_ref().map(stderr_lines).unwrap_or_default()
     }
 
-    /// Why there is no restored process, and what is at fault; `said` is what the rank itself wrote
-    /// last to its standard error.
-    pub fn failure(&self, ending: Ending, said: Option<String>) -> (String, StartFault) {
-        let said = said.map_or(String::new(), |line| format!("; its last words: {line}"));
-        let reason = self.said().pop().unwrap_or_else(|| match ending {
+    /// Why there is no restored process, and what is at fault. `last_line`: the last one that the
+    /// rank itself wrote to its standard error.
+    pub fn failure(&self, ending: Ending, last_line: Option<String>) -> (String, StartFault) {
+        let last_line = last_line.map_or(String::new(), |line| format!("; its last line: {line}"));
+        let reason = self.stderr_lines().pop().unwrap_or_else(|| match ending {
             Ending::Signal(signal) => {
-                format!("killed by signal {signal} while it was restored{said}")
+                format!("killed by signal {signal} while it was restored{last_line}")
             }
             Ending::Code(code) => format!("the restorer ended with code {code}"),
         });
         let fault = match ending {
             Ending::Signal(signal) => StartFault::Killed(signal),
-            // The store verifies images: one that ends early was cut off on its way.
+            // The store verifies images. One that ends early was cut off on the way.
             Ending::Code(exit::FILE | exit::MALFORMED) => StartFault::Image,
             Ending::Code(_) => StartFault::Attempt,
         };
@@ -96,13 +97,14 @@ impl Restore {
 
 pub struct Process {
     pub instance: RankInstance,
-    /// Shared with the rank: what it did last.
+    /// Shared with the rank: the record of what it did last.
     pub page: Page,
-    /// Where it learns who is where.
+    /// Where the rank reads the directories.
     directories: Directories,
     pub pid: u32,
-    /// The process that takes the capture signal: `pid`, or a child of it when that is a wrapper.
-    pub speaker: Option<u32>,
+    /// The process with the provider, which takes the capture signal: `pid`, or a child of it when
+    /// `pid` is a wrapper.
+    pub mpi_pid: Option<u32>,
     /// Readable when the process behind a wrapper has ended.
     pub watch: Option<OwnedFd>,
     /// How the process behind a wrapper has ended, as far as is known.
@@ -114,13 +116,13 @@ pub struct Process {
     pub stderr: Output,
     pub stdin: Option<Input>,
     pub capture: Option<Capture>,
-    /// The last image that counts for its agent, and the store that has it: the next may build on
-    /// it.
+    /// The last image that the agent has found usable, and the store that has it: the next image
+    /// may build on it.
     pub base: Option<(ImageId, Addr)>,
     pub restore: Option<Restore>,
-    /// While it writes too fast to be moved.
+    /// Set while the rank writes too fast to be moved.
     pub slowed: Option<Slowed>,
-    /// How long it has to take signals by itself.
+    /// Until when the rank may take pending signals by itself.
     pub signals_until: Option<Instant>,
     pub shared: BTreeSet<String>,
     /// How it ended; the rest of its output may still be on the way.
@@ -128,16 +130,18 @@ pub struct Process {
 }
 
 impl Process {
-    /// The one place where what an image says of its rank is taken over, whichever way the process
-    /// was started: anew (nothing is said), from an image, or before its image was known. All that
-    /// it says stands here ([`Process::meta`] is the way back).
+    /// Makes the process from what an image says about its rank. This is the only place that does,
+    /// whichever way the process was started: from the program (the image says nothing), from an
+    /// image, or before its image was known. [`Process::meta`] is the way back.
     pub fn new(instance: RankInstance, launched: Launched, meta: &ImageMeta) -> Process {
-        // What the rank itself carries: its incarnation is a new one, clock and rsn are in it.
+        // Not used: the incarnation is a new one; clock and rsn are in the rank's memory.
         let ImageMeta { stream_offsets, barriers, shared, .. } = meta;
         let Launched { mut session, mut stdout, mut stderr, mut stdin, .. } = launched;
         session.begins_at(*barriers);
         let [stdin_offset, stdout_offset, stderr_offset] = *stream_offsets;
-        stdin.iter_mut().for_each(|stdin| stdin.begins_at(stdin_offset));
+        if let Some(stdin) = &mut stdin {
+            stdin.begins_at(stdin_offset);
+        }
         stdout.begins_at(stdout_offset);
         stderr.begins_at(stderr_offset);
         Process {
@@ -145,7 +149,7 @@ impl Process {
             page: launched.page,
             directories: launched.directories,
             pid: launched.pid,
-            speaker: None,
+            mpi_pid: None,
             watch: None,
             death: Death::Unknown,
             channel: Some(launched.channel),
@@ -164,12 +168,12 @@ impl Process {
         }
     }
 
-    /// Whether the rank is in the middle of a PMI request: it waits, or has not read the answer
-    /// yet.
+    /// Whether the rank is in the middle of a PMI request: it waits, or has not read the reply yet.
     pub fn awaits_pmi(&self) -> bool {
         let mut unread: libc::c_int = 0;
         if let Some(fd) = &self.pmi {
-            // SAFETY: SIOCOUTQ writes one int: what the other end has not read.
+            // SAFETY: TIOCOUTQ (SIOCOUTQ) writes one int, the bytes that the peer has not read;
+            // `unread` lives through the call.
             unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &mut unread) };
         }
         self.session.waits() || unread > 0
@@ -182,70 +186,70 @@ impl Process {
             .is_some_and(|c| c.image == image && matches!(c.phase, CapturePhase::Asked { .. }))
     }
 
-    /// It is to stand still for this share of time, in percent. One that cannot be watched runs on
-    /// as it is: its last round is longer.
+    /// Makes the rank stand still for this share of time, in percent. A rank that cannot be slowed
+    /// runs on: the last round of its move takes longer.
     pub fn slow(&mut self, share: u8) {
         match (&self.slowed, share) {
             (_, 0) => self.slowed = None,
             (Some(slowed), _) => slowed.set(share),
             (None, _) => {
-                self.slowed = self.speaker.and_then(|pid| Slowed::begin(pid, share).ok());
+                self.slowed = self.mpi_pid.and_then(|pid| Slowed::begin(pid, share).ok());
             }
         }
     }
 
     /// The provider has been loaded by this process.
-    pub fn spoken_by(&mut self, pid: u32) {
-        self.speaker = Some(pid);
+    pub fn provider_loaded_by(&mut self, pid: u32) {
+        self.mpi_pid = Some(pid);
         self.death = Death::Unknown;
         let wrapped = (pid != self.pid).then(|| Pid::from_raw(pid as i32)).flatten();
-        // Without the descriptor the wrapper's exit code must tell.
+        // Without the descriptor only the wrapper's exit code says how the process ended.
         self.watch = wrapped.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     }
 
-    /// Looks how the process behind a wrapper has ended, when it has.
+    /// Finds out how the process behind a wrapper has ended, when it has.
     pub fn learn_death(&mut self) {
-        if let (Some(speaker), Some(watch), Death::Unknown) =
-            (self.speaker, &self.watch, self.death)
+        if let (Some(mpi_pid), Some(watch), Death::Unknown) =
+            (self.mpi_pid, &self.watch, self.death)
         {
-            self.death = death_of(speaker, watch.as_fd());
+            self.death = death_of(mpi_pid, watch.as_fd());
         }
     }
 
-    /// How the rank ended, when its process ended like this: a wrapper tells of the signal that
-    /// killed the process behind it by its exit code.
+    /// How the rank ended, given how its process ended: the exit code of a wrapper may encode the
+    /// signal that killed the process behind it.
     pub fn ending_of(&mut self, ending: Ending) -> Ending {
         self.learn_death();
-        let wrapped = self.speaker.is_some_and(|speaker| speaker != self.pid);
+        let wrapped = self.mpi_pid.is_some_and(|mpi_pid| mpi_pid != self.pid);
         let guess = wrapped && self.death == Death::Unknown && !self.session.finalized();
         match (ending, self.death) {
             (_, Death::Killed(signal)) => Ending::Signal(signal),
-            // As a shell says it, and as Python's sys.exit does with subprocess's return code.
+            // The code of a shell, and that of Python's sys.exit with subprocess's return code.
             (Ending::Code(code @ 129..=192), _) if guess => Ending::Signal(code - 128),
             (Ending::Code(code @ 193..=255), _) if guess => Ending::Signal(256 - code),
-            // Nothing has come through the provider yet: nobody but a wrapper ends with the codes
-            // of SIGKILL.
-            (Ending::Code(137 | 247), _) if self.speaker.is_none() => Ending::Signal(libc::SIGKILL),
+            // No process has loaded the provider yet: only a wrapper ends with the codes of
+            // SIGKILL.
+            (Ending::Code(137 | 247), _) if self.mpi_pid.is_none() => Ending::Signal(libc::SIGKILL),
             _ => ending,
         }
     }
 
-    /// How far it has come with MPI. Some libraries say by PMI that they are through only when the
-    /// program calls exit(3), which one that ends by _exit(2) or executes another program never
-    /// does: the end of the endpoint says it, too.
+    /// How far the rank has come with MPI. Some libraries report by PMI that they are through only
+    /// when the program calls exit(3). A program that ends by _exit(2) or executes another one
+    /// never does; its closed endpoint says the same.
     pub fn stage(&self) -> MpiStage {
         match self.page.endpoint() {
             _ if self.session.finalized() => MpiStage::After,
             Endpoint::Closed => MpiStage::After,
             Endpoint::Open => MpiStage::Within,
-            Endpoint::None if self.session.spoke() || self.session.barriers_passed() > 0 => {
+            Endpoint::None if self.session.has_asked() || self.session.barriers_passed() > 0 => {
                 MpiStage::Within
             }
             Endpoint::None => MpiStage::Before,
         }
     }
 
-    /// What an image of this moment must be accompanied by.
+    /// What accompanies an image of this moment.
     pub fn meta(&self, Position { clock, rsn, observed }: Position) -> ImageMeta {
         ImageMeta {
             incarnation: self.instance.incarnation,
@@ -262,7 +266,7 @@ impl Process {
         }
     }
 
-    /// Hands the rank a directory, unless it has one with that epoch or a higher one.
+    /// Gives the rank a directory, unless it has one with that epoch or a higher one.
     ///
     /// # Errors
     /// When there is no memory.
@@ -273,9 +277,9 @@ impl Process {
     /// Sends a message to the rank, with the descriptors that go along.
     ///
     /// # Errors
-    /// When the rank does not take it at once.
-    pub fn tell(&self, message: ToRank, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-        tell(self.channel.as_ref().ok_or(Errno::PIPE)?, message, fds)
+    /// When the rank's channel is closed, or has no room at present.
+    pub fn send(&self, message: ToRank, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        channel::send(self.channel.as_ref().ok_or(Errno::PIPE)?, message, fds)
     }
 
     /// Kills the process and all that it started.
@@ -318,8 +322,8 @@ mod tests {
     }
 
     #[test]
-    fn all_that_an_image_says_is_said_by_the_next_one_as_well() {
-        let said = ImageMeta {
+    fn the_next_image_says_all_that_an_image_has_said() {
+        let meta = ImageMeta {
             incarnation: 2,
             clock: 11,
             rsn: 12,
@@ -328,7 +332,7 @@ mod tests {
             barriers: 16,
             shared: vec!["/dev/shm/a".into(), "/dev/shm/b".into()],
         };
-        for meta in [ImageMeta::default(), said] {
+        for meta in [ImageMeta::default(), meta] {
             let instance = RankInstance { rank: 3, incarnation: meta.incarnation };
             let process = Process::new(instance, launched(), &meta);
             let ImageMeta { clock, rsn, observed, .. } = meta;

@@ -1,5 +1,5 @@
-//! Whether another host is reached: it is connected to, again and again. A host that was never
-//! reached is never told of: a firewall may be in between.
+//! Whether another host can be reached: a thread connects to it again and again. A host that was
+//! never reached is never reported: a firewall may be in between.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long one attempt may take: packets that are lost must not make a host unreachable.
+/// How long one attempt may take. Lost packets must not make a host unreachable.
 const ATTEMPT: Duration = Duration::from_millis(500);
-/// How long to wait after one that failed.
+/// How long to wait after a failed attempt.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// A host that is connected to, until this is dropped.
@@ -19,12 +19,16 @@ pub struct Target {
 }
 
 impl Target {
-    /// Connects to it from now on; `tell` is called when it was reached and has not been for
-    /// `within`, and when it is again.
-    pub fn new(addr: SocketAddr, within: Duration, tell: impl Fn(bool) + Send + 'static) -> Target {
+    /// Connects to the host from now on. `report` is called with false when the host was reached
+    /// before and has not been for `within`, and with true when it is again.
+    pub fn new(
+        addr: SocketAddr,
+        within: Duration,
+        report: impl Fn(bool) + Send + 'static,
+    ) -> Target {
         let over = Arc::new(AtomicBool::new(false));
         let watched = Arc::clone(&over);
-        std::thread::spawn(move || watch(addr, within, &watched, tell));
+        std::thread::spawn(move || watch(addr, within, &watched, report));
         Target { addr, over }
     }
 }
@@ -35,7 +39,7 @@ impl Drop for Target {
     }
 }
 
-/// Whether a host is there: also one that refuses the connection is.
+/// Whether a host answers; a refused connection is an answer, too.
 fn is_reached(addr: &SocketAddr) -> bool {
     match TcpStream::connect_timeout(addr, ATTEMPT) {
         Ok(_) => true,
@@ -43,20 +47,21 @@ fn is_reached(addr: &SocketAddr) -> bool {
     }
 }
 
-fn watch(addr: SocketAddr, within: Duration, over: &AtomicBool, tell: impl Fn(bool)) {
-    let (mut last, mut reached) = (None::<Instant>, true);
+fn watch(addr: SocketAddr, within: Duration, over: &AtomicBool, report: impl Fn(bool)) {
+    let mut last = None::<Instant>;
+    let mut reached = true;
     while !over.load(Ordering::SeqCst) {
         if is_reached(&addr) {
             last = Some(Instant::now());
             if !std::mem::replace(&mut reached, true) {
-                tell(true);
+                report(true);
             }
             std::thread::sleep(within / 4);
             continue;
         }
         let long = last.is_some_and(|last| last.elapsed() >= within);
         if long && std::mem::replace(&mut reached, false) {
-            tell(false);
+            report(false);
         }
         std::thread::sleep(AGAIN);
     }
@@ -69,24 +74,24 @@ mod tests {
     use std::sync::mpsc::channel;
 
     #[test]
-    fn a_host_that_refuses_is_there_and_one_that_was_never_reached_is_not_told_of() {
+    fn a_host_that_refuses_is_reached_and_one_that_never_was_is_not_reported() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
         assert!(is_reached(&addr));
         drop(listener);
         assert!(is_reached(&addr), "its host refuses");
-        let (told, tells) = channel();
+        let (sender, reports) = channel();
         let over = AtomicBool::new(false);
         // Nothing can be sent to this address: the connection fails at once.
         let nowhere = "0.0.0.0:0".parse().unwrap();
-        let nothing_told = std::thread::scope(|scope| {
+        let nothing_reported = std::thread::scope(|scope| {
             scope.spawn(|| {
-                watch(nowhere, Duration::ZERO, &over, |at| told.send(at).unwrap_or_default())
+                watch(nowhere, Duration::ZERO, &over, |at| sender.send(at).unwrap_or_default())
             });
-            let waited = tells.recv_timeout(Duration::from_millis(500));
+            let waited = reports.recv_timeout(Duration::from_millis(500));
             over.store(true, Ordering::SeqCst);
             waited.is_err()
         });
-        assert!(nothing_told);
+        assert!(nothing_reported);
     }
 }

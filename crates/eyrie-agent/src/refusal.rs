@@ -3,7 +3,7 @@
 /// Why a rank is not captured.
 pub struct Refusal {
     pub reason: String,
-    /// It may well succeed the next time, and nothing need be done.
+    /// The next capture may well succeed, and the user need not act.
     pub passing: bool,
 }
 

@@ -1,4 +1,4 @@
-//! PMI requests of ranks, and whether their MPI library comes through our provider.
+//! PMI requests of ranks, and whether their MPI library uses our provider.
 
 use crate::mpi;
 use crate::node::Agent;
@@ -35,7 +35,7 @@ impl Agent {
 
     pub fn reply(&mut self, instance: RankInstance, reply: &str) {
         let Some(p) = self.processes.get_mut(&instance) else { return };
-        // A reply fits a socket's buffer, because the rank asks one thing at a time.
+        // A reply fits a socket's buffer, because the rank has one request at a time.
         let sent = p
             .pmi
             .as_ref()
@@ -53,22 +53,22 @@ impl Agent {
                 self.connection.report(instance, RankReport::PmiPut { key, value });
             }
             Effect::Barrier(barrier) => {
-                if self.comes_through_us(instance, barrier) {
+                if self.may_use_provider(instance, barrier) {
                     self.connection.report(instance, RankReport::PmiBarrier { barrier });
                     self.release(instance);
                 }
             }
             Effect::Finalized => {
-                if self.came_through_us(instance) {
+                if self.uses_provider(instance) {
                     self.connection.report(instance, RankReport::PmiFinalized);
                 }
             }
             Effect::Abort { code } => {
-                // What it said before is to be seen before the job ends.
+                // The user is to see the rank's output before the job ends.
                 self.pass_output(instance, true);
                 self.connection.report(instance, RankReport::PmiAbort { code });
-                // MPICH takes it for granted that its launcher ends it now: its MPI_Abort returns,
-                // and the program would go on until the job has ended.
+                // MPICH relies on its launcher to kill the rank now: its MPI_Abort returns, and the
+                // program would go on until the job has ended.
                 if let Some(p) = self.processes.get(&instance) {
                     p.kill();
                 }
@@ -87,27 +87,27 @@ impl Agent {
         }
     }
 
-    /// Whether the rank's MPI library uses our provider, or may still come to: some libraries meet
-    /// before they load it.
-    fn comes_through_us(&mut self, instance: RankInstance, barrier: u32) -> bool {
-        self.hear(instance);
+    /// Whether the rank's MPI library uses our provider, or may do so later: some libraries pass
+    /// barriers before they load it.
+    fn may_use_provider(&mut self, instance: RankInstance, barrier: u32) -> bool {
+        self.receive_from_rank(instance);
         let Some(p) = self.processes.get(&instance) else { return false };
-        if p.speaker.is_none() {
+        if p.mpi_pid.is_none() {
             let library = shared::mpi_library(self.pmi_peer(p)).unwrap_or_default();
             if barrier <= mpi::meets_before(Path::new(&library)) {
                 return true;
             }
         }
-        self.came_through_us(instance)
+        self.uses_provider(instance)
     }
 
-    /// Whether the rank's MPI library uses our provider. Where it has not told so by now, it never
-    /// will: then the controller is told what library that is. Of a process that has been killed
-    /// since it spoke nothing can be told; its end is about to be heard.
-    pub fn came_through_us(&mut self, instance: RankInstance) -> bool {
-        self.hear(instance);
+    /// Whether the rank's MPI library uses our provider. If the provider has not reported by now,
+    /// it never will: then the controller learns which library it is. Nothing is known of a process
+    /// that was killed since it sent its request; the agent reaps it soon.
+    pub fn uses_provider(&mut self, instance: RankInstance) -> bool {
+        self.receive_from_rank(instance);
         let Some(p) = self.processes.get(&instance) else { return false };
-        if p.speaker.is_some() {
+        if p.mpi_pid.is_some() {
             return true;
         }
         let library = shared::mpi_library(self.pmi_peer(p)).unwrap_or_default();
@@ -119,7 +119,8 @@ impl Agent {
         false
     }
 
-    /// The process that speaks PMI: the rank's, or a child of it when that is a wrapper script.
+    /// The process that sends PMI requests: the rank's, or a child of it when that is a wrapper
+    /// script.
     pub fn pmi_peer(&self, p: &Process) -> u32 {
         if shared::mpi_library(p.pid).is_some() {
             return p.pid;
@@ -130,10 +131,10 @@ impl Agent {
             .unwrap_or(p.pid)
     }
 
-    /// Looks for the rank's segments in /dev/shm, until one is known.
+    /// Reports the rank's segments in /dev/shm that are not known yet.
     pub fn note_segments(&mut self, instance: RankInstance) {
         let Some(p) = self.processes.get_mut(&instance) else { return };
-        let Some(pid) = p.speaker else { return };
+        let Some(pid) = p.mpi_pid else { return };
         for path in shared::segments(pid) {
             if p.shared.insert(path.clone()) {
                 self.connection.send(&FromAgent::Shared { rank: instance.rank, path });

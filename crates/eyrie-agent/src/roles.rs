@@ -1,5 +1,5 @@
-//! Roles in processes of their own on this host: started and killed by order of the controller,
-//! which they connect to by themselves. None outlives its agent.
+//! Roles in processes of their own on this host. The controller starts and stops them; they connect
+//! to it by themselves. None outlives its agent.
 
 use crate::node::Agent;
 use eyrie_transport::role::secret_line;
@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 impl Agent {
-    /// Starts the process of a role; why it cannot be started is told as its end.
+    /// Starts the process of a role. If it cannot be started, its end is reported with the reason.
     pub fn start_role(&mut self, role: Role) {
         match self.spawn_role(role) {
             Ok(pid) => drop(self.roles.insert(pid, role)),
@@ -35,34 +35,35 @@ impl Agent {
             .args(log)
             .stdin(Stdio::piped())
             .stdout(Stdio::null());
-        // SAFETY: system calls only, no allocation.
+        // SAFETY: between fork and exec the closure only makes system calls, and allocates nothing.
         unsafe {
             command.pre_exec(|| {
-                // What ends the agent's group asks the agent first; and Slurm, which makes way for
-                // another job, sends SIGTERM to all: without roles nothing could leave this host.
+                // A signal to the agent's process group must not reach roles: the agent is asked
+                // first. Slurm, when it makes way for another job, sends SIGTERM to all processes:
+                // without roles nothing could leave this host.
                 rustix::process::setsid()?;
                 libc::signal(libc::SIGTERM, libc::SIG_IGN);
                 Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
             })
         };
         let mut child = command.spawn()?;
-        // A line that any pipe holds; a process that does not take it ends, which is found out.
-        child.stdin.take().iter_mut().for_each(|stdin| {
+        if let Some(stdin) = &mut child.stdin.take() {
+            // Any pipe holds a line. A process that does not read it ends, and is reaped.
             let _ = stdin.write_all(secret_line(&self.secret).as_bytes());
-        });
+        }
         Ok(child.id())
     }
 
-    /// Kills the process of a role; its end is told when it is found out.
+    /// Kills the process of a role. Its end is reported when it is reaped.
     pub fn stop_role(&self, role: Role) {
         let pid = self.roles.iter().find(|(_, of)| **of == role).map(|(pid, _)| *pid as i32);
         if let Some(pid) = pid.and_then(Pid::from_raw) {
-            // Its number is its own until it is reaped.
+            // No other process has its number until it is reaped.
             let _ = kill_process(pid, Signal::KILL);
         }
     }
 
-    /// A child has ended: tells of it when it was a role's process.
+    /// Reports the end of a child that was a role's process.
     pub fn role_ended(&mut self, pid: u32, status: WaitStatus) {
         let Some(role) = self.roles.remove(&pid) else { return };
         let cause = match status.terminating_signal() {

@@ -1,21 +1,20 @@
-//! What a rank's memory map tells: the segments in /dev/shm that its MPI library made (a killed
-//! process leaves them behind, and the next one refuses to start over them), and which MPI library
-//! it is.
+//! What a rank's memory map shows: which MPI library it has, and the segments in /dev/shm that the
+//! library made. A killed process leaves those behind, and the next one refuses to start over them.
 
 use crate::family::{descendants, directory_of};
 use crate::mpi::is_segment;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The segment that MPICH 5 makes for a rank: named by the FNV-1a hash of the PMI key value space.
-/// A rank that dies before anybody looked at its map is cleaned up after by this.
+/// The segment that MPICH 5 makes for a rank. Its name has the FNV-1a hash of the PMI key value
+/// space. A rank that dies before the agent has read its memory map is cleaned up by this.
 pub fn predicted_segment(kvsname: &str, rank: u32) -> String {
     let hash =
         kvsname.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
     format!("/dev/shm/mpich_shm_{hash:x}_{rank}")
 }
 
-/// The paths mapped by a process.
+/// The paths that a process has mapped.
 fn mapped(pid: u32) -> Vec<String> {
     let maps = std::fs::read_to_string(directory_of(pid).join("maps")).unwrap_or_default();
     let mut paths: Vec<String> =
@@ -25,13 +24,13 @@ fn mapped(pid: u32) -> Vec<String> {
     paths
 }
 
-/// The segments in /dev/shm that a process holds.
+/// The segments in /dev/shm that a process has mapped.
 pub fn segments(pid: u32) -> Vec<String> {
     mapped(pid).into_iter().filter(|path| is_segment(path)).collect()
 }
 
-/// Memory that a process may share with another of this host: what it has mapped shared and
-/// writable of /dev/shm and of System V's segments, as paths with the number of the file.
+/// Memory that a process may share with another one of this host: files in /dev/shm and System V
+/// segments that it has mapped shared and writable, as paths with the number of the file.
 pub fn common_memory(pid: u32) -> BTreeSet<String> {
     let maps = std::fs::read_to_string(directory_of(pid).join("maps")).unwrap_or_default();
     let lines = maps.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
@@ -47,7 +46,7 @@ pub fn common_memory(pid: u32) -> BTreeSet<String> {
         .collect()
 }
 
-/// Path of the MPI library in a process, if there is one.
+/// Path of the MPI library of a process, if it has one.
 pub fn mpi_library(pid: u32) -> Option<String> {
     mapped(pid).into_iter().find(|path| {
         let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -55,15 +54,15 @@ pub fn mpi_library(pid: u32) -> Option<String> {
     })
 }
 
-/// Whether a process that we have not collected, or one below it, has ended or is about to: it has
-/// no memory any more.
+/// Whether a process that is not reaped, or one below it, has ended or is about to: it has no
+/// memory any more.
 pub fn has_ended(pid: u32) -> bool {
     let mut family = descendants(pid).into_iter().chain([pid]);
     family.any(|pid| memory(pid).is_none_or(|bytes| bytes == 0))
 }
 
-/// Bytes of a process's address space, at one moment: /proc/PID/maps is that of the program before,
-/// and empty, when the process replaces it meanwhile.
+/// Bytes of a process's address space at one moment. (/proc/PID/maps is that of the old program,
+/// and empty, when the process executes another one meanwhile.)
 fn memory(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(directory_of(pid).join("stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
@@ -71,8 +70,8 @@ fn memory(pid: u32) -> Option<u64> {
     fields.split_whitespace().nth(20)?.parse().ok()
 }
 
-/// Those of a dead rank's segments that no living process has mapped: where the rank goes on on the
-/// same host, as another node's, its next process has made a file of the same name.
+/// Those of a dead rank's segments that no living process has mapped. Where the rank goes on on the
+/// same host, as a rank of another node, its next process has made a file of the same name.
 pub fn left_behind(paths: &BTreeSet<String>) -> Vec<String> {
     let mut left: Vec<String> =
         paths.iter().filter(|path| Path::new(path).exists()).cloned().collect();
@@ -82,18 +81,18 @@ pub fn left_behind(paths: &BTreeSet<String>) -> Vec<String> {
         if left.is_empty() {
             break;
         }
-        // The name of a file that was removed is followed by a word: it is another path.
+        // Of a removed file the path ends with " (deleted)": it is another path.
         let mapped: Vec<String> = mapped(pid);
         left.retain(|path| !mapped.contains(path));
     }
     left
 }
 
-/// Removes segments that dead ranks left. Anything else is not touched, whoever asks for it.
+/// Removes segments that dead ranks left. It never touches anything else.
 pub fn remove<'a>(paths: impl IntoIterator<Item = &'a String>) {
     for path in paths {
         if is_segment(path) {
-            // Gone already is as good.
+            // It may be gone already.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -118,7 +117,7 @@ mod tests {
         child.kill().unwrap();
         await_end(child.id());
         child.wait().unwrap();
-        // A wrapper that has not collected its program yet.
+        // A wrapper that has not reaped its program yet.
         let mut wrapper = below("sh -c 'kill -9 $$' & exec cat");
         await_end(wrapper.id());
         drop(wrapper.stdin.take());
@@ -140,9 +139,9 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // With its end of line, which may come by itself, to a pipe that is still open.
-        let mut said = [0; b"mapped\n".len()];
-        other.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+        // The end of the line may come by itself, through a pipe that is still open.
+        let mut line = [0; b"mapped\n".len()];
+        other.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
         assert_eq!(left_behind(&paths), [""; 0]);
         drop(other.stdin.take());
         other.wait().unwrap();
@@ -173,8 +172,8 @@ mod tests {
     }
 
     #[test]
-    fn the_name_is_that_of_mpich() {
-        // As seen with MPICH 5.0.2.
+    fn the_predicted_name_is_that_of_mpich() {
+        // Seen with MPICH 5.0.2.
         let path = predicted_segment("kvs_14893_0_231376119_vm", 1);
         assert_eq!(path, "/dev/shm/mpich_shm_2b6751d6_1");
     }

@@ -1,5 +1,5 @@
-//! A rank that writes faster than its memory goes over is made to stand still for a share of each
-//! twentieth of a second, as hypervisors do with virtual machines. It must never be left standing.
+//! Slows a rank that writes faster than its memory can be copied: it stands still for a share of
+//! each twentieth of a second, as hypervisors do with virtual machines. It must never stay stopped.
 
 use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use std::os::fd::OwnedFd;
@@ -8,19 +8,19 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// In each of these the rank stands still and computes once: short against what a person or a peer
-/// would notice, long against the kernel's time slices.
+/// In each period the rank stands still once and computes once. It is short for a person or a peer,
+/// and long against the kernel's time slices.
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// A process that is slowed until this is dropped.
 pub struct Slowed {
-    /// In percent; 0: no longer.
+    /// In percent; 0: not slowed any more.
     share: Arc<AtomicU8>,
     thread: JoinHandle<()>,
 }
 
 impl Slowed {
-    /// Slows this process by so much, in percent.
+    /// Slows this process by this share, in percent.
     ///
     /// # Errors
     /// When it is gone or cannot be watched.
@@ -33,7 +33,7 @@ impl Slowed {
         Ok(Slowed { share, thread })
     }
 
-    /// By so much from now on, in percent.
+    /// Changes the share, in percent.
     pub fn set(&self, share: u8) {
         self.share.store(share, Ordering::Relaxed);
     }
@@ -42,12 +42,12 @@ impl Slowed {
 impl Drop for Slowed {
     fn drop(&mut self) {
         self.share.store(0, Ordering::Relaxed);
-        // It lets the process go at once.
+        // The thread continues the process at once.
         self.thread.thread().unpark();
     }
 }
 
-/// Stops the process and lets it go, time and again; it goes when this returns, if it still lives.
+/// Stops and continues the process in turns. It runs when this returns, if it still lives.
 fn slow(process: &OwnedFd, share: &AtomicU8) {
     loop {
         let stands = match share.load(Ordering::Relaxed) {
@@ -82,15 +82,16 @@ mod tests {
     }
 
     #[test]
-    fn it_stands_still_now_and_then_and_goes_on_in_the_end() {
+    fn a_slowed_process_stops_now_and_then_and_runs_in_the_end() {
         let mut child = spinning();
         let slowed = Slowed::begin(child.id(), 80).unwrap();
         let patience = std::time::Instant::now() + Duration::from_secs(30);
         let (mut stopped, mut ran) = (0, 0);
         while (stopped < 20 || ran < 2) && std::time::Instant::now() < patience {
-            match state(&child).1 {
-                true => stopped += 1,
-                false => ran += 1,
+            if state(&child).1 {
+                stopped += 1;
+            } else {
+                ran += 1;
             }
             thread::sleep(Duration::from_millis(1));
         }
@@ -98,7 +99,7 @@ mod tests {
         drop(slowed);
         let (before, _) = state(&child);
         while state(&child).0 < before + Duration::from_millis(50) {
-            assert!(std::time::Instant::now() < patience, "it was left standing");
+            assert!(std::time::Instant::now() < patience, "it stays stopped");
             thread::sleep(Duration::from_millis(1));
         }
         child.kill().unwrap();
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_ends_is_let_go() {
+    fn the_thread_ends_when_the_process_does() {
         let mut child = spinning();
         let slowed = Slowed::begin(child.id(), 50).unwrap();
         child.kill().unwrap();
@@ -114,7 +115,7 @@ mod tests {
         let thread = &slowed.thread;
         let patience = std::time::Instant::now() + Duration::from_secs(30);
         while !thread.is_finished() {
-            assert!(std::time::Instant::now() < patience, "it signals nobody for ever");
+            assert!(std::time::Instant::now() < patience, "the thread signals a dead process");
             thread::sleep(Duration::from_millis(1));
         }
     }

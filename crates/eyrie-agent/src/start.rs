@@ -17,7 +17,7 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a process may take to end that has closed what it has open.
+/// How long a process that has closed its descriptors may take to end.
 const WRITER_ENDS: Duration = Duration::from_millis(500);
 
 impl Agent {
@@ -43,7 +43,7 @@ impl Agent {
         });
     }
 
-    /// Starts the process; from an image when its stream is given. `meta`: what that says of it.
+    /// Starts the process; from an image when its stream is given. `meta`: what the image says.
     pub fn launch(
         &mut self,
         start: Box<StartRank>,
@@ -64,7 +64,9 @@ impl Agent {
         }
         match launched {
             Ok((launched, restore)) => {
-                self.sweeper.iter_mut().for_each(|sweeper| sweeper.started(launched.pid));
+                if let Some(sweeper) = &mut self.sweeper {
+                    sweeper.started(launched.pid);
+                }
                 let mut process = Process::new(instance, launched, &meta);
                 process.signals_until = (!start.signals.is_empty()).then(Instant::now);
                 process.restore = restore;
@@ -95,7 +97,7 @@ impl Agent {
         since: Instant,
     ) -> anyhow::Result<(Launched, Option<Restore>)> {
         let image = start.image.as_ref().map_or(0, |at| at.image);
-        let (mut launched, image_in) = match self.take_coming(start) {
+        let (mut launched, image_in) = match self.take_incoming(start) {
             Some((launched, into)) => {
                 let (epoch, directory) = self.newest_directory()?;
                 launched.hand_directory(epoch, directory)?;
@@ -118,7 +120,7 @@ impl Agent {
         Ok((launched, Some(Restore { image, started: since, fetched: None, stderr })))
     }
 
-    /// Starts the process, with the newest directory that is here.
+    /// Starts the process with the newest directory that this node has.
     pub fn launch_from(&self, start: &StartRank, from: From) -> anyhow::Result<Launched> {
         let job = self.job.as_ref().context("the controller has not said what the job is")?;
         let directory = self.newest_directory()?;
@@ -145,7 +147,7 @@ impl Agent {
         });
     }
 
-    /// An image can be fetched, or not.
+    /// An image was opened for a fetch, or could not be.
     pub fn opened(
         &mut self,
         start: Box<StartRank>,
@@ -153,8 +155,8 @@ impl Agent {
         result: Opened,
     ) {
         match result {
-            Ok(_) if in_place != 0 && !self.coming.contains_key(&start.instance) => {
-                let reason = "what it had in place is gone".to_string();
+            Ok(_) if in_place != 0 && !self.incoming.contains_key(&start.instance) => {
+                let reason = "the image that was in place is gone".to_string();
                 self.start_failed(start.instance, reason, StartFault::Attempt);
             }
             Ok((stream, meta)) => self.launch(start, meta, Some((stream, since))),
@@ -162,7 +164,7 @@ impl Agent {
         }
     }
 
-    /// The restorer has got its image. One that did not get it whole ends with a reason.
+    /// The restorer has received its image. If it did not receive all of it, it ends and says why.
     pub fn fed(&mut self, instance: RankInstance, result: &std::io::Result<u64>) {
         let Some(p) = self.processes.get_mut(&instance) else { return };
         if let (Ok(_), Some(restore)) = (result, &mut p.restore) {
@@ -170,8 +172,8 @@ impl Agent {
         }
     }
 
-    /// The stream of an image has ended. If the process that writes it is about to end, it is known
-    /// soon how.
+    /// The stream of an image has ended. If the process that writes it is about to end, waits until
+    /// it is known how it ended.
     fn await_writer(&self, instance: RankInstance) {
         let capture = self.processes.get(&instance).and_then(|p| p.capture.as_ref());
         let Some(writer) = capture.and_then(|capture| capture.writer.pid()) else { return };
@@ -181,8 +183,8 @@ impl Agent {
         }
     }
 
-    /// An image was handed to a store, or not. `output`: bytes of (stdout, stderr) that the rank
-    /// had behind it.
+    /// An image was uploaded to a store, or not. `output`: bytes of (stdout, stderr) that the rank
+    /// had written before it.
     pub fn uploaded(
         &mut self,
         instance: RankInstance,
@@ -191,9 +193,9 @@ impl Agent {
         store: Addr,
         result: anyhow::Result<Uploaded>,
     ) {
-        // Whether the rank has refused: it says why before its stream ends, and knows better than
-        // the store. So does how the process ended that wrote it.
-        self.hear(instance);
+        // The rank says why it refuses before its stream ends, and knows better than the store. So
+        // does the end of the process that wrote the image.
+        self.receive_from_rank(instance);
         if result.is_err() {
             self.await_writer(instance);
             self.reap();
@@ -206,15 +208,15 @@ impl Agent {
         match (result, killed) {
             (Ok(Uploaded::Stored), _) => self.check_image(instance, (image, store), output),
             (Ok(Uploaded::FullWanted(reason)), _) => self.want_full_image(instance, image, reason),
-            // Its stream ended with it, which says nothing about images.
-            (Err(_), _) if is_ending(p.speaker.unwrap_or(p.pid)) => {
+            // The stream ended with the rank, which says nothing about the image.
+            (Err(_), _) if is_ending(p.mpi_pid.unwrap_or(p.pid)) => {
                 let reason = "the rank died meanwhile".to_string();
                 self.refuse_capture(instance, image, Refusal { reason, passing: true });
             }
             (Err(_), Some(signal)) => {
                 let reason = format!(
-                    "the process that wrote the image was killed by signal {signal} (for want of \
-                     memory, perhaps: the kernel's log tells)"
+                    "the process that wrote the image was killed by signal {signal} (perhaps for \
+                     lack of memory: see the kernel's log)"
                 );
                 self.refuse_capture(instance, image, Refusal::lasting(reason));
             }

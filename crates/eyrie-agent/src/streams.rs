@@ -1,5 +1,5 @@
-//! The standard streams of a rank, seen from the agent: how far each has come, and how much more
-//! may be taken before the controller has shown what it got.
+//! The standard streams of a rank, as the agent sees them: how far each has come, and how much more
+//! may be read before the controller has shown what it received.
 
 use rustix::io::{read, write, Errno};
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 const WINDOW: u64 = 256 * 1024;
 /// Most bytes of one message.
 const PIECE: usize = 64 * 1024;
-/// Bytes at the end of a stream that are kept for whoever asks what was said last.
+/// Bytes at the end of a stream that are kept for messages about the rank's death.
 const TAIL: usize = 256;
 
 /// Standard output or standard error of a rank.
@@ -19,7 +19,7 @@ pub struct Output {
     fd: Option<OwnedFd>,
     /// Offset of the next byte to be read from the rank.
     read: u64,
-    /// Offset up to which the controller has shown it.
+    /// Offset up to which the controller has shown the output.
     shown: u64,
     /// The last bytes that were read.
     tail: Vec<u8>,
@@ -30,7 +30,7 @@ impl Output {
         Output { fd: Some(fd), read: 0, shown: 0, tail: Vec::new() }
     }
 
-    /// Of this stream, of which nothing was read yet, the rank has so much behind it.
+    /// The rank had written this much before its image. Nothing was read from this stream yet.
     pub fn begins_at(&mut self, offset: u64) {
         (self.read, self.shown) = (offset, offset);
     }
@@ -62,8 +62,8 @@ impl Output {
     }
 
     /// Reads what is there within the window (all that is there with `beyond_window`), as pieces
-    /// with their offsets. When nothing is left and the rank is dead, the stream is closed:
-    /// somebody else who holds it would keep it open forever.
+    /// with their offsets. When all is read and the rank is dead, the stream is closed: another
+    /// process that holds the writing end would keep it open forever.
     pub fn take(&mut self, beyond_window: bool, dead: bool) -> Vec<(u64, Vec<u8>)> {
         let mut pieces = Vec::new();
         while let Some(fd) = &self.fd {
@@ -98,7 +98,7 @@ impl Output {
 #[derive(Debug)]
 pub struct Input {
     fd: Option<OwnedFd>,
-    /// The rank's end, which tells how much it has not read yet, also after ours was closed.
+    /// The rank's end, which says how much it has not read yet, also after the agent's was closed.
     peek: OwnedFd,
     /// Offset of the next byte to be written to the rank.
     written: u64,
@@ -111,7 +111,7 @@ impl Input {
         Input { fd: Some(fd), peek, written: 0, pending: VecDeque::new(), eof: false }
     }
 
-    /// Of this stream, of which nothing was written yet, the rank has so much behind it.
+    /// The rank had read this much before its image. Nothing was written to this stream yet.
     pub fn begins_at(&mut self, offset: u64) {
         self.written = offset;
     }
@@ -133,8 +133,8 @@ impl Input {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Takes a piece from the controller; another offset than the wanted one is not for this
-    /// incarnation of the rank.
+    /// Receives a piece from the controller. A piece at another offset than the wanted one is not
+    /// for this incarnation of the rank.
     pub fn receive(&mut self, offset: u64, bytes: &[u8], eof: bool) {
         if offset == self.wanted_from() && !self.eof {
             self.pending.extend(bytes);
@@ -142,7 +142,7 @@ impl Input {
         }
     }
 
-    /// Writes what the pipe takes; true when the rank has been handed all that was here.
+    /// Writes what the pipe accepts; true when nothing is pending and more may come.
     pub fn push(&mut self) -> bool {
         while let (Some(fd), false) = (&self.fd, self.pending.is_empty()) {
             match write(fd, self.pending.as_slices().0) {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_last_is_known() {
+    fn the_last_line_is_known() {
         let (r, w) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC).unwrap();
         let mut out = Output::new(r);
         assert_eq!(out.last_line(), None);

@@ -1,7 +1,8 @@
-//! What an agent leaves that is killed with SIGKILL: a process beside it waits for its end, which
-//! is the end of its own standard input, kills what its programs have started, and removes the
-//! job's directory on this host and the segments of its ranks. Where both are killed at once, the
-//! next job here does it, or `eyrie clean`. The controller of a job on several hosts has one, too.
+//! Clears up after an agent that is killed with SIGKILL: a process beside it waits for its end,
+//! which closes its standard input. It kills what the agent's programs have started, and removes
+//! the job's directory on this host and the segments of its ranks. Where both are killed at once,
+//! the next job here does it, or `eyrie clean`. The controller of a job on several hosts has one,
+//! too.
 
 use crate::place::{is_locked, CONTROLLER};
 use crate::process::kill_group;
@@ -15,10 +16,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the rest of a killed agent may take to be gone: its lock, and its children.
+/// How long the lock and the children of a killed agent may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a killed rank may go on to make a segment.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// For how long a killed rank may still make a segment.
+const SEGMENT_GRACE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The process, while the agent lives: dropping it closes its input.
@@ -34,8 +35,9 @@ impl Sweeper {
         Sweeper::spawn(command.stdout(Stdio::null()))
     }
 
-    /// Starts it for the directory of a job that another controller may go on with: it holds the
-    /// directory's lock, too, and waits so long for one. With `save` it has the job saved then.
+    /// Starts it for the directory of a job that another controller may go on with. It holds the
+    /// directory's lock, too, and waits for `orphan_timeout` for a controller. With `save` it then
+    /// has the job saved.
     ///
     /// # Errors
     /// As [`Sweeper::start`].
@@ -58,37 +60,38 @@ impl Sweeper {
     }
 
     fn spawn(command: &mut Command) -> std::io::Result<Sweeper> {
-        // Whoever started the agent waits for the end of its outputs.
+        // The starter of the agent waits for the end of the agent's outputs.
         command.stdin(Stdio::piped()).stderr(Stdio::null());
-        // SAFETY: one system call. What ends the agent's process group spares it.
+        // SAFETY: between fork and exec the closure makes one system call, and allocates nothing.
+        // In a session of its own, signals to the agent's process group do not reach it.
         unsafe { command.pre_exec(|| Ok(setsid().map(drop)?)) };
         Ok(Sweeper(command.spawn()?))
     }
 
-    /// Tells it of a program that has been started: the leader of a process group. The kernel kills
-    /// the leader with the agent, but not what it has started: a rank behind a wrapper.
+    /// Reports a program that was started, the leader of a process group. The kernel kills the
+    /// leader with the agent, but not what the leader has started: a rank behind a wrapper.
     pub fn started(&mut self, leader: u32) {
-        self.tell(&format!("+{leader}\n"));
+        self.write_line(&format!("+{leader}\n"));
     }
 
-    /// Tells it that the program has ended, with its group, before its number is free.
+    /// Reports that the program has ended, with its group, before its number is free.
     pub fn ended(&mut self, leader: u32) {
-        self.tell(&format!("-{leader}\n"));
+        self.write_line(&format!("-{leader}\n"));
     }
 
-    fn tell(&mut self, line: &str) {
-        // Without it a killed agent leaves more; that is no reason to end the job.
+    fn write_line(&mut self, line: &str) {
+        // Without it a killed agent leaves more behind; that is no reason to end the job.
         let _ = self.0.stdin.as_mut().map(|input| input.write_all(line.as_bytes()));
     }
 
-    /// Its number, for whoever ends all other children.
+    /// Its process id, to spare it when all other children are killed.
     pub fn pid(&self) -> Option<Pid> {
         Pid::from_raw(self.0.id() as i32)
     }
 }
 
-/// Waits until the job's directory is gone, or no controller has been there for so long, or the job
-/// `goes_on` with one on another host; returns whether it does.
+/// Waits until the job's directory is gone, or no controller has held it for `timeout`, or the job
+/// `goes_on` with a controller on another host; returns whether it does.
 fn wait_for_controllers(dir: &Path, timeout: Duration, mut goes_on: impl FnMut() -> bool) -> bool {
     let mut until = Instant::now() + timeout;
     while dir.exists() && Instant::now() < until {
@@ -107,16 +110,16 @@ fn wait_for_controllers(dir: &Path, timeout: Duration, mut goes_on: impl FnMut()
 pub struct Wait<GoesOn, LetGo> {
     /// How long another controller may take to come.
     pub timeout: Duration,
-    /// When none has come, the job is saved.
+    /// Whether the job is saved when none has come.
     pub save: bool,
     /// Whether the job goes on with a controller on another host.
     pub goes_on: GoesOn,
-    /// Lets go of the directory.
+    /// Releases the directory.
     pub let_go: LetGo,
 }
 
-/// Waits for the end of `input`, which says what programs run, then kills these and removes what
-/// the agent that is our parent has left in `dir`.
+/// Reads from `input` which programs run, until its end. Then kills these and removes what the
+/// agent, which is this process's parent, has left in `dir`.
 pub fn sweep(
     dir: &Path,
     input: impl Read,
@@ -127,7 +130,7 @@ pub fn sweep(
     if let Some(Wait { timeout, save, goes_on, let_go }) = wait {
         let goes_on = wait_for_controllers(dir, timeout, goes_on);
         if save && !goes_on && dir.exists() {
-            // What cannot be saved is lost with the job, as without a place for it.
+            // A job that cannot be saved is lost, as it is without a place to save it.
             let _ = saver::start(dir, None).and_then(|mut saver| saver.wait());
         }
         let_go();
@@ -135,8 +138,8 @@ pub fn sweep(
     sweep_after(dir, &running, || getppid() != agent);
 }
 
-/// The leaders of the groups that had not ended when the input did, however it ends: nobody is
-/// there any more then.
+/// The leaders of the groups that had not ended at the end of the input. A broken input has ended,
+/// too: the process that wrote it is gone.
 fn running_at_end(input: impl Read) -> BTreeSet<u32> {
     let mut running = BTreeSet::new();
     for line in BufReader::new(input).lines().map_while(Result::ok) {
@@ -149,21 +152,23 @@ fn running_at_end(input: impl Read) -> BTreeSet<u32> {
     running
 }
 
-/// `gone`: whether the agent is.
+/// `gone`: whether the agent has ended.
 fn sweep_after(dir: &Path, running: &BTreeSet<u32>, gone: impl Fn() -> bool) {
     let until = Instant::now() + PATIENCE;
-    // Its children are killed when they get another parent, after its files are closed.
+    // Its children are killed when they get another parent, which is after its files are closed.
     while !gone() && Instant::now() < until {
         std::thread::sleep(PAUSE);
     }
     if gone() {
-        running.iter().copied().for_each(kill_group);
+        for leader in running {
+            kill_group(*leader);
+        }
     }
     let Some(left) = leftovers::find_until(dir, until) else { return };
     let segments = left.possible_segments();
-    // What cannot be removed is found by `eyrie clean`.
+    // `eyrie clean` finds what cannot be removed.
     let _ = left.remove();
-    let until = Instant::now() + LAST_WORDS;
+    let until = Instant::now() + SEGMENT_GRACE;
     while Instant::now() < until {
         std::thread::sleep(10 * PAUSE);
         shared::remove(&segments);
@@ -178,7 +183,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn what_a_dead_agent_left_goes_and_what_a_living_one_has_stays() {
+    fn what_a_dead_agent_left_is_removed_and_what_a_living_one_has_stays() {
         let base = tempfile::tempdir().unwrap();
         std::fs::set_permissions(base.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
         let dir = base.path().join("job");
@@ -202,12 +207,12 @@ mod tests {
             let sweeping = scope.spawn(|| sweep_after(&dir, &BTreeSet::new(), || true));
             std::thread::sleep(10 * PAUSE);
             assert!(dir.exists() && Path::new(&segment).exists(), "the agent has not ended");
-            // As a process that is killed: its lock goes.
+            // As when its process is killed: its lock is released.
             drop(entered);
             sweeping.join().unwrap();
         });
         assert!(!dir.exists() && !Path::new(&segment).exists());
-        // Nothing is there: it ends at once.
+        // Nothing is there: it returns at once.
         sweep_after(&dir, &BTreeSet::new(), || true);
     }
 
@@ -223,12 +228,12 @@ mod tests {
             (leader, output)
         };
         let ((running, mut its_output), (ended, _output)) = (program(), program());
-        let told = format!("+{running}\n+{ended}\nrubbish\n-{ended}\n+");
-        let left = running_at_end(told.as_bytes());
+        let lines = format!("+{running}\n+{ended}\nrubbish\n-{ended}\n+");
+        let left = running_at_end(lines.as_bytes());
         assert_eq!(left, BTreeSet::from([running]));
         let dir = tempfile::tempdir().unwrap();
         sweep_after(&dir.path().join("none"), &left, || true);
-        // All that write to it are gone.
+        // All processes that have it open are gone.
         its_output.read_to_end(&mut Vec::new()).unwrap();
         let ended = Pid::from_raw(ended as i32).unwrap();
         rustix::process::test_kill_process_group(ended).unwrap();

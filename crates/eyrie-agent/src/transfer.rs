@@ -14,10 +14,10 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// How long either end of a stream may send nothing.
+/// How long either end of a stream may be silent.
 const STALL: Duration = Duration::from_secs(60);
 
-/// What became of an upload that came to its end.
+/// The result of an upload that has come to its end.
 #[derive(Debug)]
 pub enum Uploaded {
     Stored,
@@ -25,7 +25,7 @@ pub enum Uploaded {
     FullWanted(String),
 }
 
-/// The connection of an upload, so that it can be given up from outside.
+/// The connection of an upload, through which another thread can cancel it.
 #[derive(Clone, Debug, Default)]
 pub struct Line(Arc<Mutex<Held>>);
 
@@ -40,12 +40,14 @@ impl Line {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Ends the upload, which may wait for a store that is gone.
+    /// Cancels the upload, which may wait for a store that is gone.
     pub fn give_up(&self) {
         let mut held = self.held();
         held.given_up = true;
-        // It may have ended by itself.
-        held.stream.take().iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+        if let Some(stream) = held.stream.take() {
+            // It may have ended by itself.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 
     fn hold(&self, stream: &Stream) -> anyhow::Result<()> {
@@ -56,10 +58,10 @@ impl Line {
     }
 }
 
-/// Hands the image that arrives at `from` to the store; returns when it is stored.
+/// Sends the image that arrives at `from` to the store; returns when it is stored.
 ///
 /// # Errors
-/// When the stream breaks, or the store refuses the image: with the reason.
+/// When the stream breaks, or the store refuses the image, with its reason.
 pub fn upload(
     store: &Addr,
     secret: &Secret,
@@ -73,7 +75,7 @@ pub fn upload(
     line.hold(&stream)?;
     frame::write(&mut stream, meta)?;
     let copied = stream.send_all(&mut File::from(from));
-    // Also after a failed copy: the store knows why.
+    // Also after a failed copy: the store's answer says why.
     let ended = stream.shutdown(Shutdown::Write);
     let answer = match (frame::read(&mut stream), copied.as_ref().err(), ended.err()) {
         (Ok(answer), ..) => answer,
@@ -88,11 +90,11 @@ pub fn upload(
     }
 }
 
-/// Opens an image in the store; the stream follows on the connection. Of an image for which another
-/// one is in place (`since`, 0: none) what it has beyond that one.
+/// Opens an image in the store; the stream follows on the connection. If another image is in place
+/// (`since`, 0: none), the stream has the difference to that one.
 ///
 /// # Errors
-/// When the store cannot be reached, or has no such image that is whole ([`StartFault::Image`]).
+/// When the store cannot be reached, or has no such whole image ([`StartFault::Image`]).
 pub fn open(
     store: &Addr,
     secret: &Secret,
@@ -116,7 +118,7 @@ pub fn open(
     }
 }
 
-/// Moves an opened image to the restorer.
+/// Copies an opened image to the restorer.
 ///
 /// # Errors
 /// When either end breaks.
@@ -124,7 +126,7 @@ pub fn feed(mut stream: Stream, to: OwnedFd) -> std::io::Result<u64> {
     stream.receive_all(&mut File::from(to))
 }
 
-/// Moves an opened image to the restorer that is to wait for another one after it.
+/// Copies an opened image to the restorer, which then waits for another one.
 ///
 /// # Errors
 /// When either end breaks.

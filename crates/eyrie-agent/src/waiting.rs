@@ -1,4 +1,4 @@
-//! What an agent knows of its contact with the controller, and how long it does without one.
+//! An agent's contact with the controller, and how long the agent goes on without one.
 
 use crate::saver;
 use eyrie_wire::Node;
@@ -6,48 +6,49 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What an agent refuses another controller by, before the address of its own.
+/// How an agent's refusal of another controller begins; the address of its own controller follows.
 pub const HAS_CONTROLLER: &str = "it has a controller at ";
 
-/// What an agent needs to do without its controller.
+/// The state of an agent that can go on without its controller.
 pub struct Waiting {
     pub timeout: Duration,
-    /// Seen by the threads around it, too.
+    /// Shared with the agent's threads.
     pub contact: Arc<Contact>,
-    /// When it ends.
+    /// When the agent ends.
     pub until: Option<Instant>,
-    /// The job can be saved before that.
+    /// Whether the job can be saved before that.
     pub save: bool,
-    /// When this host does it.
+    /// When this host saves it.
     pub save_at: Option<Instant>,
 }
 
 /// The agent's contact with its controller.
 pub struct Contact {
-    /// There is none at present.
+    /// Whether there is none at present.
     pub lost: AtomicBool,
-    /// When the controller was heard last, in milliseconds since `since`.
-    heard_ms: AtomicU64,
+    /// When the last message of the controller came, in milliseconds since `since`.
+    last_ms: AtomicU64,
     since: Instant,
-    /// After so long without a word another controller may come.
+    /// When the controller has been silent for so long, another one may come.
     heartbeat_timeout: Duration,
     /// Where the controller listens.
     addr: Mutex<String>,
 }
 
 impl Contact {
-    /// There is one, at that address. When it has said nothing for so long, it may be replaced.
+    /// A contact with the controller at `addr`, which may be replaced when it is silent for longer
+    /// than `heartbeat_timeout`.
     pub fn new(heartbeat_timeout: Duration, addr: String) -> Contact {
         Contact {
             lost: AtomicBool::new(false),
-            heard_ms: AtomicU64::new(0),
+            last_ms: AtomicU64::new(0),
             since: Instant::now(),
             heartbeat_timeout,
             addr: Mutex::new(addr),
         }
     }
 
-    /// Another one has come, which listens there.
+    /// Another controller has come, which listens at `addr`.
     pub fn found(&self, addr: String) {
         *self.addr.lock().unwrap_or_else(|e| e.into_inner()) = addr;
         self.lost.store(false, Ordering::SeqCst);
@@ -62,23 +63,23 @@ impl Contact {
         self.since.elapsed().as_millis() as u64
     }
 
-    /// When another controller may come unless this one says something; `None`: it may already.
+    /// When another controller may come if this one stays silent; `None`: it may come now.
     pub fn opens_at(&self) -> Option<Instant> {
-        let heard = Duration::from_millis(self.heard_ms.load(Ordering::SeqCst));
+        let last = Duration::from_millis(self.last_ms.load(Ordering::SeqCst));
         let silent = self.heartbeat_timeout + Duration::from_millis(1);
-        (!self.is_open()).then(|| self.since + heard + silent)
+        (!self.is_open()).then(|| self.since + last + silent)
     }
 
     /// Whether another controller may come.
     pub fn is_open(&self) -> bool {
-        let silent_ms = self.now_ms().saturating_sub(self.heard_ms.load(Ordering::SeqCst));
+        let silent_ms = self.now_ms().saturating_sub(self.last_ms.load(Ordering::SeqCst));
         self.lost.load(Ordering::SeqCst)
             || u128::from(silent_ms) > self.heartbeat_timeout.as_millis()
     }
 }
 
 impl Waiting {
-    /// Its time without a controller begins, unless it has.
+    /// Its time without a controller begins, unless it has begun before.
     pub fn begin(&mut self, node: Node) {
         if self.until.is_none() {
             let end = Instant::now() + self.timeout;
@@ -93,9 +94,9 @@ impl Waiting {
         (self.until, self.save_at) = (None, None);
     }
 
-    /// The controller has said something.
-    pub fn heard(&self) {
-        self.contact.heard_ms.store(self.contact.now_ms(), Ordering::SeqCst);
+    /// The controller has sent something.
+    pub fn contacted(&self) {
+        self.contact.last_ms.store(self.contact.now_ms(), Ordering::SeqCst);
     }
 }
 
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_can_be_saved_is_waited_for_and_hosts_take_turns() {
+    fn an_agent_waits_longer_when_its_job_can_be_saved_and_hosts_take_turns() {
         let mut without = waiting(false);
         without.begin(1);
         assert!(without.save_at.is_none());
@@ -118,7 +119,7 @@ mod tests {
         second.begin(1);
         assert!(without.until < first.save_at && first.save_at < second.save_at);
         assert!(second.save_at < first.until);
-        // Its time does not begin anew with each look.
+        // Another call does not prolong its time.
         let until = first.until;
         first.begin(0);
         assert_eq!(first.until, until);
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_may_be_replaced_when_it_has_been_silent_for_so_long_or_is_lost() {
+    fn a_controller_may_be_replaced_when_it_is_silent_for_too_long_or_is_lost() {
         let before = Instant::now();
         let contact = Contact::new(Duration::from_secs(1000), "x".into());
         let opens_at = contact.opens_at().unwrap();

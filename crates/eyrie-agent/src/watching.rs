@@ -1,8 +1,8 @@
-//! Which other hosts this one reaches, of those that have roles. The controller hears when one that
-//! was reached is not any more, and when it is again; it decides what that means.
+//! Which of the other hosts with roles this one reaches. The agent reports when a host that was
+//! reached is no longer reached, and when it is again. The controller decides what that means.
 
 use crate::node::{Agent, Done};
-use crate::orphan::tell;
+use crate::orphan::notify;
 use crate::reach::Target;
 use eyrie_transport::Addr;
 use eyrie_wire::control::FromAgent;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Agent {
-    /// These hosts are connected to from now on, and no others.
+    /// Connects to these hosts from now on, and to no others.
     pub fn watch_hosts(&mut self, hosts: Vec<(Node, String)>, within: Duration) {
         let tcp = |(node, addr): (Node, String)| match addr.parse() {
             Ok(Addr::Tcp { at, .. }) => Some((node, at)),
@@ -22,12 +22,12 @@ impl Agent {
         self.watched.retain(|node, target| hosts.contains(&(*node, target.addr)));
         for (node, addr) in hosts {
             let (done, waker) = (self.done.0.clone(), Arc::clone(&self.waker));
-            let said = move |reached| tell(&done, &waker, Done::Reached { node, reached });
-            self.watched.entry(node).or_insert_with(|| Target::new(addr, within, said));
+            let report = move |reached| notify(&done, &waker, Done::Reached { node, reached });
+            self.watched.entry(node).or_insert_with(|| Target::new(addr, within, report));
         }
     }
 
-    /// Another host is reached again, or not any more.
+    /// Reports that another host is reached again, or no longer.
     pub fn host_reached(&mut self, node: Node, reached: bool) {
         self.connection.send(&FromAgent::Reached { node, reached });
     }

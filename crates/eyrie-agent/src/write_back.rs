@@ -1,6 +1,6 @@
-//! What a rank has written to file systems of servers (NFS, Lustre, FUSE): a node that fails takes
-//! what its kernel had not written back, so an image counts only when that is done. Never in the
-//! agent's own thread: a server may not answer.
+//! What a rank has written to file systems of servers (NFS, Lustre, FUSE). When a node fails, what
+//! its kernel had not written back is lost, so an image counts only after that is done. Never runs
+//! in the agent's own thread: a server may not answer.
 
 use anyhow::{bail, Context};
 use rustix::fs::{fdatasync, major, minor, syncfs};
@@ -21,17 +21,17 @@ pub struct FileSystems {
 }
 
 impl FileSystems {
-    /// Those of these devices, as stat(2) numbers them in the process `pid`; 0: none.
+    /// The file systems of these devices, as stat(2) numbers them in the process `pid`; 0: none.
     ///
     /// # Errors
-    /// When the process has none of a number mounted, or the place cannot be opened.
+    /// When the process has no such device mounted, or the mount point cannot be opened.
     pub fn open(pid: u32, devices: &[u64]) -> anyhow::Result<FileSystems> {
         let devices: Vec<u64> = devices.iter().copied().filter(|device| *device != 0).collect();
         if devices.is_empty() {
             return Ok(FileSystems::default());
         }
         let mounts = std::fs::read_to_string(format!("/proc/{pid}/mountinfo"))
-            .context("what the rank has mounted cannot be known")?;
+            .context("cannot read which file systems the rank has mounted")?;
         let open = |device: &u64| {
             let (high, low) = (major(*device), minor(*device));
             let place = place_of(&mounts, high, low)
@@ -46,17 +46,17 @@ impl FileSystems {
     }
 
     /// Returns when all that was written to them before is where a failure of this node does not
-    /// take it.
+    /// lose it.
     ///
     /// # Errors
-    /// When a server refuses it, or takes too long.
+    /// When a server refuses to write it, or takes too long.
     pub fn write_back(self) -> anyhow::Result<()> {
-        // Of FUSE, syncfs(2) only begins with it: what is open is waited for by itself.
+        // On FUSE, syncfs(2) only begins the writing: open files are waited for one by one.
         let all = self.files.into_iter().map(|(place, file)| (place, file, Of::File));
         let all = all.chain(self.whole.into_iter().map(|(place, file)| (place, file, Of::All)));
         for (place, file, of) in all {
             let (done, end) = channel();
-            // The kernel may wait for a server for ever: only this thread does, then.
+            // The kernel may wait for a server for ever: then only this thread waits with it.
             std::thread::spawn(move || {
                 done.send(match of {
                     Of::File => fdatasync(&file),
@@ -65,7 +65,7 @@ impl FileSystems {
             });
             let what = || format!("what the rank has written to {}", place.display());
             match end.recv_timeout(PATIENCE) {
-                Ok(result) => result.with_context(|| format!("{} is not kept", what()))?,
+                Ok(result) => result.with_context(|| format!("{} cannot be kept", what()))?,
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     bail!("{} was not written back within {PATIENCE:?}", what())
                 }
@@ -82,8 +82,8 @@ enum Of {
     All,
 }
 
-/// The files of these devices that a process has open. One that it closes meanwhile is left out:
-/// its file system is written back.
+/// The files on these devices that a process has open. A file that it closes meanwhile is left out:
+/// its file system is written back as a whole.
 fn files_of(pid: u32, devices: &[u64]) -> Vec<(PathBuf, File)> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let links = entries.map(|entry| entry.path());
@@ -97,8 +97,8 @@ fn files_of(pid: u32, devices: &[u64]) -> Vec<(PathBuf, File)> {
     links.filter(is_there).filter_map(open).collect()
 }
 
-/// Where a file system is mounted, by proc_pid_mountinfo(5): the third field is its number, the
-/// fifth the place, in which odd characters are octal.
+/// Where a file system is mounted, by proc_pid_mountinfo(5). The third field is its number, the
+/// fifth is the mount point, in which special characters are octal.
 fn place_of(mounts: &str, high: u32, low: u32) -> Option<PathBuf> {
     let number = format!("{high}:{low}");
     mounts.lines().find_map(|line| {

@@ -1,19 +1,19 @@
-//! The process that writes an image while its rank computes on: a child of the agent, which hears
-//! of it from the rank. It must not lose how that process ended: it may end before the rank has
-//! named it.
+//! The process that writes an image while its rank computes on. It is a child of the agent, which
+//! learns its number from the rank. Its end must not be lost: it may end before the rank has sent
+//! its number.
 
-/// What is known of it.
+/// What is known of the writer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Writer {
     pid: Option<u32>,
-    /// By which signal it was killed, if it was.
+    /// The signal that killed it, if one did.
     killed: Option<i32>,
-    /// Children that were killed while the rank had not named it: one of them may be it.
+    /// Children that were killed before the rank named the writer: one of them may be it.
     killed_before: Vec<(u32, i32)>,
 }
 
 impl Writer {
-    /// The rank has named it; 0: the rank writes the image itself.
+    /// The rank has sent its number; 0: the rank writes the image itself.
     pub fn named(&mut self, pid: u32) {
         self.pid = Some(pid).filter(|pid| *pid > 0);
         let before = std::mem::take(&mut self.killed_before);
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_it_ended_is_known_whether_it_is_named_before_or_after() {
+    fn its_end_is_known_whether_it_is_named_before_or_after() {
         let mut after = Writer::default();
         after.child_killed(7, 15);
         after.child_killed(8, 9);
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_writes_by_itself_has_none() {
+    fn a_rank_that_writes_its_image_itself_has_no_writer() {
         let mut writer = Writer::default();
         writer.child_killed(7, 9);
         writer.named(0);

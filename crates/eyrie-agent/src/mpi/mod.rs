@@ -1,6 +1,6 @@
-//! The MPI libraries that are known, one file each: how one is recognised, which settings bring its
-//! messages to the provider and close the ways round it, which versions are tested. Nothing here
-//! talks to a rank.
+//! The MPI libraries that are known, one file each: how the library is recognised, which settings
+//! bring its messages to the provider and close the ways round it, which versions are tested.
+//! Nothing here talks to a rank.
 
 mod intel;
 mod mpich;
@@ -12,30 +12,29 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct Library {
     pub name: &'static str,
-    /// What its text of MPI_Get_library_version has in it; its file has it, too.
+    /// A part of its text for MPI_Get_library_version; its file contains it, too.
     mark: &'static str,
     /// Versions that Eyrie's tests run with.
     tested: &'static [&'static str],
     /// Set for every rank; a user who has set another value is told so.
     settings: &'static [(&'static str, &'static str)],
-    /// Set for every rank unless the user has set it: a rank that waits for a message lets others
-    /// have the processor, of which the router may be one.
+    /// Set for every rank unless the user has set it. They make a rank that waits for a message
+    /// yield the processor, which the router may need.
     defaults: &'static [(&'static str, &'static str)],
-    /// How often its ranks meet in a barrier before it loads the provider.
+    /// How many barriers its ranks pass before it loads the provider.
     meets_before: u32,
-    /// What to do when its ranks do not come through the provider.
+    /// What to do when its ranks do not use the provider.
     remedy: &'static str,
-    /// What the names of the segments begin with that it makes in /dev/shm for a single rank.
+    /// The beginning of the names of segments that it makes in /dev/shm for a single rank.
     segments: Option<&'static str>,
 }
 
-/// Those whose mark others may have too stand behind them.
+/// In this order, since a mark may also occur in libraries that stand before its own.
 const ALL: [&Library; 3] = [&intel::INTEL_MPI, &open_mpi::OPEN_MPI, &mpich::MPICH];
 
-/// The remedy where nothing is known of a library.
+/// The remedy for an unknown library.
 const USE_MPICH: &str =
-    "use MPICH 5, for instance `pip install mpich`, and build the program with \
-                         its mpicc";
+    "use MPICH 5, for instance `pip install mpich`, and build the program with its mpicc";
 
 /// The library of this text.
 fn of_text(text: &[u8]) -> Option<&'static Library> {
@@ -48,12 +47,12 @@ fn of_file(path: &Path) -> Option<&'static Library> {
     of_text(&std::fs::read(path).ok()?)
 }
 
-/// How often ranks meet before the library of this file loads the provider.
+/// How many barriers ranks pass before the library in this file loads the provider.
 pub fn meets_before(path: &Path) -> u32 {
     of_file(path).map_or(0, |library| library.meets_before)
 }
 
-/// What to do when ranks with the library of this file do not come through the provider.
+/// What to do when ranks with the library in this file do not use the provider.
 pub fn remedy(path: &Path) -> String {
     match of_file(path) {
         Some(library) => format!("it is {}: {}", library.name, library.remedy),
@@ -61,14 +60,15 @@ pub fn remedy(path: &Path) -> String {
     }
 }
 
-/// What ranks get in their environment: for every library, since nobody knows which one it will be.
+/// The settings in the environment of ranks. They are those of all libraries, since the library is
+/// known only once the rank has started.
 pub fn settings() -> impl Iterator<Item = (&'static Library, &'static str, &'static str)> {
     ALL.into_iter().flat_map(|library| {
         library.settings.iter().map(move |(name, value)| (library, *name, *value))
     })
 }
 
-/// What ranks get in their environment unless the user has set it.
+/// Variables in the environment of ranks that the user may set otherwise.
 pub fn defaults() -> impl Iterator<Item = (&'static str, &'static str)> {
     ALL.into_iter().flat_map(|library| library.defaults.iter().copied())
 }
@@ -81,8 +81,8 @@ pub fn is_segment(path: &str) -> bool {
     ALL.iter().any(|library| library.segments.is_some_and(|begin| name.starts_with(begin)))
 }
 
-/// Name and version of the library that says this of itself (MPI_Get_library_version), and whether
-/// that version is one of those that are tested.
+/// Name and version of the library with this text (MPI_Get_library_version), and whether that
+/// version is one of those that are tested.
 pub fn describe(text: &str) -> (String, String, bool) {
     let first = text.lines().next().unwrap_or("").trim();
     let Some(library) = of_text(text.as_bytes()) else {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_known_by_what_they_say_of_themselves() {
+    fn libraries_are_recognised_by_their_texts() {
         let of = describe;
         let known = |name: &str, version: &str| (name.to_string(), version.to_string(), true);
         let mpich = "MPICH Version:      5.0.2\nMPICH Release date: Tue Feb 1\nMPICH ABI: 17:2:5";

@@ -1,5 +1,5 @@
-//! MPICH with ch4:ofi, as it comes from PyPI. Debian's is built for UCX alone. Nothing of Intel
-//! MPI, which is made from it, belongs here.
+//! MPICH with ch4:ofi, as PyPI has it. Debian's is built for UCX only. Nothing of Intel MPI, which
+//! is derived from it, belongs here.
 
 use super::Library;
 
@@ -9,7 +9,7 @@ pub const MPICH: Library = Library {
     tested: &["5.0.2"],
     // No rank shares a node with another: none of its messages goes through shared memory.
     settings: &[("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1")],
-    // It gives way by itself.
+    // It yields the processor by default.
     defaults: &[],
     meets_before: 0,
     remedy:

@@ -1,5 +1,5 @@
 //! Open MPI 5 with libfabric. Its ranks start through libeyrie-pmix (crates/eyrie-pmix), which
-//! tells each that it is alone on its node; the settings here take its messages to libfabric, all
+//! tells each that it is alone on its node. The settings here bring its messages to libfabric, all
 //! of them to one endpoint. Nothing here may let one of its ranks compute alone.
 
 use super::Library;
@@ -12,10 +12,10 @@ pub const OPEN_MPI: Library = Library {
         ("OMPI_MCA_pml", "cm"),
         ("OMPI_MCA_mtl", "ofi"),
         ("OMPI_MCA_mtl_ofi_provider_include", "eyrie"),
-        // Every other one would send round the provider, or wants an endpoint of its own.
+        // Every other btl would bypass the provider, or needs an endpoint of its own.
         ("OMPI_MCA_btl", "self"),
         ("OMPI_MCA_coll", "^sm,xhc,hcoll,ucc,portals4"),
-        // The first of these ends in a fault where it has no network of its own.
+        // `rdma` crashes where it has no network of its own.
         ("OMPI_MCA_osc", "^rdma,ucx,portals4"),
     ],
     defaults: &[("OMPI_MCA_mpi_yield_when_idle", "1")],

@@ -1,5 +1,5 @@
-//! A rank that is about to come to this node, and the restorer that waits for it. Dropping it ends
-//! the restorer.
+//! A rank that is about to come to this node, and the restorer that waits with its memory. Dropping
+//! it ends the restorer.
 
 use crate::launch::Launched;
 use crate::process::kill_group;
@@ -7,19 +7,19 @@ use eyrie_wire::control::StartRank;
 use eyrie_wire::ImageId;
 use std::os::fd::OwnedFd;
 
-/// A rank that is about to come.
-pub struct Coming {
+/// A rank that is about to come to this node.
+pub struct Incoming {
     pub restorer: Restorer,
     pub launched: Launched,
     /// The image that is in place; 0: none yet.
     pub image: ImageId,
-    /// Where the restorer reads the next image; `None` while it gets one.
+    /// The pipe from which the restorer reads the next image; `None` while it reads one.
     pub into: Option<OwnedFd>,
-    /// Its start was ordered meanwhile.
+    /// The start, if the controller ordered it while an image was on the way.
     pub start: Option<Box<StartRank>>,
 }
 
-/// The id of a process that is killed when it is not wanted any more.
+/// The id of a restorer's process, which is killed when this is dropped.
 pub struct Restorer(pub u32);
 
 impl Drop for Restorer {

@@ -1,4 +1,4 @@
-//! What ranks say over their channels.
+//! Messages that ranks send over their channels.
 
 use crate::mpi;
 use crate::node::Agent;
@@ -14,13 +14,13 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// The next message on a channel, without waiting for it; of 0 bytes when the other end is closed
-/// and all has been read.
+/// Receives the next message on a channel, without waiting for it. It has 0 bytes when the other
+/// end is closed and all messages have been read.
 fn receive(channel: &impl AsFd, bytes: &mut [u8; MAX_MESSAGE]) -> rustix::io::Result<usize> {
     loop {
         match rustix::net::recv(channel, &mut bytes[..], RecvFlags::DONTWAIT) {
-            // The other end was closed before it had read all: the kernel says so once, ahead of
-            // the last words that wait here.
+            // The other end was closed before it had read all of ours. The kernel reports that
+            // once, before the messages that are still in the queue.
             Err(Errno::CONNRESET) => {}
             received => return received.map(|(n, _)| n.min(MAX_MESSAGE)),
         }
@@ -28,7 +28,7 @@ fn receive(channel: &impl AsFd, bytes: &mut [u8; MAX_MESSAGE]) -> rustix::io::Re
 }
 
 impl Agent {
-    pub fn hear(&mut self, instance: RankInstance) {
+    pub fn receive_from_rank(&mut self, instance: RankInstance) {
         loop {
             let Some(p) = self.processes.get_mut(&instance) else { return };
             let Some(channel) = &p.channel else { return };
@@ -41,18 +41,19 @@ impl Agent {
                 Ok(n) => n,
                 Err(_) => return,
             };
-            // What does not decode is dropped: the rank waits with a bound for what it asked.
+            // A message that does not decode is dropped: the rank waits with a bound for its
+            // answer.
             if let Some(message) = FromRank::decode(&bytes[..len]) {
-                self.heard(instance, message);
+                self.handle_rank_message(instance, message);
             }
         }
     }
 
-    pub fn heard(&mut self, instance: RankInstance, message: FromRank<'_>) {
+    pub fn handle_rank_message(&mut self, instance: RankInstance, message: FromRank<'_>) {
         let Some(p) = self.processes.get_mut(&instance) else { return };
         match message {
             FromRank::Loaded { pid } => {
-                p.spoken_by(pid);
+                p.provider_loaded_by(pid);
                 let restored = p.restore.is_some();
                 if !restored && !self.admit(instance, pid) {
                     return;
@@ -61,7 +62,7 @@ impl Agent {
                 if let Some(restore) = p.restore.take() {
                     self.holds.take(instance.rank, restore.image, pid);
                     self.holds.counts(instance.rank, restore.image);
-                    for line in restore.said() {
+                    for line in restore.stderr_lines() {
                         self.connection.send(&FromAgent::Note {
                             text: format!("rank {}: {line}", instance.rank),
                         });
@@ -88,7 +89,7 @@ impl Agent {
             }
             FromRank::Refused { image, reason } => {
                 let Some(capture) = p.capture.as_ref().filter(|c| c.image == image) else { return };
-                // A rank whose reader has left does not know why: the transfer is about to say it.
+                // A rank whose reader has left does not know why. The result of the upload says it.
                 let broken = std::io::Error::from_raw_os_error(libc::EPIPE).to_string();
                 let uploading = matches!(capture.phase, CapturePhase::Uploading(_));
                 if !(uploading && reason.contains(&broken)) {
@@ -111,52 +112,53 @@ impl Agent {
         }
     }
 
-    /// Tells the controller what a rank did last.
+    /// Sends the controller what a rank did last.
     pub fn send_trace(&mut self, request: Option<u64>, instance: RankInstance) {
         let process = self.processes.get(&instance);
         let records = process.map_or(Vec::new(), |p| p.page.trace());
         self.connection.send(&FromAgent::Trace { request, instance, records });
     }
 
-    /// Lets a rank that has loaded the provider go on in its start, if it has asked by PMI which
-    /// rank of how many it is. An MPI library that did not would compute alone.
+    /// Admits a rank that has loaded the provider: it goes on in its start. It must have asked by
+    /// PMI for its rank and the size of the job; with an MPI library that did not, it would compute
+    /// alone.
     pub fn admit(&mut self, instance: RankInstance, pid: u32) -> bool {
-        // It asked before it loaded the provider, but over another socket.
+        // The rank asked before it loaded the provider, but over another socket.
         self.serve_pmi(instance);
         let Some(p) = self.processes.get_mut(&instance) else { return false };
-        if p.session.spoke() {
-            // A rank that is gone is found out by its end.
-            return p.tell(ToRank::Admitted, &[]).is_ok();
+        if p.session.has_asked() {
+            // Where the rank has ended, the agent reaps it.
+            return p.send(ToRank::Admitted, &[]).is_ok();
         }
-        self.computes_alone(instance, pid);
+        self.report_alone(instance, pid);
         false
     }
 
-    /// Each rank computes by itself with the MPI library of this process.
-    fn computes_alone(&mut self, instance: RankInstance, pid: u32) {
+    /// Reports that each rank computes by itself with the MPI library of this process.
+    fn report_alone(&mut self, instance: RankInstance, pid: u32) {
         let library = shared::mpi_library(pid).unwrap_or_default();
         let remedy = mpi::remedy(Path::new(&library));
         self.connection.report(instance, RankReport::Alone { library, remedy });
     }
 
-    /// A rank is through MPI_Init. Memory that it shares with another rank by now is a way round
-    /// the provider: what goes there is in no log.
+    /// A rank has returned from MPI_Init. If it shares memory with another rank by now, messages
+    /// can bypass the provider, and no log has them.
     fn mpi_is_up(&mut self, instance: RankInstance, threads: u32, text: &str) {
         let (name, version, tested) = mpi::describe(text);
         if let Some((other, path)) = self.shares_memory(instance) {
             let rank = instance.rank;
             let reason = format!(
-                "{name} {version} shares memory with rank {other} ({path}): messages of ranks {rank} \
-                 and {other} would go round Eyrie's log; unset the settings that ask for shared \
-                 memory, or use MPICH 5 (`pip install mpich`)"
+                "{name} {version} shares memory with rank {other} ({path}): messages of ranks \
+                 {rank} and {other} would go round Eyrie's log; unset the settings that ask for \
+                 shared memory, or use MPICH 5 (`pip install mpich`)"
             );
             self.connection.report(instance, RankReport::Fatal { reason });
             return;
         }
         let Some(p) = self.processes.get(&instance) else { return };
         if p.session.barriers_passed() == 0 && self.job.as_ref().is_some_and(|job| job.ranks > 1) {
-            // It asked who it is and has met no other rank in MPI_Init all the same.
-            return self.computes_alone(instance, self.pmi_peer(p));
+            // It asked for its rank and size, but passed no barrier with other ranks in MPI_Init.
+            return self.report_alone(instance, self.pmi_peer(p));
         }
         let threads = ["SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"].get(threads as usize);
         let threads = threads.map_or("of unknown level".into(), |l| format!("MPI_THREAD_{l}"));
@@ -164,12 +166,12 @@ impl Agent {
         self.connection.report(instance, RankReport::Library(library));
     }
 
-    /// A rank of this node that this one has memory in common with, and which.
+    /// A rank of this node that has memory in common with this one, and the path of that memory.
     fn shares_memory(&self, instance: RankInstance) -> Option<(Rank, String)> {
-        let ours = shared::common_memory(self.processes.get(&instance)?.speaker?);
+        let ours = shared::common_memory(self.processes.get(&instance)?.mpi_pid?);
         let others = self.processes.values().filter(|p| p.instance.rank != instance.rank);
         others.into_iter().find_map(|p| {
-            let theirs = shared::common_memory(p.speaker?);
+            let theirs = shared::common_memory(p.mpi_pid?);
             Some((p.instance.rank, ours.intersection(&theirs).next()?.clone()))
         })
     }
@@ -181,11 +183,11 @@ mod tests {
     use rustix::net::{send, socketpair, AddressFamily, SendFlags, SocketFlags, SocketType};
 
     #[test]
-    fn a_rank_that_ends_before_it_has_read_all_is_heard_to_its_last_word() {
+    fn the_last_message_of_a_rank_that_ends_with_unread_messages_is_received() {
         let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
         let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
         send(&theirs, b"it cannot go on", SendFlags::empty()).unwrap();
-        send(&ours, b"nobody reads this", SendFlags::empty()).unwrap();
+        send(&ours, b"the rank never reads this", SendFlags::empty()).unwrap();
         drop(theirs);
         let mut bytes = [0; MAX_MESSAGE];
         let n = receive(&ours, &mut bytes).unwrap();
