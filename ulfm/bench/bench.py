@@ -5,8 +5,8 @@ figures and tables (Markdown) to build/ulfm-bench/.
 
     ulfm/bench/bench.py [recovery|commit|methods]... [--repeat 3] [--draw] [--page]
 
---draw measures nothing: figures and tables of the JSON that is there. --page brings both into
-docs/reproduction/ulfm.md.
+--draw measures nothing: it makes figures and tables from the JSON of an earlier run. --page puts
+both into docs/reproduction/ulfm.md.
 """
 
 import argparse
@@ -34,7 +34,8 @@ COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 
 
 def run(processes, program, *args, limit_s=120, **settings):
-    """Standard output and error, and seconds, of a program under mpirun; None when it failed."""
+    """Runs a program under mpirun. Returns its standard output, its standard error and the seconds
+    that it took; None when it failed."""
     command = [
         VENV / "bin/mpirun",
         "--with-ft",
@@ -74,7 +75,7 @@ def lines(out):
 
 
 def spread(values):
-    """Median with least and most."""
+    """The median, the least and the most of some values."""
     return {
         "median": statistics.median(values),
         "least": min(values),
@@ -155,7 +156,7 @@ def commit(repeat):
                 for kb, share in ((1024, 100), (10240, 100), (10240, 10), (102400, 100)):
                     if copies == "files" and kb > 10240:
                         continue
-                    # Each run is as fast as its pages lie, so a process is one sample of several.
+                    # Speed depends on where the pages of a process lie: each process is one sample.
                     rows = []
                     for _ in range(repeat):
                         setting = f"files:{directory}" if copies == "files" else copies
@@ -197,7 +198,7 @@ def commit(repeat):
 
 
 def draw_commit(results):
-    # As a share of run time: a commit every ten seconds of computing.
+    # The share of run time that commits take, with one every ten seconds of computing.
     series = [
         (
             f"{c}, {n} ranks",
@@ -341,7 +342,7 @@ def machine():
 
 
 def to_page(what, text):
-    """Table and figures into the page of this measurement, between its marks."""
+    """Puts table and figures into the page of this measurement, between its marks."""
     page = Page("ulfm")
     page.insert(what, text)
     for figure in OUT.glob(f"{what}*.svg"):
@@ -492,7 +493,7 @@ def main():
     parser.add_argument(
         "--draw",
         action="store_true",
-        help="measure nothing: figures and tables of the JSON that is there",
+        help="measure nothing: make figures and tables from the JSON of an earlier run",
     )
     parser.add_argument("--page", action="store_true", help="also into docs/reproduction/ulfm.md")
     options = parser.parse_args()

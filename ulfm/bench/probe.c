@@ -1,6 +1,6 @@
-/* What bench.py measures with: commits of data that has all changed, against memcpy of the same
- * bytes at the same time, then a recovery. Rank 0 says one line of JSON a measurement. Arguments:
- * --kb (each rank) --commits --share (percent of data that changes) --kill */
+/* The program that bench.py measures with: commits of data, each beside a memcpy of the same bytes,
+ * then a recovery. Rank 0 prints one line of JSON for each measurement. Arguments: --kb (each rank)
+ * --commits --share (percent of data that changes) --kill */
 #include <math.h>
 #include <signal.h>
 #include <time.h>
@@ -24,7 +24,7 @@ static void measure_commits(eyrie_ulfm_job *job, char *data, char *copy, size_t 
     MPI_Comm comm = eyrie_ulfm_comm(job);
     int rank;
     MPI_Comm_rank(comm, &rank);
-    for (int i = -2; i < commits; i++) { /* the first two make room */
+    for (int i = -2; i < commits; i++) { /* the first two allocate the memory */
         for (size_t at = 0; at < bytes * (size_t)share / 100; at += 64) data[at]++;
         MPI_Barrier(comm);
         double begin = now_ms();
@@ -84,13 +84,13 @@ int main(int argc, char **argv) {
                              r->protect_ms, r->rebuild_ms, r->restore_ms},
                    mean[7];
             double whole = now_ms() - begin;
-            if (rank == size - 1) { /* the spare: it has begun long before */
+            if (rank == size - 1) { /* the spare: its clock began long before */
                 memset(mine, 0, sizeof mine);
                 whole = 0;
             }
             whole = slowest(whole, comm);
-            /* Means, because who is quick in one phase waits in the next: the slowest of each would
-             * count that twice. */
+            /* Means, because a rank that is quick in one phase waits in the next. Taking the
+             * slowest rank of each phase would count that time twice. */
             MPI_Allreduce(mine, mean, 7, MPI_DOUBLE, MPI_SUM, comm);
             for (int i = 0; i < 7; i++) mean[i] /= size - 1;
             if (rank == 0)

@@ -1,7 +1,8 @@
-/* Conjugate gradients for the Laplacian of a plate, rows dealt out evenly, that goes on when ranks
- * fail: return codes and the whole recovery point in one call. Sums are taken in the order of
- * ranks, so that the result does not depend on how the MPI library adds. mpirun --with-ft ulfm -n 5
- * env EYRIE_ULFM_SPARES=1 cg --rows 32 --columns 128 --iterations 300 --out solution */
+/* Conjugate gradients for the Laplacian of a plate, whose rows are divided evenly among the ranks.
+ * The program goes on when ranks fail: it checks return codes and makes the whole recovery point in
+ * one call. Sums are taken in the order of ranks, so that the result does not depend on how the MPI
+ * library adds. mpirun --with-ft ulfm -n 5 env EYRIE_ULFM_SPARES=1 cg --rows 32 --columns 128
+ * --iterations 300 --out solution */
 #include "grid.h"
 
 struct solver {
@@ -96,7 +97,8 @@ static int solve(eyrie_ulfm_job *job, struct solver *s, int iterations, int ever
     s->comm = eyrie_ulfm_comm(job);
     MPI_Comm_rank(s->comm, &s->rank);
     MPI_Comm_size(s->comm, &s->ranks);
-    /* Rows beyond the plate are 0; this process may have been a rank in its middle. */
+    /* Rows beyond the plate are 0. They must be set, because this process may have been a rank in
+     * the middle of the plate before. */
     memset(s->p, 0, (size_t)s->columns * sizeof(double));
     memset(s->p + (size_t)(s->rows + 1) * (size_t)s->columns, 0,
            (size_t)s->columns * sizeof(double));

@@ -76,7 +76,7 @@ def main():
         def body(job, version):
             solver.comm = job.comm
             solver.p[0] = solver.p[-1] = (
-                0  # beyond the plate; this process may have been a rank in its middle
+                0  # beyond the plate; the process may have had rows in the middle before
             )
             if version == 0:
                 solver.start()

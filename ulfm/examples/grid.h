@@ -1,6 +1,6 @@
-/* What the examples share: a grid of points cut into blocks, one a rank, with a halo one point
- * deep. Two-dimensional grids have one point along the first axis. Everything a rank does with MPI
- * returns MPI's code. */
+/* What the examples share: a grid of points cut into blocks, one for each rank, with a halo one
+ * point deep. Two-dimensional grids have one point along the first axis. Every function that calls
+ * MPI returns MPI's error code. */
 #ifndef GRID_H
 #define GRID_H
 
@@ -48,7 +48,7 @@ static inline void block_place(struct block *b, int rank, int axes, const int *s
     }
 }
 
-/* Room for this rank's block, as the job now has its ranks. */
+/* Allocates this rank's block, for the ranks that the job has now. */
 static inline void block_make(struct block *b, eyrie_ulfm_job *job) {
     int rank, shape[16], axes = eyrie_ulfm_shape(job, shape, 16);
     MPI_Comm_rank(eyrie_ulfm_comm(job), &rank);
@@ -60,7 +60,7 @@ static inline void block_make(struct block *b, eyrie_ulfm_job *job) {
     if (!b->now || !b->next) MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* A field without symmetry, so that a block in the wrong place shows. */
+/* A field without symmetry, so that a block in the wrong place is noticed. */
 static inline void block_fill(struct block *b) {
     memset(b->now, 0, (size_t)b->size * sizeof(double));
     for (int i = 0; i < b->count[0]; i++)
@@ -77,8 +77,8 @@ static inline int block_rank(const struct block *b, const int at[3]) {
     return (at[0] * b->ranks[1] + at[1]) * b->ranks[2] + at[2];
 }
 
-/* The points of one face, `where` from 0 (the halo before the first) to count + 1, to or from a row
- * of doubles. */
+/* Copies the points of one face to or from a row of doubles. `where` goes from 0 (the halo before
+ * the first) to count + 1. */
 static inline long long block_face(struct block *b, int axis, int where, double *row, int put) {
     int from[3] = {0, 0, 0}, to[3] = {b->count[0], b->count[1], b->count[2]};
     long long n = 0;
@@ -96,8 +96,8 @@ static inline long long block_face(struct block *b, int axis, int where, double 
     return n;
 }
 
-/* A message each way at once. Not MPI_Sendrecv: in Open MPI 5.0 it can crash when the communicator
- * is revoked and there is nobody to receive from (docs/ulfm.md, limits). */
+/* Sends and receives a message at the same time. Not by MPI_Sendrecv: in Open MPI 5.0 it can crash
+ * when the communicator is revoked and the source is MPI_PROC_NULL (docs/ulfm.md, limits). */
 static inline int swap_messages(const double *out, int dest, double *in, int source, long long n,
                                 int tag, MPI_Comm comm) {
     MPI_Request request[2];
@@ -135,7 +135,7 @@ static inline int block_exchange(struct block *b, MPI_Comm comm) {
     return code;
 }
 
-/* After squeezing: this rank's points from the blocks that were committed, row by row. */
+/* After squeezing: fetches this rank's points from the blocks that were committed, row by row. */
 static inline int block_fetch(struct block *b, eyrie_ulfm_job *job, const char *name) {
     int shape[16], axes = eyrie_ulfm_committed_shape(job, shape, 16),
                    ranks = eyrie_ulfm_committed_ranks(job), pieces = 0;
@@ -166,7 +166,8 @@ static inline int block_fetch(struct block *b, eyrie_ulfm_job *job, const char *
     return code;
 }
 
-/* Writes the whole grid to a file: every rank to rank 0, which writes under another name first. */
+/* Writes the whole grid to a file. Every rank sends its block to rank 0, which writes under another
+ * name first. */
 static inline int block_write(struct block *b, MPI_Comm comm, const char *path) {
     int rank, ranks, code = MPI_SUCCESS;
     MPI_Comm_rank(comm, &rank);
@@ -203,8 +204,8 @@ static inline int block_write(struct block *b, MPI_Comm comm, const char *path) 
     return code;
 }
 
-/* After failures that could not be recovered from: neither MPI_Abort nor MPI_Finalize end well in
- * Open MPI 5.0 (docs/ulfm.md, limits). */
+/* Ends the process after failures that could not be recovered from. Neither MPI_Abort nor
+ * MPI_Finalize ends well then in Open MPI 5.0 (docs/ulfm.md, limits). */
 static inline void leave_at_once(int status) {
     fflush(NULL);
     _exit(status);

@@ -1,5 +1,4 @@
-"""What the mpi4py examples share: a grid of points cut into blocks with a halo, as grid.h has
-it."""
+"""What the mpi4py examples share: a grid of points cut into blocks with a halo, as in grid.h."""
 
 import argparse
 import os
@@ -19,8 +18,8 @@ def options(**defaults):
 
 
 def swap(comm, out, dest, into, source, tag):
-    """A message each way at once; not Sendrecv, which Open MPI 5.0 can crash in (docs/ulfm.md,
-    limits)."""
+    """Sends and receives a message at the same time. Not by Sendrecv, in which Open MPI 5.0 can
+    crash (docs/ulfm.md, limits)."""
     receiving = comm.Irecv(into, source, tag)
     sending = comm.Isend(out, dest, tag)
     receiving.Wait()
@@ -86,7 +85,7 @@ class Block:
                     faces[halo] = into
 
     def fetch(self, job, name):
-        """After squeezing: this rank's points from the blocks that were committed, row by row."""
+        """After squeezing: fetches this rank's points from the committed blocks, row by row."""
         pieces = []
         for rank in range(job.committed_ranks):
             old = Block.__new__(Block)
@@ -111,7 +110,7 @@ class Block:
         job.fetch(name, pieces)
 
     def write(self, comm, path):
-        """The whole grid into a file: every rank to rank 0."""
+        """Writes the whole grid to a file: every rank sends its block to rank 0."""
         mine = numpy.ascontiguousarray(self.now[1:-1, 1:-1, 1:-1])
         if comm.rank:
             comm.Send(mine, 0, 9)

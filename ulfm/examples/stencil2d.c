@@ -1,6 +1,6 @@
-/* A 5-point stencil on a flat grid that goes on when ranks fail: return codes, and blocks whose
- * size depends on the rank, so that the program makes its room between the two halves of the
- * recovery point. Also goes on with fewer ranks (squeezing). mpirun --with-ft ulfm -n 6 env
+/* A 5-point stencil on a flat grid that goes on when ranks fail. It checks return codes. The size
+ * of a block depends on the rank, so the program allocates it between the two halves of the
+ * recovery point. It also goes on with fewer ranks (squeezing). mpirun --with-ft ulfm -n 6 env
  * EYRIE_ULFM_JOB=2x2 EYRIE_ULFM_SPARES=2 stencil2d --nx 256 --ny 256 --steps 2000 --out plate */
 #include "grid.h"
 
@@ -15,13 +15,13 @@ static void sweep(struct block *b) {
     b->next = swap;
 }
 
-/* Two arrays change places every step: what is registered must too. */
+/* The two arrays are exchanged every step, so they are registered anew. */
 static void register_all(eyrie_ulfm_job *job, struct block *b, int *step) {
     eyrie_ulfm_register(job, "field", b->now, b->size, MPI_DOUBLE);
     eyrie_ulfm_register(job, "step", step, 1, MPI_INT);
 }
 
-/* The recovery point: room for this rank's block, then what was committed. */
+/* The recovery point: allocates this rank's block, then puts the committed data in place. */
 static int begin(eyrie_ulfm_job *job, struct block *b, int *step) {
     int64_t version;
     int code = eyrie_ulfm_repair(job);

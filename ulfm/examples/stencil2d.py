@@ -19,7 +19,7 @@ def sweep(now, new):
 
 
 def begin(job, options, step):
-    """The recovery point: room for this rank's block, then what was committed."""
+    """The recovery point: allocates this rank's block, then puts the committed data in place."""
     job.repair()
     if job.comm is None:
         return None

@@ -1,7 +1,7 @@
-/* A 7-point stencil that goes on when ranks fail, as a callback: the body looks at no return codes
- * of MPI; an error ends it and the library calls it again at the recovery point. Committed data
- * that is the same in all versions is sent once. mpirun --with-ft ulfm -n 9 env
- * EYRIE_ULFM_JOB=2x2x2 EYRIE_ULFM_SPARES=1 stencil3d --n 48 --steps 500 --out cube */
+/* A 7-point stencil that goes on when ranks fail, as a callback. The body checks no return codes of
+ * MPI: a failure ends it, and the library calls it again at the recovery point. Committed data that
+ * is the same in all versions is sent once. mpirun --with-ft ulfm -n 9 env EYRIE_ULFM_JOB=2x2x2
+ * EYRIE_ULFM_SPARES=1 stencil3d --n 48 --steps 500 --out cube */
 #include "grid.h"
 
 struct run {
@@ -32,7 +32,7 @@ static int body(eyrie_ulfm_job *job, int64_t version, void *context) {
         fprintf(stderr, "stencil3d goes on with spares only: see stencil2d\n");
         return MPI_ERR_UNSUPPORTED_OPERATION;
     }
-    /* This process may be another rank now: its neighbours are those of the rank it has become. */
+    /* This process may be another rank now, with the neighbours of that rank. */
     int rank, shape[16], axes = eyrie_ulfm_shape(job, shape, 16);
     MPI_Comm_rank(eyrie_ulfm_comm(job), &rank);
     block_place(&r->block, rank, axes, shape);

@@ -23,7 +23,7 @@ def main():
             job.register(name, data)
 
         def body(job, version):
-            # A rank may have taken another's place: its neighbours are those of the rank it now is.
+            # This process may be another rank now, with the neighbours of that rank.
             block.place(job.comm.rank, job.shape)
             if version == 0:
                 step[0] = 0

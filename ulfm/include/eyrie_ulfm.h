@@ -1,9 +1,9 @@
-/* libeyrie-ulfm: an MPI program that uses ULFM loses processes and goes on with its spares: the
- * same rank numbers, the same communication pattern, the data of the last committed version, each
- * rank where the planner finds it best.
+/* libeyrie-ulfm: an MPI program that uses ULFM loses processes and goes on with its spares. It
+ * keeps its rank numbers, its communication pattern and the data of the last committed version. The
+ * planner chooses the best place for each rank.
  *
- * Every function returns an MPI error code; its documentation names the error classes. A failure
- * (eyrie_ulfm_is_failure) is answered by eyrie_ulfm_recover. One thread at a time may call the
+ * Every function returns an MPI error code; its documentation names the error classes. After a
+ * failure (eyrie_ulfm_is_failure) call eyrie_ulfm_recover. One thread at a time may call the
  * library. docs/ulfm.md is the guide. */
 #ifndef EYRIE_ULFM_H
 #define EYRIE_ULFM_H
@@ -39,8 +39,8 @@ typedef struct eyrie_ulfm_settings {
     /* Bytes of a message of this traffic. Default 1 MiB. */
     int64_t message_bytes;
     /* Where failed ranks go: "0d", "1d", "2d", "3d", "hybrid", "search", "first-free", or
-     * "squeeze": no spare is used, the program goes on with fewer ranks. NULL: "search". A method
-     * that is stuck gives way to the search; the report says so. */
+     * "squeeze": no spare is used, the program goes on with fewer ranks. NULL: "search". When a
+     * method finds no place, the search is used instead; the report says so. */
     const char *method;
     /* How committed data is kept besides in the rank itself: "partner" (a copy at a rank on another
      * node), "partner:2" (two), "xor:G" (groups of G ranks, one may fail), "rs:G,M" (Reed-Solomon
@@ -53,11 +53,11 @@ typedef struct eyrie_ulfm_settings {
      * name of its host, when the network's file names one for every host (it may have more); else
      * the process's rank in the communicator. */
     int node;
-    /* The longest that the library waits for others, in seconds; then the job ends with a message
-     * that names whom it waited for. Must exceed the longest time that a rank computes without
-     * calling MPI. Default 300. */
+    /* The longest that the library waits for other processes, in seconds. Then the job ends with a
+     * message that names the processes it waited for. Must exceed the longest time that a rank
+     * computes without calling MPI. Default 300. */
     double wait_s;
-    /* 0: the first process tells of each recovery in one line on standard error. */
+    /* 0: the first process reports each recovery in one line on standard error. */
     int quiet;
 } eyrie_ulfm_settings;
 
@@ -76,18 +76,18 @@ void eyrie_ulfm_settings_init(eyrie_ulfm_settings *settings);
  * begun, which cannot be repaired. */
 int eyrie_ulfm_init(MPI_Comm comm, const eyrie_ulfm_settings *settings, eyrie_ulfm_job **job);
 
-/* The working communicator: the ranks, without the spares. Returns errors (MPI_ERRORS_RETURN).
- * Another one after each recovery. MPI_COMM_NULL: this process is no rank and the job has ended;
- * leave. */
+/* The working communicator: the ranks, without the spares. It returns errors (MPI_ERRORS_RETURN)
+ * and is another one after each recovery. MPI_COMM_NULL: this process is no rank and the job has
+ * ended; leave. */
 MPI_Comm eyrie_ulfm_comm(const eyrie_ulfm_job *job);
 
 /* Extents of the grid of ranks: writes up to `room`, returns the number of axes. Changes when the
  * job is squeezed. */
 int eyrie_ulfm_shape(const eyrie_ulfm_job *job, int *extents, int room);
 
-/* Says that `comm` was made from the working communicator, so that a recovery interrupts waits on
- * it too. It is no longer known after the recovery: free it and make it again; it may be freed at
- * any time before, too. MPI_ERR_ARG; MPI_ERR_NO_MEM. */
+/* Declares that `comm` was made from the working communicator, so that a recovery interrupts waits
+ * on it too. The library forgets it at the recovery: free it and make it again. The program may
+ * also free it at any time before. MPI_ERR_ARG; MPI_ERR_NO_MEM. */
 int eyrie_ulfm_derived(eyrie_ulfm_job *job, MPI_Comm comm);
 
 /* Registers data: `count` elements of `datatype` at `data`, known as `name` (up to 47 characters).
@@ -96,16 +96,16 @@ int eyrie_ulfm_derived(eyrie_ulfm_job *job, MPI_Comm comm);
 int eyrie_ulfm_register(eyrie_ulfm_job *job, const char *name, void *data, MPI_Count count,
                         MPI_Datatype datatype);
 
-/* Commits the registered data of all ranks as a new version (collective), numbered from 1:
- * afterwards it counts everywhere, or nowhere. `version` may be NULL. What is unchanged since the
- * last version is not sent again. MPIX_ERR_PROC_FAILED, MPIX_ERR_REVOKED: recover; MPI_ERR_NO_MEM,
- * MPI_ERR_IO: this version does not count, the last one does. */
+/* Commits the registered data of all ranks as a new version (collective), numbered from 1.
+ * Afterwards the version counts at all ranks or at none. `version` may be NULL. Data that has not
+ * changed since the last version is not sent again. MPIX_ERR_PROC_FAILED, MPIX_ERR_REVOKED:
+ * recover; MPI_ERR_NO_MEM, MPI_ERR_IO: this version does not count, the last one does. */
 int eyrie_ulfm_commit(eyrie_ulfm_job *job, int64_t *version);
 
-/* The recovery point (collective). First call: returns with *version 0. After a failure: repairs
- * the job and puts the data of the last committed version in place; *version 0 says that nothing
- * was committed: begin from the start. A spare that took a rank calls it as its first call, after
- * registering its data. May return on a process that is no rank any more (eyrie_ulfm_comm is
+/* The recovery point (collective). The first call returns with *version 0. After a failure it
+ * repairs the job and puts the data of the last committed version in place. *version 0 says that
+ * nothing was committed: begin from the start. A spare that took a rank calls it as its first call,
+ * after registering its data. May return on a process that is no rank any more (eyrie_ulfm_comm is
  * MPI_COMM_NULL). Failures during the recovery are recovered from inside. EYRIE_ULFM_ERR_LOST: the
  * communicator is whole, the data is not; EYRIE_ULFM_ERR_SPARES: the job cannot go on;
  * MPI_ERR_TRUNCATE: data registered here has another size than that committed (see
@@ -133,11 +133,11 @@ typedef struct eyrie_ulfm_piece {
     void *into;
 } eyrie_ulfm_piece;
 
-/* Reads pieces of data `name` of the last committed version, whoever has them now (collective; each
- * rank says its own pieces). Elements are those of the committed datatype; of a datatype with gaps
- * they come packed. MPI_ERR_ARG: a piece lies outside what was committed; MPI_ERR_COUNT: more than
- * 2 GiB from one rank; MPIX_ERR_PROC_FAILED, MPIX_ERR_REVOKED; MPI_ERR_NO_MEM; EYRIE_ULFM_ERR_LOST.
- * */
+/* Reads pieces of data `name` of the last committed version from the ranks that have them now
+ * (collective; each rank names its own pieces). Elements are those of the committed datatype; of a
+ * datatype with gaps they come packed. MPI_ERR_ARG: a piece lies outside what was committed;
+ * MPI_ERR_COUNT: more than 2 GiB from one rank; MPIX_ERR_PROC_FAILED, MPIX_ERR_REVOKED;
+ * MPI_ERR_NO_MEM; EYRIE_ULFM_ERR_LOST. */
 int eyrie_ulfm_fetch(eyrie_ulfm_job *job, const char *name, int pieces,
                      const eyrie_ulfm_piece piece[]);
 
@@ -150,20 +150,20 @@ int eyrie_ulfm_committed_shape(const eyrie_ulfm_job *job, int *extents, int room
  * that joined must make room for. */
 int64_t eyrie_ulfm_committed_bytes(const eyrie_ulfm_job *job, const char *name);
 
-/* Ends the job when all ranks have come here (collective); spares leave. Whatever must survive
+/* Ends the job when all ranks have called it (collective); spares leave. Work that must survive
  * failures, such as writing results, belongs before it. MPIX_ERR_PROC_FAILED: a rank failed before
- * it came here: recover, compute the rest again. EYRIE_ULFM_ERR_SPARES. */
+ * it called this: recover and compute the rest again. EYRIE_ULFM_ERR_SPARES. */
 int eyrie_ulfm_finish(eyrie_ulfm_job *job);
 
 /* The program as a callback: called at the recovery point with the version in place, again after
  * each failure, until it has returned MPI_SUCCESS on all ranks (eyrie_ulfm_finish is inside) or an
- * error that is no failure. An MPI error on the working communicator that the body does not look at
- * ends the call of the body at once (by longjmp: what the body holds must be reachable from
- * `context`). Errors: those of eyrie_ulfm_recover, and what the body returns. */
+ * error that is no failure. A failure on the working communicator ends the call of the body at once
+ * (by longjmp: what the body holds must be reachable from `context`). Errors: those of
+ * eyrie_ulfm_recover, and what the body returns. */
 typedef int (*eyrie_ulfm_body)(eyrie_ulfm_job *job, int64_t version, void *context);
 int eyrie_ulfm_run(eyrie_ulfm_job *job, eyrie_ulfm_body body, void *context);
 
-/* 1: the error code says that a process failed, and eyrie_ulfm_recover is the answer. */
+/* 1: the error code says that a process failed: call eyrie_ulfm_recover. */
 int eyrie_ulfm_is_failure(int code);
 
 /* Frees everything and sets *job to NULL. MPI_SUCCESS. */
@@ -196,9 +196,9 @@ typedef struct eyrie_ulfm_report {
     double slowdown; /* estimated communication time of a step over that before any failure */
     int64_t version;
     int squeezed;
-    /* gather: all ranks have stopped; shrink: survivors agreed on; plan: who has what, who goes
-     * where; transfer: data to the processes that take ranks; protect: copies complete again;
-     * rebuild: the communicator; restore: data in place. */
+    /* gather: until all ranks have stopped; shrink: the survivors agree on who they are; plan: what
+     * data each has, and where each rank goes; transfer: data to the processes that take ranks;
+     * protect: copies are completed; rebuild: the communicator; restore: data is put in place. */
     double gather_ms, shrink_ms, plan_ms, transfer_ms, protect_ms, rebuild_ms, restore_ms;
 } eyrie_ulfm_report;
 

@@ -1,6 +1,6 @@
-/* What Open MPI does when a node's daemon (prted) is lost: ranks loop in a barrier until it fails,
- * and say so if they survive. Without libeyrie-ulfm: this is the limit that any program on this
- * launcher has. tests/ulfm/050 kills a daemon under it. */
+/* Shows what Open MPI does when a node's daemon (prted) is lost. Ranks loop in a barrier until it
+ * fails, and print a line if they survive. The program does not use libeyrie-ulfm: any program on
+ * this launcher has this limit. tests/ulfm/050 kills a daemon while it runs. */
 #include <mpi.h>
 
 #include <mpi-ext.h>

@@ -1,6 +1,6 @@
-/* MPI_Sendrecv that has nobody to receive from, on a communicator that is revoked: Open MPI 5.0
- * cancels a request that it has not made and may crash (ompi/mpi/c/sendrecv.c). Use MPI_Irecv,
- * MPI_Isend, MPI_Wait instead. Run with 2 processes. */
+/* MPI_Sendrecv with the source MPI_PROC_NULL on a revoked communicator: Open MPI 5.0 cancels a
+ * request that it has not made and may crash (ompi/mpi/c/sendrecv.c). Use MPI_Irecv, MPI_Isend,
+ * MPI_Wait instead. Run with 2 processes. */
 #include <mpi.h>
 
 #include <mpi-ext.h>

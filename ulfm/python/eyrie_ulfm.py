@@ -1,4 +1,4 @@
-"""libeyrie-ulfm for mpi4py programs: the words of eyrie_ulfm.h, errors as exceptions.
+"""libeyrie-ulfm for mpi4py programs: the functions of eyrie_ulfm.h, with errors as exceptions.
 
     with eyrie_ulfm.Job(MPI.COMM_WORLD, job="2x2", spares="1") as job:
         if job.comm is None:            # a spare that was not needed
@@ -14,10 +14,10 @@
 
         job.run(body)
 
-Failures come to the program as mpi4py's own MPI.Exception, from communication as from this module;
-`run` answers them. Data is any object with a writable contiguous buffer (numpy arrays); it is
-restored in place. The library is searched as $EYRIE_ULFM_LIBRARY, beside the installed module, then
-by the system.
+Failures are raised as mpi4py's own MPI.Exception, by communication and by this module; `run`
+recovers from them. Data is any object with a writable contiguous buffer (numpy arrays); it is
+restored in place. The library is looked for at $EYRIE_ULFM_LIBRARY, then beside the installed
+module, then by the system's loader.
 """
 
 import ctypes
@@ -74,7 +74,7 @@ class Piece:
 
 
 class Error(MPI.Exception):
-    """An error of the library: an MPI error class, and in `text` what it was about."""
+    """An error of the library: an MPI error class, and its description in `text`."""
 
     def __new__(cls, code, text):
         self = super().__new__(cls, code)
@@ -142,8 +142,8 @@ def _call(name, *arguments):
 
 
 def is_failure(error):
-    """Whether this exception (or error code) says that a process failed, so that `recover` is the
-    answer."""
+    """Whether this exception (or error code) says that a process failed, so that the program must
+    call `recover`."""
     code = error.Get_error_code() if isinstance(error, MPI.Exception) else error
     return bool(_call("is_failure", code))
 
@@ -206,8 +206,8 @@ class Job:
 
     @property
     def comm(self):
-        """The working communicator, another one after each recovery; None when this process is no
-        rank and the job has ended."""
+        """The working communicator, which is another one after each recovery. None when this
+        process is no rank and the job has ended."""
         handle = _call("comm", self._job) or 0
         if self._comm is None or self._comm.handle != handle:
             comm = MPI.Comm.fromhandle(handle)
@@ -242,8 +242,8 @@ class Job:
         return bool(_call("squeezed", self._job))
 
     def derived(self, comm):
-        """Says that `comm` was made from the working communicator, so that a recovery interrupts
-        waits on it too."""
+        """Declares that `comm` was made from the working communicator, so that a recovery
+        interrupts waits on it too."""
         self._check(_call("derived", self._job, comm.handle))
 
     def register(self, name, data):
@@ -277,11 +277,11 @@ class Job:
         return version.value
 
     def repair(self):
-        """First half of `recover`: the communicator."""
+        """First half of `recover`: repairs the communicator."""
         self._check(_call("repair", self._job))
 
     def restore(self):
-        """Second half of `recover`: the data."""
+        """Second half of `recover`: puts the data in place."""
         version = ctypes.c_int64()
         self._check(_call("restore", self._job, ctypes.byref(version)))
         return version.value
@@ -299,7 +299,7 @@ class Job:
         self._check(_call("fetch", self._job, name.encode(), len(pieces), rooms))
 
     def finish(self):
-        """Ends the job when all ranks have come here."""
+        """Ends the job when all ranks have called it."""
         self._check(_call("finish", self._job))
 
     def run(self, body):

@@ -1,6 +1,6 @@
-/* Blocks of data with a count of their users, so that versions share what has not changed. Full
- * blocks come from slabs that are kept: the pages of a block given back are warm for the next. Must
- * never be used by two threads. */
+/* Blocks of data with a count of their users, so that versions share blocks that have not changed.
+ * Full blocks come from slabs that are never freed, so that the pages of a reused block are already
+ * mapped. Must never be used by two threads. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,7 +9,7 @@
 
 enum { SLAB_BLOCKS = 16 };
 
-/* full blocks without a user; `data` leads to the next in its first bytes */
+/* full blocks without a user; the first bytes of `data` point to the next */
 static struct block *idle;
 static void **slabs;
 static int slab_count;

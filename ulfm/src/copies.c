@@ -1,6 +1,6 @@
-/* Commit: the registered data becomes a new version, first as an image at each rank and at those
- * that keep copies for it, then, when all agree that theirs are whole, everywhere at once. Until
- * that agreement the version before counts and stays whole. */
+/* Commit: the registered data becomes a new version. First each rank and the keepers of its copies
+ * make an image. When all agree that their images are whole, the version counts everywhere at once.
+ * Until that agreement the version before counts and stays whole. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ struct stream {
     int partner, process;   /* rank and process at the other end */
     bool full;              /* all blocks, not only the changed ones */
     unsigned char *changed; /* of each block */
-    struct image *image;    /* receiving: what is being made */
+    struct image *image;    /* receiving: the image being made */
 };
 
 /* Whether the keeper of copy `k` of `rank` cannot have the version before: one of the two was
@@ -30,17 +30,17 @@ static bool anew(const eyrie_ulfm_job *job, const struct layout *now,
     return !catalog_equal(&job->catalogs[rank], &catalogs[rank]);
 }
 
-/* Makes a block of the image just before it is sent, so that copying goes along with sending. The
- * image is what is sent, not the program's data: in its large pages another process's copy is three
- * times as fast. */
+/* Makes a block of the image just before it is sent, so that copying and sending overlap. The image
+ * is sent instead of the program's data: another process copies three times as fast from its large
+ * pages. */
 struct filling {
     bool (*fill)(void *context, int block);
     void *context;
 };
 
-/* Sends `image` of `rank` to those that keep it, and takes what this rank keeps for others: only
- * `changed` blocks where the keeper has the version before. `filling` is NULL when the image is
- * whole. */
+/* Sends `image` of `rank` to the ranks that keep it, and receives the images that this rank keeps
+ * for others. Only `changed` blocks are sent where the keeper has the version before. `filling` is
+ * NULL when the image is whole. */
 static int partners_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of,
                             const struct layout *now, const struct catalog *catalogs, int rank,
                             struct image *image, const unsigned char *changed,
@@ -128,7 +128,7 @@ static int partners_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index
     return memory ? code : MPI_ERR_NO_MEM;
 }
 
-/* --- what this rank has registered --- */
+/* --- the registered data of this rank --- */
 
 static struct catalog catalog_of_segments(const eyrie_ulfm_job *job) {
     struct catalog catalog = {0};
@@ -143,7 +143,7 @@ static struct catalog catalog_of_segments(const eyrie_ulfm_job *job) {
     return catalog;
 }
 
-/* Packs registered data whose datatype has gaps into bytes, or puts them back. In parts, because
+/* Packs registered data whose datatype has gaps into bytes, or unpacks it. Works in parts, because
  * MPI counts in int. */
 int segment_pack(eyrie_ulfm_job *job, struct segment *segment, unsigned char *bytes, bool pack) {
     MPI_Count lower, extent;
@@ -205,10 +205,10 @@ static void view_free(struct view *view) {
 struct copying {
     struct image *image;
     const struct view *view;
-    bool past_cache; /* there is too much to be found in the cache later */
+    bool past_cache; /* the data is larger than the cache */
 };
 
-/* A block of the program's data into the image. */
+/* Copies a block of the program's data into the image. */
 static bool copy_block(void *context, int i) {
     struct copying *copying = context;
     struct block *block = block_new(copying->view->len[i]);
@@ -219,7 +219,7 @@ static bool copy_block(void *context, int i) {
     return true;
 }
 
-/* All ranks' catalogs, when one of them has changed. */
+/* Exchanges the catalogs of all ranks when one of them has changed. */
 static int share_catalogs(eyrie_ulfm_job *job, const struct catalog *mine, struct catalog **all) {
     int n = job->now.ranks, same = job->version > 0 && !job->squeezed && !job->lost &&
                                    job->held.ranks == n &&
@@ -260,7 +260,7 @@ static void free_catalogs(struct catalog *catalogs, int count) {
     free(catalogs);
 }
 
-/* Makes the image of the next version and has it kept by others. */
+/* Makes the image of the next version and sends it to the ranks that keep copies. */
 static int stage(eyrie_ulfm_job *job, const struct catalog *mine, const struct catalog *catalogs,
                  int64_t version) {
     struct view view = {0};
@@ -345,7 +345,7 @@ int copies_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of,
     return MPI_SUCCESS;
 }
 
-/* Drops what nobody would ask this process for: after a commit or a repair. */
+/* After a commit or a repair: drops the images that no other process can still need. */
 void copies_prune(eyrie_ulfm_job *job) {
     struct group group = {0};
     int self = -1;
@@ -403,10 +403,10 @@ int eyrie_ulfm_commit(eyrie_ulfm_job *job, int64_t *version) {
     int code = share_catalogs(job, &mine, &all);
     struct catalog *catalogs = all ? all : job->catalogs;
     if (code == MPI_SUCCESS) code = stage(job, &mine, catalogs, next);
-    /* nobody waits for what will not come */
+    /* so that no other rank waits for data that is not sent */
     if (eyrie_ulfm_is_failure(code)) FT_Comm_revoke(job->work);
     inject(job, "commit-agree");
-    /* Bit 0: this version is whole here. Bit 1: nobody has gone to repair. */
+    /* Bit 0: this version is whole here. Bit 1: no rank has left to repair the job. */
     int bits = code == MPI_SUCCESS ? 3 : 2;
     double agree = wait_now_ms();
     int failure = wait_agree(job, job->work, &bits, "to agree on a commit");
@@ -414,8 +414,8 @@ int eyrie_ulfm_commit(eyrie_ulfm_job *job, int64_t *version) {
     job->cost.agree_ms = wait_now_ms() - agree;
     job->cost.bytes = catalog_bytes(&mine);
     if (!(bits & 2)) job->abandoned = true;
-    /* A member that died before it could say no is no yes either: the agreement's error is the same
-     * everywhere. */
+    /* A rank that died before it set its bits has not agreed either. The error of the agreement is
+     * the same at all ranks. */
     if (bits == 3 && failure == MPI_SUCCESS) {
         adopt(job, next, catalogs);
         if (version) *version = next;
@@ -423,8 +423,8 @@ int eyrie_ulfm_commit(eyrie_ulfm_job *job, int64_t *version) {
         image_drop_versions(job, 0, job->version);
         free_catalogs(all, job->now.ranks);
         if (code == MPI_SUCCESS) code = failure;
-        /* Another could not: the version does not count, and nothing else has happened, unless
-         * someone has failed. */
+        /* Another rank could not commit: the version does not count. Nothing else has happened,
+         * unless a process has failed. */
         if (code == MPI_SUCCESS)
             code = job->abandoned
                        ? FT_ERR_REVOKED

@@ -1,12 +1,12 @@
-/* Communicators of the program that fall with the working one: a wait on one of them ends when the
- * job recovers. */
+/* Communicators of the program that are revoked with the working one: a wait on one of them ends
+ * when the job recovers. */
 #include <stdlib.h>
 
 #include "job.h"
 
 static int derived_key = MPI_KEYVAL_INVALID; /* on a derived communicator: its job */
 
-/* The program frees a communicator: its handle may soon be another's. */
+/* The program frees a communicator. MPI may give its handle to another one, so it is forgotten. */
 static int forget_derived(MPI_Comm comm, int key, void *job_of, void *unused) {
     (void)key;
     (void)unused;
@@ -26,7 +26,7 @@ int eyrie_ulfm_derived(eyrie_ulfm_job *job, MPI_Comm comm) {
     MPI_Comm *grown = realloc(job->derived, (size_t)(job->derived_count + 1) * sizeof *grown);
     if (!grown) return explain(job, MPI_ERR_NO_MEM, "no memory for another communicator");
     job->derived = grown;
-    int code = MPI_Comm_set_attr(comm, derived_key, job); /* forgets it first when it is known */
+    int code = MPI_Comm_set_attr(comm, derived_key, job); /* calls forget_derived for a known one */
     if (code == MPI_SUCCESS) job->derived[job->derived_count++] = comm;
     return code;
 }

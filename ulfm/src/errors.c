@@ -1,5 +1,5 @@
-/* Errors: their classes, the words for the program, and the end of a process that cannot go on. The
- * tables of the library, too: no memory for one ends the job. */
+/* Errors: their classes, the texts for the program, and the end of a process that cannot go on.
+ * Also allocates the tables of the library: a failed allocation ends the job. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,8 +51,8 @@ const char *eyrie_ulfm_explain(const eyrie_ulfm_job *job) {
 }
 
 /* Ends this process at once. Not MPI_Abort: mpirun of Open MPI 5.0 can hang or leave processes when
- * it is called after a failure (docs/ulfm.md, limits). The others wait for us no longer, and end
- * the same way by their own bounds. */
+ * it is called after a failure (docs/ulfm.md, limits). Other processes wait for this one until
+ * their own bounds, then end in the same way. */
 void give_up(const eyrie_ulfm_job *job, const char *format, ...) {
     char text[4096];
     va_list arguments;

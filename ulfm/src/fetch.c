@@ -1,12 +1,12 @@
-/* Pieces of committed data from whoever has them: how a squeezed job gets its old data into its new
- * decomposition. */
+/* Fetches pieces of committed data from the ranks that have them. A squeezed job gets its old data
+ * into its new decomposition in this way. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "job.h"
 
-/* A piece as asked of the one who has it: bytes of a rank's data. */
+/* A request for a piece, sent to the process that has it: bytes of a rank's data. */
 struct piece_request {
     int64_t rank, first, len;
 };
@@ -82,7 +82,7 @@ static int check_pieces(struct fetch *f) {
     return code;
 }
 
-/* Who asks whom for what. */
+/* Sends the requests of this rank and receives those of the others. */
 static int exchange_requests(struct fetch *f, int code) {
     eyrie_ulfm_job *job = f->job;
     int n = f->ranks, size = (int)sizeof(struct piece_request), faults = code != MPI_SUCCESS;

@@ -1,7 +1,7 @@
 /* Copies in a directory that all processes can reach. A rank has a file of blocks, each with two
  * places, and for each of the last two versions a table that says which place counts and what its
- * checksum is. A new version writes changed blocks to the other place and then its table, under
- * another name until it is whole: the version before is never touched. */
+ * checksum is. A new version writes changed blocks to the other place and then its table, which has
+ * another name until it is whole. The version before is never changed. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -114,8 +114,8 @@ int files_write(eyrie_ulfm_job *job, int rank, struct image *image, const struct
     table = (struct table){MAGIC, job->nonce, image->version, table.file, image->blocks, 0};
     good = good && write_table(job, rank, &table, places);
     if (!good) explain(job, MPI_ERR_IO, "writing %s: %s", path, strerror(errno));
-    /* The version before the last is not needed any more; its file of blocks neither, if the last
-     * has another. */
+    /* The version before the last is not needed any more. Nor is its file of blocks, if the last
+     * version has another. */
     struct table last, older;
     path_of(job, path, sizeof path, rank, "version", job->version - 1);
     struct place *gone = job->version > 1 && old
@@ -161,7 +161,7 @@ struct image *files_read(eyrie_ulfm_job *job, int rank, int64_t version,
     return NULL;
 }
 
-/* Files of the job in the directory of copies, at its end. */
+/* Removes the files of the job from the directory of copies, at its end. */
 void files_remove(const eyrie_ulfm_job *job) {
     char prefix[64], path[1024];
     snprintf(prefix, sizeof prefix, "eyrie-%016llx-", (unsigned long long)job->nonce);

@@ -1,7 +1,7 @@
-/* Parity of groups. A rank's blocks are dealt out to the stripes in which it has data; the first
- * parity holder of a stripe gets what has changed, computes the change of all parities and gives
- * the others theirs. Ranks send their data once, as to a partner, but keep only parity. The m
- * members after a rank keep its checksums, so that rebuilt data can be checked. */
+/* Parity of groups. A rank's blocks are distributed over the stripes in which it has data. The
+ * first parity holder of a stripe receives the changed blocks, computes the change of all parities
+ * and sends the other holders theirs. Ranks send their data once, as to a partner, but keep only
+ * parity. The m members after a rank keep its checksums, so that rebuilt data can be checked. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,7 +50,7 @@ static int finish(struct exchange *x) {
     return waits_all(x->job, &x->waits, x->comm, "in a commit, for a group's parity");
 }
 
-/* The checksums of this rank's blocks to the members that keep them. */
+/* Sends the checksums of this rank's blocks to the members that keep them. */
 static int exchange_sums(struct exchange *x) {
     const struct group *g = x->group;
     struct image *headers[32] = {0};
@@ -139,7 +139,7 @@ static int exchange_changes(struct exchange *x, const unsigned char *mine, struc
     return memory ? code : MPI_ERR_NO_MEM;
 }
 
-/* The image of a parity at the version before, when its changes are what comes. */
+/* The image of a parity at the version before, when only changes are received. */
 static const struct image *parity_before(const struct exchange *x, int s, int which) {
     return x->full ? NULL : image_find_parity(x->job, x->group->number, s, which, x->job->version);
 }
@@ -199,7 +199,8 @@ static bool encode(const struct exchange *x, const struct stripe *stripe, struct
     return true;
 }
 
-/* The parities of this member's stripe: the first stays, the others go to the members after it. */
+/* Distributes the parities of this member's stripe: it keeps the first and sends the others to the
+ * members after it. */
 static int exchange_parity(struct exchange *x, struct stripe *stripe) {
     const struct group *g = x->group;
     int cells = g->parity * g->column;

@@ -1,6 +1,6 @@
 /* Failures at chosen places inside the library, for tests:
  * EYRIE_ULFM_INJECT="kill:commit@3#2,stop:repair@0" kills process 3 when it passes the place
- * `commit` the second time. Actions: kill, stop (SIGSTOP), say (nothing but this line), damage (one
+ * `commit` the second time. Actions: kill, stop (SIGSTOP), say (only prints the line), damage (one
  * byte of each copy that the process keeps for others). Does nothing without the variable. */
 #include <signal.h>
 #include <stdlib.h>

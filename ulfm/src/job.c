@@ -1,10 +1,10 @@
-/* The job from its beginning to its end, and what it tells of itself. */
+/* The job from its beginning to its end, and the functions that describe it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "job.h"
 
-/* The communicators and tables that everything else stands on. */
+/* Makes the communicators and tables that all other parts use. */
 static int begin_tables(eyrie_ulfm_job *job, MPI_Comm comm) {
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(comm, &job->me);
@@ -31,8 +31,8 @@ static int begin(eyrie_ulfm_job *job, MPI_Comm comm, int node) {
     int code = settings_check(job);
     if (code == MPI_SUCCESS) code = members_make_planner(job);
     if (code == MPI_SUCCESS) code = members_assign_ranks(job);
-    /* All find the same fault, but for what differs between hosts: files, settings from the
-     * environment. */
+    /* All processes find the same fault, except in what differs between hosts: files, and settings
+     * from the environment. */
     int faults = code != MPI_SUCCESS;
     if (faults && job->me == 0) fprintf(stderr, "eyrie-ulfm: process 0: %s\n", job->explanation);
     good = MPI_Allreduce(MPI_IN_PLACE, &faults, 1, MPI_INT, MPI_SUM, job->base);
@@ -69,7 +69,7 @@ int eyrie_ulfm_init(MPI_Comm comm, const eyrie_ulfm_settings *settings, eyrie_ul
     settings_read(job, settings);
     int code = begin(job, comm, settings->node);
     if (code != MPI_SUCCESS) {
-        /* nobody waits for us */
+        /* so that no other process waits for this one */
         if (eyrie_ulfm_is_failure(code) && job->base != MPI_COMM_NULL) FT_Comm_revoke(job->base);
         eyrie_ulfm_free(&job);
         return code;
@@ -78,7 +78,7 @@ int eyrie_ulfm_init(MPI_Comm comm, const eyrie_ulfm_settings *settings, eyrie_ul
     if (job->rank < 0) {
         code = repair_wait_as_spare(job);
         if (job->rank >= 0) job->state = REPAIRED;
-        /* not this process's trouble: it leaves */
+        /* the ranks report this error; a spare just leaves */
         if (class_of(code) == EYRIE_ULFM_ERR_SPARES) code = MPI_SUCCESS;
     }
     job->inside = false;
@@ -132,7 +132,8 @@ int eyrie_ulfm_finish(eyrie_ulfm_job *job) {
     if (job->state == REPAIRED) return FT_ERR_PROC_FAILED; /* recover first */
     job->inside = true;
     inject(job, "finish");
-    /* All are here before anybody takes the working communicator away. Bits as in a commit. */
+    /* All ranks must be here before one of them revokes the working communicator. Bits as in a
+     * commit. */
     int bits = 3;
     wait_agree(job, job->work, &bits, "for all to finish");
     job->abandoned = !(bits & 2);

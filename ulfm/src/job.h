@@ -1,5 +1,5 @@
 /* What the files of the library share: a process's part of a job, and the functions of one file
- * that another uses. Nothing here is seen by programs. Prefix of every function: the name of its
+ * that another uses. Programs do not see this file. The prefix of a function is the name of its
  * file. */
 #ifndef EYRIE_ULFM_JOB_H
 #define EYRIE_ULFM_JOB_H
@@ -74,7 +74,7 @@ void image_drop_versions(eyrie_ulfm_job *job, int64_t below, int64_t above);
 /* every block has its checksum */
 bool image_intact(const struct image *image);
 
-/* --- layout.c: who keeps what for whom --- */
+/* --- layout.c: which rank keeps which data --- */
 
 enum scheme { NO_COPIES, PARTNER, GROUP, FILES };
 struct copies {
@@ -120,22 +120,22 @@ int group_block(const struct group *group, int stripe, int index, int row);
 /* 0: no member has a block there */
 uint32_t group_row_len(const struct group *group, int stripe, int row);
 
-/* --- wait.c: every wait has a bound and names whom it waited for --- */
+/* --- wait.c: every wait has a bound and names the processes it waited for --- */
 
 struct waits {
     int count, room, done; /* of which the first `done` are complete */
     double look_at;        /* when all are tested again */
     MPI_Request *request;
     int *process;     /* waited for */
-    bool second_hand; /* it may be waiting for another, and should speak first */
+    bool second_hand; /* the one waited for may wait itself, and should report first */
 };
 MPI_Request *waits_add(struct waits *waits, int process);
 int waits_poll(struct waits *waits);
 /* Waits for all. On an error revokes `comm` and waits until the rest have ended. Frees the list.
  * */
 int waits_all(eyrie_ulfm_job *job, struct waits *waits, MPI_Comm comm, const char *what);
-/* Agreement on the bits that all have set; also says whether a member has failed. On `work` others
- * may be late: they are named. */
+/* Agrees on the bits that all have set; the error says whether a member has failed. On `work` the
+ * processes that are late are named. */
 int wait_agree(eyrie_ulfm_job *job, MPI_Comm comm, int *bits, const char *what);
 /* the blocking call that follows has a bound */
 void wait_guard(eyrie_ulfm_job *job, const char *what);
@@ -214,15 +214,15 @@ bool get_bytes(struct buffer *buffer, void *bytes, size_t len);
 int64_t get_int(struct buffer *buffer);
 void put_catalog(struct buffer *buffer, const struct catalog *catalog);
 struct catalog get_catalog(struct buffer *buffer);
-/* what this process has, for the one that decides */
-void plan_tell(const eyrie_ulfm_job *job, struct buffer *info);
-/* `info[i]` is what process `alive[i]` told. Writes the decision. */
+/* writes what this process has, for the process that decides */
+void plan_write_state(const eyrie_ulfm_job *job, struct buffer *info);
+/* `info[i]` is what process `alive[i]` sent. Writes the decision. */
 void plan_decide(eyrie_ulfm_job *job, int count, const int *alive, struct buffer *info,
                  struct buffer *decision);
 bool plan_read(eyrie_ulfm_job *job, struct buffer *decision, struct plan *plan);
 void plan_free(struct plan *plan);
 
-/* --- transfer.c: the data of ranks to the processes that take them --- */
+/* --- transfer.c: moves the data of ranks to the processes that take them --- */
 
 int transfer_run(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of, const struct plan *plan);
 
@@ -237,7 +237,7 @@ void inject(eyrie_ulfm_job *job, const char *place);
 
 /* --- report.c --- */
 
-void report_take(eyrie_ulfm_job *job, struct plan *plan);
+void report_set(eyrie_ulfm_job *job, struct plan *plan);
 void report_say(eyrie_ulfm_job *job);
 
 /* --- the job --- */
@@ -245,7 +245,7 @@ void report_say(eyrie_ulfm_job *job);
 struct member {
     char host[HOST_ROOM];
     int pid, node;
-    unsigned long long started; /* of the process, to know it by */
+    unsigned long long started; /* start time of the process, to recognise it */
 };
 struct segment {
     struct segment *next;
@@ -265,15 +265,15 @@ struct eyrie_ulfm_job {
     double wait_s;
     bool quiet;
     int64_t message_bytes;
-    int64_t nonce; /* of the job: files of others are not ours */
+    int64_t nonce; /* of the job, so that its files are not mistaken for those of others */
 
     /* Processes, known by their rank in the communicator that the job began on. */
     int me, processes;
     struct member *member;
     int *process_of_node; /* -1: none */
     bool *dead;
-    MPI_Comm base; /* all processes that live; replaced by each repair */
-    MPI_Comm roll; /* as at the start, never revoked: notes of who has arrived at a wait */
+    MPI_Comm base; /* all living processes; replaced by each repair */
+    MPI_Comm roll; /* all processes at the start; never revoked: notes of arrival at an agreement */
     int base_size;
     int *base_process; /* of each rank of base */
     EyriePlanner *planner;
@@ -289,27 +289,27 @@ struct eyrie_ulfm_job {
     int axes, shape[MOST_AXES];
     enum state state;
     bool squeezed;      /* since the last commit */
-    bool ever_squeezed; /* squeezing is how it goes on from then */
+    bool ever_squeezed; /* every later repair squeezes too */
     bool ended;         /* this process is no rank any more */
     bool finished;      /* has come to eyrie_ulfm_finish */
-    /* another has left the working communicator for repair, and we have agreed with it on that */
+    /* another process has left the working communicator for a repair, in an agreement with us */
     bool abandoned;
-    bool inside;    /* in the library: errors are not for the program */
+    bool inside;    /* in the library: errors do not go to the program */
     int agreements; /* on work */
 
     /* Data. */
     struct segment *segments;
     struct image *images;
     int64_t version;
-    struct layout held;       /* by whom the committed version is held */
+    struct layout held;       /* which processes hold the committed version */
     struct catalog *catalogs; /* of each rank of the committed version */
     int held_axes, held_shape[MOST_AXES];
     struct rescue *server; /* of each committed rank: where eyrie_ulfm_fetch finds it */
-    bool lost;             /* the committed version is not whole any more */
+    bool lost;             /* part of the committed version is lost */
     /* while a repair completes the copies: some that should be there are not */
     bool protect_anew;
 
-    /* Communicators of the program that fall with work. */
+    /* Communicators of the program that are revoked with work. */
     MPI_Comm *derived;
     int derived_count;
 
@@ -337,7 +337,7 @@ enum {
     TAG_RESCUE = 1000
 };
 
-/* speaks for the job: the process of the lowest living rank */
+/* whether this process acts for the job: it has the lowest living rank */
 bool job_is_leader(const eyrie_ulfm_job *job);
 
 /* --- errors.c --- */
@@ -365,7 +365,7 @@ int members_assign_ranks(eyrie_ulfm_job *job);
 
 /* --- derived.c --- */
 
-void derived_drop(eyrie_ulfm_job *job, bool revoke); /* they are not known any more */
+void derived_drop(eyrie_ulfm_job *job, bool revoke); /* forgets all of them */
 
 /* --- run.c --- */
 

@@ -1,5 +1,6 @@
-/* Who keeps what for whom: partners and groups, always on other nodes where there are any. A pure
- * function of who is which rank, so that all processes know it without asking. */
+/* Which rank keeps which data for which other: partners and groups, on other nodes where there are
+ * any. A pure function of the processes' ranks, so that all processes know it without
+ * communication. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,8 +37,8 @@ const char *copies_parse(const char *text, struct copies *copies) {
     return NULL;
 }
 
-/* The node of a process as far as failing together goes: its node in a network that was described,
- * else its host. */
+/* Whether two processes fail together: they are on one node of the network, if one was described,
+ * else on one host. */
 static bool same_node(const eyrie_ulfm_job *job, int a, int b) {
     if (job->network) return job->member[a].node == job->member[b].node;
     return !strcmp(job->member[a].host, job->member[b].host);
@@ -70,7 +71,7 @@ struct layout layout_make(const eyrie_ulfm_job *job, int ranks, const int *proce
     for (int i = 0; i < ranks; i++) layout.place[layout.order[i]] = i;
     layout.shift = fullest;
     for (int copy = 1; copy <= job->copies.partners; copy++)
-        /* all on one node, or nearly: better there than nowhere */
+        /* all ranks on one node, or nearly: a copy there is better than none */
         if (copy * layout.shift % ranks == 0) layout.shift = 1;
     layout.groups = job->copies.group && ranks > job->copies.group ? ranks / job->copies.group : 1;
     free(node);
@@ -123,8 +124,8 @@ struct group group_of(const eyrie_ulfm_job *job, const struct layout *layout, in
             group.member[group.size++] = layout->order[i];
         }
     }
-    /* A squeezed job may have fewer ranks than a group should: then each keeps parity for all
-     * others as far as it goes. */
+    /* A squeezed job may have fewer ranks than a group needs. Then each member keeps parity for all
+     * others. */
     if (group.parity >= group.size) group.parity = group.size - 1;
     group.data = group.size - group.parity;
     group.column = (most + group.data - 1) / group.data;
@@ -158,5 +159,5 @@ uint32_t group_row_len(const struct group *group, int stripe, int row) {
         uint32_t len = catalog_block_len(group->catalog[i], group_block(group, stripe, i, row));
         if (len > most) most = len;
     }
-    return (most + 63) / 64 * 64; /* what the code of the parities works on */
+    return (most + 63) / 64 * 64; /* the unit of the parity code */
 }

@@ -1,5 +1,4 @@
-/* Who is where: processes, their hosts and nodes, which of them are ranks at the beginning and
- * which are spares. */
+/* The processes, their hosts and nodes, and which of them begin as ranks and which as spares. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -44,7 +43,7 @@ int members_make_planner(eyrie_ulfm_job *job) {
     return job->planner ? MPI_SUCCESS : explain(job, MPI_ERR_ARG, "%s", why);
 }
 
-/* The process on each node; exactly one on each that the job uses. */
+/* Finds the process on each node. There must be exactly one on each node that the job uses. */
 static int map_nodes(eyrie_ulfm_job *job, const uint32_t *used, size_t count) {
     size_t nodes = eyrie_planner_nodes(job->planner);
     job->process_of_node = must_alloc(nodes * sizeof *job->process_of_node);

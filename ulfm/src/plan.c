@@ -1,5 +1,6 @@
-/* What happens after a failure. One process hears what the others have, asks the planner where
- * ranks go, finds for each rank where its data comes from, and tells all. No communication here. */
+/* Decides what happens after a failure. One process receives what the others have, asks the planner
+ * where ranks go, finds the source of the data of each rank, and sends the decision to all. This
+ * file does not communicate. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,7 +60,7 @@ struct holding {
     int64_t version;
 };
 
-void plan_tell(const eyrie_ulfm_job *job, struct buffer *info) {
+void plan_write_state(const eyrie_ulfm_job *job, struct buffer *info) {
     int64_t count = 0;
     for (struct image *image = job->images; image; image = image->next)
         count += image->version == job->version;
@@ -125,7 +126,7 @@ static int holder(const struct known *known, enum kind kind, int rank, int strip
     return found;
 }
 
-/* --- who becomes which rank --- */
+/* --- which process becomes which rank --- */
 
 static uint32_t node_of(const eyrie_ulfm_job *job, int process) {
     return (uint32_t)job->member[process].node;
@@ -190,12 +191,13 @@ static void squeeze(const struct known *known, struct plan *plan) {
     eyrie_ulfm_job *job = known->job;
     EyriePlanResult result;
     uint32_t *placement = must_alloc((size_t)job->planned_ranks * sizeof *placement);
-    /* The planner counts squeezing from the job as it was before the first: neighbours share. */
+    /* The planner plans a squeeze from the job before the first squeeze: neighbours share a
+     * node. */
     int code = ask_planner(known, "squeeze", job->planned_ranks, job->planned, placement, &result);
     if (code == EYRIE_PLAN_FOUND)
         take_numbers(plan, &result);
     else
-        set_note(plan, result.note); /* no estimate; the job can go on all the same */
+        set_note(plan, result.note); /* there is no estimate, but the job can go on */
     free(placement);
     strcpy(plan->method, "squeeze");
     plan->squeezed = true;
@@ -207,7 +209,7 @@ static void squeeze(const struct known *known, struct plan *plan) {
     if (left > 0) MPI_Dims_create(left, plan->axes, plan->shape);
 }
 
-/* Spares alone cannot go on: what was committed when, and in which form, only ranks know. */
+/* Spares alone cannot go on: only ranks know which versions were committed, and in which form. */
 static void say_all_failed(const eyrie_ulfm_job *job, struct plan *plan) {
     set_note(
         plan,
@@ -233,7 +235,7 @@ static void place(const struct known *known, struct plan *plan) {
     }
     strcpy(plan->method, "none");
     if (lost == 0) {
-        /* A spare failed, or a rank asked for the last version: everybody stays. */
+        /* A spare failed, or a rank asked for the last version: all processes keep their ranks. */
         plan->squeezed = job->squeezed;
         if (known->all_finished) plan->outcome = FINISHED;
         return;
@@ -258,7 +260,7 @@ static void place(const struct known *known, struct plan *plan) {
     }
 }
 
-/* --- where its data comes from --- */
+/* --- where the data of each rank comes from --- */
 
 static bool decodable(const struct known *known, const struct group *group, int rank,
                       struct rescue *rescue) {
@@ -282,7 +284,7 @@ static bool decodable(const struct known *known, const struct group *group, int 
     return rescue->header >= 0;
 }
 
-/* Who rebuilds data that no rank takes: a living member of the group. */
+/* The process that rebuilds data that no rank takes: a living member of the group. */
 static int adopter(const struct known *known, const struct group *group) {
     const eyrie_ulfm_job *job = known->job;
     for (int i = 0; group && i < group->size; i++)
@@ -352,8 +354,8 @@ static void find_data(const struct known *known, struct plan *plan) {
     }
 }
 
-/* Whether a process that should keep something for others lives and does not have it: it was found
- * damaged. */
+/* Whether a living process does not have something that it should keep for others, because it was
+ * found damaged. */
 static bool copies_missing(const struct known *known) {
     const eyrie_ulfm_job *job = known->job;
     const struct layout *held = &job->held;
@@ -397,7 +399,7 @@ static void put_plan(const eyrie_ulfm_job *job, const struct plan *plan, struct 
     put_int(out, plan->busiest_before);
     put_int(out, plan->busiest_after);
     put_bytes(out, &plan->slowdown, sizeof plan->slowdown);
-    /* What a spare that joins does not know: how the committed version is held. */
+    /* A spare that joins does not know which processes hold the committed version. */
     put_bytes(out, job->held.process, (size_t)plan->data_ranks * sizeof(int));
     put_int(out, job->held_axes);
     put_bytes(out, job->held_shape, sizeof job->held_shape);

@@ -1,4 +1,4 @@
-/* The recovery point: after a repair all ranks come back here with the data of the last version. */
+/* The recovery point: after a repair all ranks return here with the data of the last version. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,8 +65,8 @@ int eyrie_ulfm_restore(eyrie_ulfm_job *job, int64_t *version) {
     double start = wait_now_ms();
     bool damaged = false;
     int code = load_all(job, &damaged);
-    /* Bit 0: all is in place. Bit 1: nobody has gone to repair. Bit 2: nothing that another repair
-     * would not mend. */
+    /* Bit 0: all data is in place. Bit 1: no rank has left to repair the job. Bit 2: there was no
+     * error that another repair would not fix. */
     int bits = (code == MPI_SUCCESS && !damaged ? 1 : 0) | 2 | (code == MPI_SUCCESS ? 4 : 0);
     int failure = wait_agree(job, job->work, &bits, "to agree that committed data is in place");
     if (!(bits & 2)) job->abandoned = true;
@@ -84,7 +84,7 @@ int eyrie_ulfm_repair(eyrie_ulfm_job *job) {
     if (job->state != RUNNING || job->ended) return MPI_SUCCESS;
     job->inside = true;
     int code = repair_run(job);
-    /* all others have finished: so have we */
+    /* all other ranks have finished, so this one has too */
     if (code == MPI_SUCCESS && job->last.outcome == FINISHED) job->ended = true;
     if (code == MPI_SUCCESS && job->rank < 0 && !job->ended) code = repair_wait_as_spare(job);
     if (code == MPI_SUCCESS) job->state = REPAIRED;

@@ -1,11 +1,12 @@
-/* The repair: all who live leave the working communicator, agree on who they are, hear one's
- * decision, bring data where it belongs, and build the working communicator again. When anything
- * fails on the way, all of it is done again with those who are left.
+/* The repair: all living processes leave the working communicator and agree on who they are. They
+ * receive the decision of the leader, move data where it belongs, and build the working
+ * communicator again. When anything fails on the way, the survivors do all of it again.
  *
- * An agreement waits for every living member, revoked or not, so nobody may skip one that others
- * are in. On the working communicator each agreement says in a bit whether somebody has left for
- * repair; who leaves takes part once more to say so. On the new communicator everybody takes part
- * exactly once, whatever happened before. */
+ * An agreement waits for every living member, even on a revoked communicator. So no process may
+ * skip an agreement that others take part in. On the working communicator a bit of each agreement
+ * says whether a process has left to repair the job; a process that leaves takes part once more to
+ * clear that bit. On the new communicator every process takes part exactly once, even after
+ * errors. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -34,7 +35,7 @@ struct crew {
     MPI_Comm comm; /* all who live */
     int count, self;
     int *alive;    /* process of each rank of comm */
-    int *index_of; /* the other way; -1 */
+    int *index_of; /* rank of comm of each process; -1 */
 };
 
 static void crew_make(eyrie_ulfm_job *job, struct crew *crew) {
@@ -62,25 +63,25 @@ static void crew_make(eyrie_ulfm_job *job, struct crew *crew) {
     free(ranks);
 }
 
-/* The one who decides: the lowest that has been a rank, because it knows the data. */
+/* The process that decides: the lowest that has been a rank, because it knows the data. */
 static int crew_leader(const eyrie_ulfm_job *job, const struct crew *crew) {
     for (int i = 0; i < crew->count; i++)
         if (job->rank_of[crew->alive[i]] >= 0) return i;
     return 0;
 }
 
-/* Everybody tells the leader what it has. */
+/* Every process sends the leader what it has. */
 static int gather(eyrie_ulfm_job *job, const struct crew *crew, int leader, struct buffer *info) {
     struct waits waits = {0};
     struct buffer mine = {0};
-    plan_tell(job, &mine);
+    plan_write_state(job, &mine);
     if (crew->self != leader) {
         int64_t len = (int64_t)mine.len;
         MPI_Isend(&len, 1, MPI_INT64_T, leader, TAG_INFO, crew->comm,
                   waits_add(&waits, crew->alive[leader]));
         MPI_Isend(mine.data, (int)mine.len, MPI_BYTE, leader, TAG_INFO, crew->comm,
                   waits_add(&waits, crew->alive[leader]));
-        int code = waits_all(job, &waits, crew->comm, "to be heard in a recovery");
+        int code = waits_all(job, &waits, crew->comm, "in a recovery, sending its state,");
         free(mine.data);
         return code;
     }
@@ -89,7 +90,8 @@ static int gather(eyrie_ulfm_job *job, const struct crew *crew, int leader, stru
         if (i != leader)
             MPI_Irecv(&len[i], 1, MPI_INT64_T, i, TAG_INFO, crew->comm,
                       waits_add(&waits, crew->alive[i]));
-    int code = waits_all(job, &waits, crew->comm, "to hear of them in a recovery");
+    int code =
+        waits_all(job, &waits, crew->comm, "in a recovery, collecting the state of all processes,");
     for (int i = 0; code == MPI_SUCCESS && i < crew->count; i++) {
         if (i == leader) {
             info[i] = mine;
@@ -100,14 +102,15 @@ static int gather(eyrie_ulfm_job *job, const struct crew *crew, int leader, stru
                   waits_add(&waits, crew->alive[i]));
     }
     if (code == MPI_SUCCESS)
-        code = waits_all(job, &waits, crew->comm, "to hear of them in a recovery");
+        code = waits_all(job, &waits, crew->comm,
+                         "in a recovery, collecting the state of all processes,");
     else
         free(mine.data);
     free(len);
     return code;
 }
 
-/* The leader's decision to everybody, along a binomial tree. */
+/* Sends the leader's decision to every process, along a binomial tree. */
 static int spread(eyrie_ulfm_job *job, const struct crew *crew, int leader,
                   struct buffer *decision) {
     struct waits waits = {0};
@@ -135,7 +138,7 @@ static int spread(eyrie_ulfm_job *job, const struct crew *crew, int leader,
         MPI_Isend(decision->data, (int)len, MPI_BYTE, to, TAG_PLAN, crew->comm,
                   waits_add(&waits, crew->alive[to]));
     }
-    int rest = waits_all(job, &waits, crew->comm, "to give on the plan of a recovery");
+    int rest = waits_all(job, &waits, crew->comm, "in a recovery, passing on its plan,");
     return code == MPI_SUCCESS ? rest : code;
 }
 
@@ -167,7 +170,7 @@ static int rank_in(const struct plan *plan, int process) {
     return -1;
 }
 
-/* The copies that failed processes kept, made again, so that the next failure finds them. */
+/* Makes the copies that failed processes kept again, so that the job survives the next failure. */
 static int protect(eyrie_ulfm_job *job, const struct crew *crew, const struct plan *plan) {
     int rank = rank_in(plan, job->me);
     if (plan->squeezed || plan->data_ranks == 0 || !whole(plan)) return MPI_SUCCESS;
@@ -186,7 +189,7 @@ struct times {
     double start, left, shrunk, planned, transferred, protected, rebuilt;
 };
 
-/* Everything between the new communicator of all and the agreement on it. */
+/* All steps between making the new communicator of all processes and the agreement on it. */
 static int act(eyrie_ulfm_job *job, const struct crew *crew, struct plan *plan, MPI_Comm *work,
                struct times *times) {
     int code = agree_on_plan(job, crew, plan);
@@ -292,7 +295,7 @@ int repair_run(eyrie_ulfm_job *job) {
             job->report.protect_ms = times.protected - times.transferred;
             job->report.rebuild_ms = times.rebuilt - times.protected;
             job->report.restore_ms = 0;
-            report_take(job, &plan);
+            report_set(job, &plan);
             (void)before;
             if (job->last.outcome == NO_WAY)
                 return explain(job, EYRIE_ULFM_ERR_SPARES, "%s", job->last.note);
@@ -323,8 +326,8 @@ static bool any_rank_lives(eyrie_ulfm_job *job, MPI_Group failed, int count) {
     return left > 0;
 }
 
-/* Failures of others do not wake a spare: the ranks call it, by revoking the communicator of all.
- * Only when no rank is left to call, the spares find out by themselves. */
+/* Failures of other processes do not wake a spare: the ranks do, by revoking the communicator of
+ * all processes. Only when no rank is left, the spares must notice it themselves. */
 static bool must_wake(eyrie_ulfm_job *job) {
     MPI_Group failed;
     int count, acknowledged;
@@ -336,8 +339,8 @@ static bool must_wake(eyrie_ulfm_job *job) {
     return wake;
 }
 
-/* Sleeps and looks, ever less often, for the communicator to be revoked. Nothing is ever sent to a
- * spare. */
+/* Sleeps until the communicator is revoked, and checks ever less often. No message is ever sent to
+ * a sleeping spare. */
 static void sleep_as_spare(eyrie_ulfm_job *job) {
     char nothing;
     MPI_Request request;

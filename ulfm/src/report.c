@@ -1,12 +1,12 @@
-/* What a recovery did: for the program, as a line for people, as JSON. */
+/* Reports what a recovery did: to the program, as a line for people, and as JSON. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "job.h"
 
-/* Takes the plan over into the job. */
-void report_take(eyrie_ulfm_job *job, struct plan *plan) {
+/* Copies the plan into the report of the job. */
+void report_set(eyrie_ulfm_job *job, struct plan *plan) {
     plan_free(&job->last);
     job->last = *plan;
     memset(plan, 0, sizeof *plan);
@@ -43,7 +43,7 @@ static void append(char **text, size_t *len, const char *format, ...) {
     free(more);
 }
 
-/* A process with where it is, as a person looks for it. */
+/* Appends a process with its node and host. */
 static void append_process(const eyrie_ulfm_job *job, char **text, size_t *len, int process) {
     const struct member *member = &job->member[process];
     char node[64];
@@ -61,7 +61,7 @@ void report_say(eyrie_ulfm_job *job) {
     char *text = NULL;
     size_t len = 0;
     append(&text, &len, "eyrie-ulfm: recovery %d: ", report->recovery);
-    if (last->failures == 0) append(&text, &len, "nobody failed");
+    if (last->failures == 0) append(&text, &len, "no process failed");
     for (int i = 0; i < last->failures; i++) {
         append(&text, &len, "%s%s", i ? ", " : "", last->failed[i].rank >= 0 ? "" : "spare ");
         if (last->failed[i].rank >= 0) append(&text, &len, "rank %d at ", last->failed[i].rank);

@@ -1,5 +1,5 @@
-/* A body that is run again after each failure: the error handler leaves it with longjmp, wherever
- * in it the error came. */
+/* Runs a body again after each failure. The error handler leaves the body with longjmp, from the
+ * call that returned the error. */
 #include "job.h"
 
 static eyrie_ulfm_job *running; /* whose body is running under eyrie_ulfm_run */

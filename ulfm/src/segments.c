@@ -1,4 +1,4 @@
-/* Registered data: what a commit takes and a recovery point puts back. */
+/* Registered data: a commit copies it and a recovery point puts it back. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,7 +41,7 @@ int eyrie_ulfm_register(eyrie_ulfm_job *job, const char *name, void *data, MPI_C
     segment->packed = extent != size || true_extent != size || true_lower != 0;
     MPI_Type_dup(datatype, &segment->datatype);
     unregister(job, name);
-    /* In order of names, so that the order of registering does not matter. */
+    /* Sorted by name, so that the order of registering does not matter. */
     struct segment **link = &job->segments;
     while (*link && strcmp((*link)->name, name) < 0) link = &(*link)->next;
     segment->next = *link;

@@ -1,4 +1,4 @@
-/* Settings: what the program asked for, and the environment, which has the last word. */
+/* Settings: from the program and from the environment, which takes precedence. */
 #include <stdlib.h>
 #include <string.h>
 

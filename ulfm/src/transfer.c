@@ -1,6 +1,6 @@
-/* The data of ranks to the processes that take them: from the process that was the rank, from a
- * copy, rebuilt from a group, or from a file. Whatever is not as its checksum says is dropped, and
- * the repair begins anew without it. */
+/* Moves the data of ranks to the processes that take them: from the process that was the rank, from
+ * a copy, rebuilt from a group, or from a file. Data that does not match its checksum is dropped,
+ * and the repair begins anew without it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ static void give(struct hall *hall, int process, const void *bytes, size_t len, 
               waits_add(&hall->waits, process));
 }
 
-/* An image that is as it was made; a damaged one is dropped, and NULL returned. */
+/* Returns an image that matches its checksums. Drops a damaged one and returns NULL. */
 static struct image *intact(struct hall *hall, struct image *image) {
     if (!image || image_intact(image)) return image;
     char self[256];
@@ -105,7 +105,8 @@ static struct cell parity_cell(struct hall *hall, const struct group *group,
     return cell;
 }
 
-/* The cell at the one who rebuilds: its own, received, or given away. */
+/* Moves a cell to the process that rebuilds: there it is local or received, elsewhere it is
+ * sent. */
 static struct block *move_cell(struct hall *hall, const struct cell *cell, int to, int rank) {
     int me = hall->job->me;
     if (cell->process < 0 || cell->len == 0) return NULL;
@@ -131,7 +132,7 @@ struct rebuild {
     struct block **cell; /* [(stripe * column + row) * size + shard or data + parity] */
 };
 
-/* Drops what is damaged here of what the rebuild needs. */
+/* Drops damaged images of this process that the rebuild needs. */
 static bool check_cells(struct hall *hall, const struct group *group, const struct rescue *rescue) {
     eyrie_ulfm_job *job = hall->job;
     bool good = true;
@@ -146,7 +147,7 @@ static bool check_cells(struct hall *hall, const struct group *group, const stru
     return good;
 }
 
-/* Both sides go through the cells in one order, so the messages between any two match. */
+/* Sender and receiver go through the cells in one order, so the messages between any two match. */
 static void gather_cells(struct hall *hall, struct rebuild *rebuild) {
     struct group *g = &rebuild->group;
     int to = rebuild->rescue->to;
@@ -200,7 +201,7 @@ static struct rebuild *begin_rebuild(struct hall *hall, const struct rescue *res
     return rebuild;
 }
 
-/* A block in a room of the row's length, filled up with zeros. */
+/* A copy of a block, padded with zeros to the length of the row. */
 static unsigned char *padded(struct block *block, uint32_t len) {
     unsigned char *room = must_alloc(len);
     if (block) memcpy(room, block->data, block->len < len ? block->len : len);

@@ -1,10 +1,10 @@
-/* Waiting for others, always with a bound. Requests are tested in a loop; the few calls of MPI that
- * block (shrink, split) are watched by a thread. When the bound is reached the job ends with a
- * message that names whom was waited for.
+/* Waiting for other processes, always with a bound. Requests are tested in a loop. A thread watches
+ * the few calls of MPI that block (shrink, split). When the bound is reached, the job ends with a
+ * message that names the processes it waited for.
  *
- * Nobody can see who has not come to an agreement. So whoever waits for long sends a note to the
- * two lowest processes; when these reach the bound they know who is missing. Nothing is sent in
- * good times. */
+ * A process cannot see which others have not come to an agreement. So a process that waits for long
+ * sends a note to the processes of the two lowest living ranks. When these reach the bound, they
+ * know which processes are missing. Agreements that end soon send no notes. */
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -29,8 +29,8 @@ void pause_briefly(struct pause *pause) {
     if (++pause->polls > SPINS) sched_yield();
 }
 
-/* When a process of this host was started, in clock ticks since boot; 0: there is none. `state` may
- * be NULL. */
+/* When a process of this host was started, in clock ticks since boot; 0: there is no such process.
+ * `state` may be NULL. */
 static unsigned long long look_at(int pid, char *state) {
     char path[64], line[1024], letter = 0;
     unsigned long long started = 0;
@@ -54,8 +54,8 @@ static bool on_this_host(const eyrie_ulfm_job *job, int process) {
     return job->member && !strcmp(job->member[process].host, job->member[job->me].host);
 }
 
-/* "process 4 (rank 3, node 0,3, host a; stopped)": what is known of a process, its state too where
- * it is on this host. */
+/* "process 4 (rank 3, node 0,3, host a; stopped)": a process as the library knows it, with its
+ * state if it is on this host. */
 void wait_describe(const eyrie_ulfm_job *job, int process, char *text, size_t room) {
     if (!job->member) {
         snprintf(text, room, "process %d", process);
@@ -97,8 +97,8 @@ static void describe_all(const eyrie_ulfm_job *job, const bool *missing, char *t
     }
 }
 
-/* Says who was waited for, and ends. A process of this host that was waited for and stands still is
- * ended as well: nobody else would. */
+/* Names the processes that were waited for, and ends the job. Also kills those of them on this host
+ * that are stopped, because no other process would end them. */
 static void give_up_waiting(const eyrie_ulfm_job *job, const bool *missing, const char *which,
                             const char *what) {
     char names[NAMES_ROOM], self[256], letter;
@@ -111,7 +111,7 @@ static void give_up_waiting(const eyrie_ulfm_job *job, const bool *missing, cons
             kill(pid, SIGKILL);
     }
     give_up(job, "%s waited %.1f s %s for %s%s", self, job->wait_s, what, which,
-            names[0] ? names : "nobody that is known");
+            names[0] ? names : "unknown processes");
 }
 
 MPI_Request *waits_add(struct waits *waits, int process) {
@@ -134,9 +134,9 @@ MPI_Request *waits_add(struct waits *waits, int process) {
     return &waits->request[waits->count++];
 }
 
-/* Tests requests in the order in which they were made, up to the first that is not complete: that
- * one makes MPI go on, and testing hundreds more would only cost time. Now and then all are tested,
- * because one behind may have failed. The first error is returned. */
+/* Tests requests in the order in which they were made, up to the first that is not complete:
+ * testing that one makes MPI progress, and testing hundreds more would only cost time. Now and then
+ * all are tested, because a later one may have failed. The first error is returned. */
 int waits_poll(struct waits *waits) {
     double now = wait_now_ms();
     bool all = now > waits->look_at;
@@ -177,7 +177,7 @@ int waits_all(eyrie_ulfm_job *job, struct waits *waits, MPI_Comm comm, const cha
     return first;
 }
 
-/* The two lowest ranks' living processes collect notes. */
+/* The living processes of the two lowest ranks collect notes. */
 static int collectors(const eyrie_ulfm_job *job, int found[2]) {
     int count = 0;
     for (int r = 0; r < job->now.ranks && count < 2; r++)
@@ -196,7 +196,8 @@ static void send_notes(eyrie_ulfm_job *job) {
     }
 }
 
-/* Takes the notes that are there; says who has not come to this agreement. */
+/* Receives the notes that have arrived, and marks the processes that have not come to this
+ * agreement. */
 static void collect_notes(eyrie_ulfm_job *job, bool *missing) {
     for (int r = 0; r < job->now.ranks; r++) {
         int p = job->now.process[r], there = 0, number = -1;
@@ -216,7 +217,7 @@ int wait_agree(eyrie_ulfm_job *job, MPI_Comm comm, int *bits, const char *what) 
     if (on_work) job->agreements++;
     int done = 0, to[2], collecting = 0;
     for (int i = collectors(job, to); i-- > 0;) collecting |= to[i] == job->me;
-    /* Those who know more speak first. */
+    /* The collectors know more, so they report first. */
     double begin = wait_now_ms(),
            until = begin + job->wait_s * 1e3 + (on_work && collecting ? 0 : 2 * GRACE_MS);
     double note_at =

@@ -62,7 +62,7 @@ static void fail(const char *what) {
     leave_at_once(7);
 }
 
-/* Room for this rank's part; everything GAP. */
+/* Allocates this rank's part and fills it with GAP. */
 static void make_room(struct world *w, MPI_Comm comm) {
     MPI_Comm_rank(comm, &w->rank);
     MPI_Comm_size(comm, &w->ranks);
@@ -123,7 +123,7 @@ static void check_gaps(const struct world *w) {
     }
 }
 
-/* Everything changes, by a sum over all ranks that is exact in any order. */
+/* Changes all data by a sum over all ranks that is exact in any order. */
 static int advance(struct world *w, MPI_Comm comm) {
     long long mine = 0, sum;
     for (int i = 0; i < w->records; i++) mine += w->record[i].count;
@@ -228,7 +228,8 @@ static int fetch_all(eyrie_ulfm_job *job, struct world *w) {
     return code;
 }
 
-/* What was just committed, read back from the next rank, is what it has, packed by MPI itself. */
+/* Reads the next rank's committed data back, and compares it with that rank's data as MPI packs
+ * it. */
 static int compare_with_neighbour(eyrie_ulfm_job *job, struct world *w) {
     MPI_Comm comm = eyrie_ulfm_comm(job);
     int next = (w->rank + 1) % w->ranks, before = (w->rank + w->ranks - 1) % w->ranks, first = 5,

@@ -1,8 +1,8 @@
-/* Communicators made from the working one. Ranks lie in rows of two; who is first in its row waits,
- * on the row's communicator, for the second, which lives but has gone to recover from a failure
- * that only it has seen: nothing but eyrie_ulfm_derived ends that wait. A communicator that the
- * program frees while nothing has failed, or after the job, must not be touched any more. derived
- * --steps 400 --every 20 --victim PROCESS --at STEP --callback 0|1 --unknown 0|1 --out FILE */
+/* Communicators made from the working one. Ranks lie in rows of two. The first of a row waits, on
+ * the row's communicator, for the second, which lives but has left to recover from a failure that
+ * only it has seen. Only eyrie_ulfm_derived ends that wait. A communicator that the program frees
+ * while nothing has failed, or after the job, must not be used any more. derived --steps 400
+ * --every 20 --victim PROCESS --at STEP --callback 0|1 --unknown 0|1 --out FILE */
 #include <signal.h>
 
 #include "../examples/grid.h"
@@ -23,7 +23,7 @@ static int make_row(eyrie_ulfm_job *job, struct world *w, MPI_Comm *row) {
     return code;
 }
 
-/* First with the rank of the other row, then with that of this row. */
+/* Exchanges first with the rank of the other row, then with that of this row. */
 static int step(eyrie_ulfm_job *job, struct world *w) {
     MPI_Comm comm = eyrie_ulfm_comm(job);
     double mine = w->sum + w->rank, other = 0, row = 0;
@@ -52,7 +52,7 @@ static int body(eyrie_ulfm_job *job, int64_t version, void *context) {
     while (code == MPI_SUCCESS && w->step < w->steps) {
         if (w->step % w->every == 0) {
             code = eyrie_ulfm_commit(job, NULL);
-            /* A new one for the old, as adaptive programs do. */
+            /* Replaces the communicator, as adaptive programs do. */
             if (code == MPI_SUCCESS) code = MPI_Comm_free(&w->row);
             if (code == MPI_SUCCESS && w->own == MPI_COMM_NULL)
                 code = MPI_Comm_dup(MPI_COMM_SELF, &w->own);

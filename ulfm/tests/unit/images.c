@@ -73,7 +73,7 @@ static void images_are_found_by_kind_rank_and_version(void) {
           image_find(&job, OWN, 1, 2) == older);
     CHECK(image_find(&job, OWN, 2, 3) == NULL && image_find(&job, HEADER, 1, 3) == NULL &&
           image_find(&job, OWN, 1, 4) == NULL);
-    struct image *again = keep(&job, OWN, 1, 3); /* takes the place of the first */
+    struct image *again = keep(&job, OWN, 1, 3); /* replaces the first */
     CHECK(image_find(&job, OWN, 1, 3) == again);
     int count = 0;
     for (struct image *image = job.images; image; image = image->next) count++;

@@ -1,9 +1,9 @@
-/* Who keeps what for whom: partners on other nodes, groups, the stripes of a group. */
+/* Which rank keeps which data: partners on other nodes, groups, the stripes of a group. */
 #include "unit.h"
 
 enum { MOST = 12 };
 
-/* A job of so many processes on hosts of `on_host` processes each. */
+/* A job of `processes` processes on hosts of `on_host` processes each. */
 static eyrie_ulfm_job job_on_hosts(int processes, int on_host, const char *copies) {
     static struct member members[MOST];
     eyrie_ulfm_job job = {.processes = processes, .member = members};

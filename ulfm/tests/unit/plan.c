@@ -1,10 +1,10 @@
-/* What is decided after failures, from what each process tells: who takes a rank, where its data
- * comes from, and what is lost. */
+/* What is decided after failures, from what each process sends: which process takes a rank, where
+ * its data comes from, and what is lost. */
 #include "unit.h"
 
 enum { RANKS = 4, SPARES = 2, PROCESSES = RANKS + SPARES };
 
-/* One process of a job on a host for each, that has committed version 1. */
+/* One process of a job that has committed version 1, with one process on each host. */
 static eyrie_ulfm_job process_of_job(int me, const char *copies, const char *no_spare) {
     eyrie_ulfm_settings settings;
     eyrie_ulfm_settings_init(&settings);
@@ -37,7 +37,7 @@ static void give_image(eyrie_ulfm_job *job, enum kind kind, int rank) {
     image_keep(job, image_new(kind, rank, 1, 0));
 }
 
-/* Each rank has its own data and its partners' copies. */
+/* Gives each rank its own data and its partners' copies. */
 static void give_partner_images(eyrie_ulfm_job *job) {
     if (job->rank < 0) return;
     give_image(job, OWN, job->rank);
@@ -45,7 +45,7 @@ static void give_partner_images(eyrie_ulfm_job *job) {
         give_image(job, COPY, layout_kept(&job->held, job->rank, k));
 }
 
-/* The ranks' own data alone. */
+/* Gives each rank its own data alone. */
 static void give_own_images(eyrie_ulfm_job *job) {
     if (job->rank >= 0) give_image(job, OWN, job->rank);
 }
@@ -57,8 +57,8 @@ static void end_job(eyrie_ulfm_job *job) {
     eyrie_ulfm_free(&own);
 }
 
-/* What the lowest process that lives decides when these have died; `jobs` gets each process's part.
- * */
+/* The decision of the lowest living process when these have died. `jobs` gets each process's
+ * part. */
 static struct plan decide(eyrie_ulfm_job *jobs, const char *copies, const char *no_spare,
                           const bool *died, void (*give_images)(eyrie_ulfm_job *)) {
     int alive[PROCESSES], count = 0;
@@ -67,7 +67,7 @@ static struct plan decide(eyrie_ulfm_job *jobs, const char *copies, const char *
         jobs[p] = process_of_job(p, copies, no_spare);
         give_images(&jobs[p]);
         if (died[p]) continue;
-        plan_tell(&jobs[p], &info[count]);
+        plan_write_state(&jobs[p], &info[count]);
         alive[count++] = p;
     }
     plan_decide(&jobs[alive[0]], count, alive, info, &decision);
@@ -111,9 +111,9 @@ static void a_spare_takes_the_rank_and_its_partner_sends(void) {
 static void what_died_with_its_partner_is_lost_by_name(void) {
     eyrie_ulfm_job jobs[PROCESSES];
     bool died[PROCESSES] = {false};
-    struct plan nobody = decide(jobs, "partner", "end", died, give_partner_images);
+    struct plan none_left = decide(jobs, "partner", "end", died, give_partner_images);
     int keeper = layout_keeper(&jobs[0].held, 1, 1);
-    end(jobs, &nobody);
+    end(jobs, &none_left);
     died[1] = died[keeper] = true;
     struct plan plan = decide(jobs, "partner", "end", died, give_partner_images);
     CHECK_EQUAL(plan.rescue[1].action, LOST);
@@ -143,7 +143,7 @@ static void a_copy_that_should_be_there_is_made_anew(void) {
     end(jobs, &plan);
 }
 
-/* That it squeezes when it may needs MPI (MPI_Dims_create): tests/ulfm/023-one-more-than-spares. */
+/* Squeezing needs MPI (MPI_Dims_create): tests/ulfm/023-one-more-than-spares tests it. */
 static void without_spares_the_job_ends(void) {
     eyrie_ulfm_job jobs[PROCESSES];
     bool died[PROCESSES] = {[1] = true, [4] = true, [5] = true};
@@ -177,7 +177,7 @@ static void a_decision_that_is_cut_off_is_refused(void) {
     give_partner_images(&job);
     struct buffer info = {0}, decision = {0};
     int alive[] = {0};
-    plan_tell(&job, &info);
+    plan_write_state(&job, &info);
     plan_decide(&job, 1, alive, &info, &decision);
     size_t whole = decision.len;
     for (size_t len = 0; len < whole; len += 7) {
