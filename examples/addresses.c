@@ -1,9 +1,9 @@
-/* addresses: messages that carry pointers, between allocations whose sizes depend on what came.
+/* addresses: messages that carry pointers, between allocations whose sizes depend on the messages.
  *
  * Each rank keeps some hundred blocks that it allocates and frees as it goes. It asks other ranks
- * to keep pointers to its blocks for it, gets them back in whatever order they come, and reads the
- * block through the pointer that came back. A rank that is re-executed must get the same addresses
- * from malloc as before, or it follows pointers to something else. */
+ * to keep pointers to its blocks, gets them back in any order, and reads each block through the
+ * pointer that it got back. A rank that is re-executed must get the same addresses from malloc as
+ * before, or it follows pointers to something else. */
 #include "common.h"
 
 enum { BLOCKS = 256, AT_ONCE = 32, KEEP = 1, RETURN = 2 };
@@ -39,7 +39,7 @@ static uint64_t hash_block(const struct block *b) {
     return hash_bytes(HASH_START, b, sizeof *b + b->words * sizeof *b->content);
 }
 
-/* Reads the block that a pointer leads to, and puts another one in its place. */
+/* Reads the block that a pointer leads to, and replaces it with another one. */
 static void follow(struct state *s, struct pointer p) {
     if (p.block->number != p.number || hash_block(p.block) != p.hash)
         die("the pointer to block %llu leads elsewhere", (unsigned long long)p.number);
@@ -51,7 +51,8 @@ static void follow(struct state *s, struct pointer p) {
     s->came++;
 }
 
-/* One message, whatever it is: a pointer to keep goes back at once, one of ours is followed. */
+/* Receives one message of either kind: a pointer to keep is sent back at once, one of ours is
+ * followed. */
 static void receive(struct state *s, MPI_Status status) {
     struct pointer p;
     MPI_Recv(&p, sizeof p, MPI_BYTE, status.MPI_SOURCE, status.MPI_TAG, MPI_COMM_WORLD,
@@ -62,7 +63,8 @@ static void receive(struct state *s, MPI_Status status) {
         follow(s, p);
 }
 
-/* Takes what is there; until `wanted` of our pointers are back, waits for more. */
+/* Receives the messages that have arrived; waits for more until `wanted` of our pointers are
+ * back. */
 static void receive_some(struct state *s, uint64_t wanted) {
     int there = 1;
     MPI_Status status;
@@ -72,8 +74,8 @@ static void receive_some(struct state *s, uint64_t wanted) {
     }
 }
 
-/* Has another rank keep a pointer. Each of those that are away at a time leads to another block,
- * because a block is replaced when its pointer comes back. */
+/* Sends a pointer to another rank to keep. The pointers that are away at one time lead to different
+ * blocks, because a block is replaced when its pointer comes back. */
 static void send_pointer(struct state *s, uint64_t n, int part) {
     struct block *b = s->blocks[part * (BLOCKS / AT_ONCE) +
                                 (int)(random_word(n, (uint64_t)s->rank) % (BLOCKS / AT_ONCE))];
@@ -106,7 +108,7 @@ int main(int argc, char **argv) {
             fflush(stdout);
         }
     }
-    /* Others still want theirs back. */
+    /* Other ranks still wait for their pointers. */
     int done = 0;
     MPI_Request barrier;
     MPI_Ibarrier(MPI_COMM_WORLD, &barrier);

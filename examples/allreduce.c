@@ -1,11 +1,11 @@
-/* A tightly coupled program at its barest: the same work on every rank, then an Allreduce, again
- * and again. Whatever delays one rank delays all. Prints the time of all loops as one line of JSON,
- * so no two runs are alike. */
+/* The simplest tightly coupled program: the same work on every rank, then an Allreduce, again and
+ * again. A delay of one rank delays all. Prints the time of all loops as one line of JSON, so no
+ * two runs are alike. */
 #include "common.h"
 #include <sched.h>
 #include <unistd.h>
 
-/* Work that takes the same time always, and that no compiler can leave out: a chain of dependent
+/* Work that always takes the same time and that no compiler can leave out: a chain of dependent
  * operations. */
 static uint64_t work(uint64_t x, long steps) {
     for (long i = 0; i < steps; i++) x = x * 6364136223846793005u + 1442695040888963407u;

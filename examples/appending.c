@@ -1,9 +1,10 @@
-/* appending: files that are opened again and again to write more to them.
+/* appending: files that are opened again and again to append to them.
  *
- * One file gets a line of one rank after another: each opens it, appends and closes it when the one
- * before has told it to. Another one all keep open, and append to in turn. Each rank has a log that
- * it opens anew now and then, mostly to append and at times to write it from its start, and a
- * counter that it changes in place. In the end all of these must be as in an undisturbed run. */
+ * One file gets a line of one rank after another: each opens it, appends and closes it when it gets
+ * a message from the rank before. Another file stays open in all ranks, which append to it in turn.
+ * Each rank has a log that it opens anew now and then, mostly to append and at times to write it
+ * from its start, and a counter that it changes in place. In the end all of these must be as in an
+ * undisturbed run. */
 #include "common.h"
 #include <fcntl.h>
 #include <unistd.h>
@@ -28,7 +29,7 @@ static void in_turn(int kept, long step, uint64_t state) {
     if (me < ranks - 1) MPI_Send(&go, 1, MPI_CHAR, me + 1, 1, MPI_COMM_WORLD);
 }
 
-/* Counts in place; what it finds must be what it has left. */
+/* Counts in place; the file must still have the number that this rank wrote last. */
 static void count(long step) {
     char name[64], digits[24];
     long found = 0;
@@ -82,7 +83,7 @@ int main(int argc, char **argv) {
         if (step % 10 == 0) in_turn(kept, step, state);
         take_time(state, spin);
         state = hash_word(state, word_from_left(state, me, ranks));
-        /* Nobody appends for a step before all have. */
+        /* No rank goes on to the next step before all have appended in this one. */
         if (step % 10 == 0) MPI_Barrier(MPI_COMM_WORLD);
     }
     if (fclose(log) != 0 || close(kept) != 0) die("cannot close a file: %s", strerror(errno));

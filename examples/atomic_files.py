@@ -1,8 +1,8 @@
 """Files in Python that are made, replaced and removed whole.
 
-In each step a rank writes its state to a temporary file and puts it in the place of the last one,
-makes a file that must not be there and removes it, takes a lock that is a directory, and appends a
-line to its log. Each step's sum goes round the ranks.
+In each step a rank writes its state to a temporary file and replaces the last one by it, makes a
+file that must not exist and removes it, takes a lock that is a directory, and appends a line to its
+log. Each step's sum goes round the ranks.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 
 def write_whole(path, text):
-    """Puts a file with this text in the place of another one."""
+    """Replaces a file by one with this text."""
     with tempfile.NamedTemporaryFile("w+", dir=".", prefix=path, delete=False) as file:
         file.write(text)
         file.seek(0)
@@ -27,7 +27,7 @@ def write_whole(path, text):
 
 
 def only_once(path, text):
-    """Makes a file that is not there, and removes it."""
+    """Makes a file that does not exist, and removes it."""
     with open(path, "x") as file:
         file.write(text)
     try:
@@ -39,7 +39,7 @@ def only_once(path, text):
 
 
 def in_turn(path, text):
-    """Adds a line to a file of all ranks, who take turns by a directory; the order is anybody's."""
+    """Adds a line to a file of all ranks. A directory is their lock; their order is arbitrary."""
     while True:
         try:
             os.mkdir(path + ".lock")
@@ -72,7 +72,7 @@ def main():
         state = zlib.crc32(f"{state}{comm.sendrecv(state, (me + 1) % ranks)}".encode())
     comm.Barrier()
     if me == 0:
-        # Whose line came first is nobody's business.
+        # The order of the lines is arbitrary.
         lines = sorted(pathlib.Path("all").read_text().splitlines())
         write_whole("all", "\n".join(lines) + "\n")
         print(f"{steps} steps, {len(lines)} lines")

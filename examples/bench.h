@@ -1,6 +1,6 @@
-/* What the two benchmark kernels share: sizes to go through, repetitions for a size, and one line
- * of JSON for each. It must never print anything else on standard output: `eyrie-bench` reads it
- * line by line. */
+/* What the two benchmark kernels share: a range of sizes, repetitions for a size, and one line of
+ * JSON for each. It must never print anything else to standard output: `eyrie-bench` reads it line
+ * by line. */
 #ifndef EYRIE_EXAMPLES_BENCH_H
 #define EYRIE_EXAMPLES_BENCH_H
 
@@ -23,9 +23,9 @@ struct bench {
             .number = &(b).budget_ms                                                               \
     }
 
-/* A buffer of messages, on pages of its own that have been written to: where malloc would put it
- * depends on what the MPI library has allocated before, and copies of it take more or less time by
- * that. */
+/* A buffer of messages, on its own pages, which have been written to. The place where malloc would
+ * put it depends on what the MPI library has allocated before, and the time of a copy depends on
+ * that place. */
 static void *bench_buffer(size_t bytes) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t whole = (bytes + page - 1) / page * page;
@@ -57,9 +57,9 @@ static double *bench_measure(const struct bench *b, void (*once)(void *, long), 
     return us;
 }
 
-/* The line for one size: of `us`, which is sorted here, the median, the tenth and ninetieth
- * percentile, and the mean of what lies between these: where a clock counts whole microseconds, as
- * a recorded one does, the median is one of few values. */
+/* Prints the line for one size: of `us`, which is sorted here, the median, the tenth and ninetieth
+ * percentile, and the mean of the values between these two. A recorded clock counts whole
+ * microseconds, so its median is one of few values. */
 static void bench_print(const char *name, int ranks, long bytes, double *us, long count) {
     qsort(us, (size_t)count, sizeof *us, by_value);
     long low = count / 10, high = count * 9 / 10;

@@ -1,8 +1,8 @@
 """blas_threads: matrix products by a BLAS with threads, and Python threads beside them.
 
-Every iteration each rank multiplies its matrix by a part that it has got from its neighbour (numpy
-hands that to OpenBLAS, whose threads share the work), while threads of Python hash what the last
-iteration has left. OPENBLAS_NUM_THREADS says how many threads a product gets: with the same number
+In every iteration each rank multiplies its matrix by a part that its neighbour has sent (numpy
+calls OpenBLAS, whose threads share the work). Meanwhile threads of Python hash the result of the
+last iteration. OPENBLAS_NUM_THREADS says how many threads a product gets: with the same number
 the output is the same in every run of the same size and number of ranks.
 """
 

@@ -3,10 +3,10 @@
  * The solver of the Quiet paper's second experiment: "3 Allreduce and 7 to 8 neighbour exchanges an
  * iteration". Our reading: the paper's FEM mesh gives a rank 7 to 8 neighbours; a 7-point grid has
  * 6 (one per face), so the seventh exchange here is with the next rank of a ring, and carries the
- * iteration's scalars, which must be equal bit for bit on every rank: a check that a solver without
- * it would not notice to have lost. The 3 Allreduce are p.Ap, r.z and r.r, as in any preconditioned
- * CG. The output and the result file (the solution, by ranks) are the same in every run of the same
- * size and rank count. */
+ * iteration's scalars, which must be equal bit for bit on every rank. So a lost or repeated message
+ * is noticed that a plain solver would miss. The 3 Allreduce are p.Ap, r.z and r.r, as in any
+ * preconditioned CG. The output and the result file (the solution, by ranks) are the same in every
+ * run of the same size and rank count. */
 #include "common.h"
 #include "pace.h"
 #include <math.h>
@@ -92,7 +92,7 @@ static void exchange(struct problem *q, const double *v, const double *mine) {
             q->previous, theirs[0], mine[0]);
 }
 
-/* out = A v, v's neighbours on other ranks taken from the halos. */
+/* out = A v. The halos have the neighbours of v on other ranks. */
 static void multiply(const struct problem *q, const double *v, double *out) {
     long stride[3] = {q->n[1] * q->n[2], q->n[2], 1};
     for (long i = 0; i < q->n[0]; i++)
@@ -157,8 +157,7 @@ static long solve(struct problem *q, long which, long limit, double tolerance, d
     return iteration;
 }
 
-/* Rank 0 writes every rank's part of the solution, one after another, and prints a hash over them.
- * */
+/* Rank 0 writes the parts of the solution of all ranks in order, and prints a hash over them. */
 static void write_solution(const struct problem *q, double *x, const char *path) {
     int rank, ranks;
     FILE *file = NULL;

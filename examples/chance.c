@@ -1,13 +1,13 @@
 /* chance: programs whose messages depend on clocks, process numbers and random devices.
  *
- * Each message carries a hash over all that its sender has read from its clocks and drawn until
- * then, and the hash of the message before: a rank that is executed again and reads or draws
- * anything else is found out by its neighbour, with exit code 3. No clock may go back. --what is
+ * Each message carries a hash over all values that its sender has read from clocks and drawn until
+ * then, and the hash of the message before. When a rank is executed again and reads or draws other
+ * values, its neighbour notices it and ends with exit code 3. No clock may go back. --what is
  *   times    every clock is read in each step, and sent
  *   urandom  numbers from the random devices are sent
  *   balance  work is shared out by how long each rank took for its last share, so that the length
  *            of messages depends on clocks
- *   limit    rank 0 ends all by a time limit, and polls its clock while it waits
+ *   limit    rank 0 ends all ranks after a time limit, and polls its clock while it waits
  *   seeds    random numbers from a seed that was made of time and process number before MPI_Init
  * What is printed does not depend on any of that. It is the only example that may read a clock. */
 #include "common.h"
@@ -71,8 +71,9 @@ static void draw(void) {
     history = hash_bytes(history, bytes, sizeof bytes);
 }
 
-/* Tells the next rank all that this one has observed, and hears it from the one before. */
-static void tell_round(uint64_t value) {
+/* Sends the hash of this rank's observations to the next rank, and checks that of the rank
+ * before. */
+static void exchange_hash(uint64_t value) {
     struct message out = {chain_out, history, value}, in;
     MPI_Sendrecv(&out, 3, MPI_UINT64_T, (me + 1) % ranks, 1, &in, 3, MPI_UINT64_T,
                  (me + ranks - 1) % ranks, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -89,8 +90,8 @@ static void tell_round(uint64_t value) {
     checked++;
 }
 
-/* Shares of items by how fast each rank was: all of a share go from rank to rank, and are summed up
- * by whoever has them. */
+/* Divides items into shares by the speed of each rank and scatters them. Each rank sums up its own
+ * share. */
 static void balance(void) {
     static uint64_t items[MAX_ITEMS];
     double *speeds = allocate((size_t)ranks, sizeof *speeds);
@@ -121,13 +122,13 @@ static void balance(void) {
         MPI_Allreduce(&part, &total, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
         all = hash_word(all, total);
         observed((uint64_t)share);
-        tell_round((uint64_t)share);
+        exchange_hash((uint64_t)share);
     }
     if (me == 0) printf("balanced: sum %016llx\n", (unsigned long long)all);
     free(speeds), free(counts), free(places);
 }
 
-/* Rank 0 says when it is over; it asks its clock and for a message in turn. */
+/* Rank 0 ends the loop: it reads its clock and probes for a message in turn. */
 static void until_limit(void) {
     double begun = MPI_Wtime();
     for (int over = 0; !over;) {
@@ -143,7 +144,7 @@ static void until_limit(void) {
             over = now - begun > (double)limit_ms / 1000;
         }
         MPI_Bcast(&over, 1, MPI_INT, 0, MPI_COMM_WORLD);
-        tell_round((uint64_t)over);
+        exchange_hash((uint64_t)over);
     }
     if (me == 0) printf("the limit is over\n");
 }
@@ -181,7 +182,7 @@ int main(int argc, char **argv) {
             else
                 die("--what %s: no such thing", what);
             take_time(history, spin);
-            tell_round((uint64_t)step);
+            exchange_hash((uint64_t)step);
         }
         if (me == 0) printf("%s: %ld steps\n", what, steps);
     }

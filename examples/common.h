@@ -1,4 +1,4 @@
-/* What every example needs and MPI does not give: options from the command line, a hash, errors
+/* What every example needs and MPI does not provide: options of the command line, a hash, errors
  * that end the job. It must never read a clock, a random device or the environment: the examples'
  * results depend on their options alone. */
 #ifndef EYRIE_EXAMPLES_COMMON_H
@@ -22,7 +22,7 @@ struct option {
     const char **text;
 };
 
-/* Says what is wrong on standard error and ends the whole job with exit code 1. */
+/* Prints what is wrong to standard error and ends the whole job with exit code 1. */
 __attribute__((noreturn, format(printf, 1, 2), unused)) static void die(const char *format, ...) {
     int rank = 0;
     va_list arguments;
@@ -36,7 +36,7 @@ __attribute__((noreturn, format(printf, 1, 2), unused)) static void die(const ch
     exit(1);
 }
 
-/* Ends the job when a call of MPI has not succeeded, as calls on files may: they return errors. */
+/* Ends the job when a call of MPI has failed. Calls on files return their errors. */
 __attribute__((unused)) static void check_mpi(int error, const char *what) {
     char text[MPI_MAX_ERROR_STRING];
     int len = 0;
@@ -71,7 +71,7 @@ static int set_option(const struct option *o, const char *value) {
 }
 
 /* Reads `--name VALUE` pairs into `options` (ended by a NULL name), after MPI_Init. `--help` shows
- * the usage and ends the job with 0, anything unknown with 2; only rank 0 speaks. */
+ * the usage and ends the job with 0, anything unknown with 2; only rank 0 prints. */
 static void parse_options(int argc, char **argv, const char *summary,
                           const struct option *options) {
     int rank, code = -1;
@@ -140,7 +140,7 @@ __attribute__((unused)) static void take_time(uint64_t seed, long steps) {
     for (long i = 0; i < steps; i++) word = word * 6364136223846793005ULL + 1;
 }
 
-/* Sends a word round the ring; what has come from the rank before. */
+/* Sends a word to the next rank of the ring; returns the word of the rank before. */
 __attribute__((unused)) static uint64_t word_from_left(uint64_t word, int me, int ranks) {
     uint64_t in;
     MPI_Sendrecv(&word, 1, MPI_UINT64_T, (me + 1) % ranks, 0, &in, 1, MPI_UINT64_T,

@@ -2,19 +2,19 @@
  *
  * Every step is a Sendrecv round a ring and an Allreduce. At the chosen step the chosen rank
  * segfaults, aborts, exits, or calls MPI_Abort. With --once FILE it does so only if FILE does not
- * exist yet, and creates it first: the fault goes away when the rank is run again, as a bit flip or
- * an exhausted node would. Without it the fault is at the same place in every life of the rank: a
- * launcher that restarts ranks must notice and give up. With --rank -1 nothing happens and the sum
- * is printed. */
+ * exist yet, and creates it first: the fault goes away when the rank is run again, as that of a bit
+ * flip or an exhausted node does. Without --once the fault is at the same place in every
+ * incarnation of the rank: a launcher that restarts ranks must notice that and give up. With --rank
+ * -1 nothing happens and the sum is printed. */
 #include "common.h"
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Opens a file past the C library and its syscall(2), so that no launcher knows of it: a rank that
- * is run again would be told what it was told before. A fault of the hardware does not follow from
- * that either. A negative errno when it fails. */
+/* Opens a file without the C library and its syscall(2), so that no launcher sees the call and
+ * replays its result when the rank is run again. A fault of the hardware is not replayed either.
+ * Returns a negative errno when it fails. */
 static long open_unseen(const char *path, long flags, long mode) {
     long result;
     register long mode_in_r10 __asm__("r10") = mode;
@@ -25,7 +25,7 @@ static long open_unseen(const char *path, long flags, long mode) {
     return result;
 }
 
-/* Whether this life is to end: always without `once`, else for whoever creates the file. */
+/* Whether this incarnation is to end: always without `once`, else if it creates the file. */
 static int due(const char *once) {
     int file;
     if (!once) return 1;

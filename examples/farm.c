@@ -1,19 +1,20 @@
-/* farm: a task farm whose every message vouches for all that its sender has done, in order.
+/* farm: a task farm in which each message proves what its sender has done, in order.
  *
  * Rank 0 hands out tasks and takes results and reports as they come (Waitany over a receive per
  * worker and one from MPI_ANY_SOURCE; Iprobe for every other report); workers poll for their next
- * task with Test, and between polls probe for gossip from any worker. So what happens depends on
- * timing all the way, down to how many tests and probes found nothing.
+ * task with Test, and between polls probe for gossip from any worker. So all events depend on
+ * timing, even the number of tests and probes that found nothing.
  *
  * All of it, empty tests and probes included, goes into a running hash, the rank's history. Each
  * message carries the history of its sender and a chain: the hash of all the sender has sent to
- * this receiver with this tag so far. A receiver computes the same chain from what it got and
- * compares. If a rank is re-executed after a failure and does anything in another order, even polls
- * once more or less, its next message does not fit what its earlier life sent, and the receiver
- * says so and ends the job with code 3. Whom a worker gossips with is also taken from its history.
+ * this receiver with this tag so far. A receiver computes the same chain from the messages that it
+ * got and compares. A rank that is re-executed after a failure may do something in another order,
+ * or only poll once more or less. Then its next message does not fit what its earlier incarnation
+ * sent: the receiver reports it and ends the job with code 3. The history also decides which worker
+ * gets the next gossip.
  *
- * What is printed, the sum over the results of all tasks, does not depend on the order, so a
- * disturbed run prints the same. */
+ * The output, the sum over the results of all tasks, does not depend on the order, so a disturbed
+ * run prints the same. */
 #include "common.h"
 #include "pace.h"
 
@@ -30,8 +31,8 @@ enum { HEAD = 5 };
 
 static int me, ranks;
 static uint64_t history = HASH_START;
-/* By tag and peer, see at(). Per tag, because messages of one rank with two tags may be noticed in
- * either order. */
+/* Indexed by tag and peer, see at(). By tag, because messages of one rank with two tags may be
+ * noticed in either order. */
 static uint64_t *sent, *received, *chain_out, *chain_in;
 static uint64_t empty_polls;
 static long work = 20000;
@@ -55,8 +56,7 @@ static void send_message(struct message *m, int to, int tag, int body_words) {
     MPI_Send(m, HEAD + body_words, MPI_UINT64_T, to, tag, MPI_COMM_WORLD);
 }
 
-/* Takes a message into the history, after checking that it follows on what its sender sent before.
- * */
+/* Checks that a message follows on what its sender sent before, then adds it to the history. */
 static void accept_message(const struct message *m, const MPI_Status *status) {
     int from = status->MPI_SOURCE, words;
     size_t stream = at(status->MPI_TAG, from);
@@ -141,7 +141,7 @@ static void run_worker(void) {
         }
         tell_somebody(&m);
     }
-    /* How much gossip went to each rank is told to rank 0, which tells everybody how much to
+    /* Sends rank 0 how much gossip went to each rank. Rank 0 sends every rank how much to
      * expect. */
     struct message bye = {.task = done};
     if (ranks - 1 > MAX_BODY) die("at most %d ranks", MAX_BODY + 1);
@@ -162,7 +162,7 @@ static void post_receive(struct message *in, int from, int tag, MPI_Request *req
     MPI_Irecv(in, HEAD + MAX_BODY, MPI_UINT64_T, from, tag, MPI_COMM_WORLD, request);
 }
 
-/* The receive for even reports is withdrawn; if it is too late for that, its report counts. */
+/* Cancels the receive for even reports. If it is too late for that, its report counts. */
 static void withdraw_receive(struct message *in, MPI_Request *request) {
     MPI_Status status;
     int cancelled;
@@ -173,10 +173,10 @@ static void withdraw_receive(struct message *in, MPI_Request *request) {
     if (!cancelled) accept_message(in, &status);
 }
 
-/* Hands out all tasks and returns the sum of their results; takes the reports that come meanwhile.
- * */
+/* Hands out all tasks and returns the sum of their results. Receives the reports that come
+ * meanwhile. */
 static uint64_t hand_out(uint64_t tasks) {
-    /* Slots 0 .. ranks-2 await each worker's result, the last slot an even report from anybody. */
+    /* Slots 0 .. ranks-2 await each worker's result, the last slot an even report from any rank. */
     int any = ranks - 1;
     struct message *in = allocate((size_t)ranks, sizeof *in), out = {0}, odd;
     MPI_Request *requests = allocate((size_t)ranks, sizeof *requests);

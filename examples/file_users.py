@@ -1,7 +1,7 @@
-"""Libraries and programs that keep their own in files, as users of Python have them.
+"""Libraries and programs that keep state in files, as programs in Python use them.
 
-Each rank has files of its own and does in each step what `--what` says, many times if asked for
-several, and reads back what it has written. Each step's sum goes round the ranks.
+Each rank has files of its own. In each step it does what `--what` names, one after another if it
+names several, and reads back what it has written. Each step's sum goes round the ranks.
 """
 
 import argparse
@@ -70,7 +70,7 @@ class Persistent(Database):
 
 
 class Ahead(Database):
-    """A write-ahead log, whose index is not mapped where nobody else may open the database."""
+    """A write-ahead log. Its index is not mapped, because this process has the database alone."""
 
     journal = "wal"
     locking = "exclusive"
@@ -149,7 +149,7 @@ class Archives:
         return zlib.crc32(f"{read} {sorted(path.name for path in HERE.iterdir())}".encode())
 
 
-# What a program does that is started for each step.
+# The program that is started for each step.
 CALCULATOR = """
 import sys
 here = sys.argv[1]
@@ -163,7 +163,7 @@ os.replace(f"{here}/calculator.out.new", f"{here}/calculator.out")
 
 
 class Calculator:
-    """A driver of a program that reads a file and writes one, as ASE's calculators."""
+    """Runs a program that reads a file and writes one, as the calculators of ASE do."""
 
     def step(self, step, number):
         with open(HERE / "calculator.in", "w") as file:

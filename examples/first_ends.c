@@ -2,7 +2,7 @@
  *
  * In each step the second thread adds up a number over all ranks, adds it to the rank's log,
  * replaces a file by renaming another one, and appends a line to a third. The first thread ends at
- * once or, with --after STEP, behind that step. */
+ * once or, with --after STEP, after that step. */
 #include "common.h"
 #include "pace.h"
 #include <fcntl.h>

@@ -1,10 +1,10 @@
-/* flood: much more is sent to a rank than it takes, while two others go on talking.
+/* flood: a rank is sent much more than it receives, while two others go on exchanging messages.
  *
  * Rank 0 sends --mb of messages to rank 1, which calls no MPI at all until --release FILE exists
  * (or --hold-ms are over, or at once). Ranks 2 and 3 send a small message to and fro --rounds times
- * and say how long a round trip took: whoever buffers rank 1's backlog must neither grow without
- * bound nor stop them. Then rank 1 receives everything and checks it. The line about the flood on
- * standard output is the same in every run; the round trips go to standard error as JSON
+ * and print how long a round trip took. The buffers of rank 1's backlog must neither grow without
+ * bound nor stop these two. Then rank 1 receives everything and checks it. The line about the flood
+ * on standard output is the same in every run; the round trips go to standard error as JSON
  * (microseconds). */
 #include "common.h"
 #include <time.h>

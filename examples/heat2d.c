@@ -3,12 +3,12 @@
  *
  * Every step each rank posts receives for its four edges, sends its own, computes the inside while
  * they travel, waits, and computes the rim. Rank 0 collects the plate at the end and writes it to a
- * file. Shows the commonest pattern of all: Irecv, Isend, Waitall with derived datatypes. The
- * result file and the output are the same in every run of the same size, rank count and steps, so
- * that a run with failures can be compared byte for byte. With --log rank 0 also appends its
- * progress to a file as it goes: the log must have each line once, in order, whatever happened to
- * rank 0. With --slow-until rank 0, and so everybody, takes its time until a file exists: for tests
- * that do something to a job while it runs, and then let it end. */
+ * file. Shows the most common pattern: Irecv, Isend, Waitall with derived datatypes. The result
+ * file and the output are the same in every run of the same size, rank count and steps, so that a
+ * run with failures can be compared byte for byte. With --log rank 0 also appends its progress to a
+ * file as it goes: the log must have each line once, in order, also after failures of rank 0. With
+ * --slow-until rank 0, and so every rank, runs slowly until a file exists: for tests that do
+ * something to a job while it runs, and then let it end. */
 #include "common.h"
 #include "pace.h"
 #include <math.h>
@@ -86,7 +86,7 @@ static void step(struct plate *p) {
     p->next = swap;
 }
 
-/* The change of the last step over the whole plate, printed and logged by rank 0. */
+/* Rank 0 prints and logs the change of the last step over the whole plate. */
 static void report(struct plate *p, long at_step, FILE *log) {
     double change = 0.0, total;
     int rank;

@@ -1,8 +1,8 @@
-"""What ranks start: programs that read what a rank has written and write what it reads.
+"""Programs that ranks start: they read what a rank has written and write what it reads.
 
-In each step a rank writes a file of the same name, has a shell, a pipe, a program and a library
-compute something from it, and sends what came of it to its neighbour. A helper that has ended is
-not started again when its rank is executed again.
+In each step a rank writes a file of the same name. A shell, a pipe, a program and a library compute
+something from it, and the rank sends the results to its neighbour. A helper that has ended is not
+started again when its rank is executed again.
 """
 
 import argparse
@@ -19,7 +19,7 @@ ME, RANKS = COMM.rank, COMM.size
 
 
 def by_shell(number):
-    """A file in, a file out: as a force field or an optimiser that is a program of its own."""
+    """A program that reads a file and writes one, as a separate force field or optimiser does."""
     with open(f"input.{ME}", "w") as file:
         print(number, file=file)
     status = os.system(f"read x < input.{ME}; echo $((x * 3 % 1000003)) > output.{ME}")
@@ -42,7 +42,7 @@ def by_program(number):
 
 
 def by_two_at_once(number):
-    """Two that run beside each other; the second reads what the first says."""
+    """Two programs that run at the same time; the second reads what the first prints."""
     first = subprocess.Popen(["echo", str(number)], stdout=subprocess.PIPE)
     second = subprocess.Popen(["rev"], stdin=first.stdout, stdout=subprocess.PIPE, text=True)
     first.stdout.close()
@@ -51,7 +51,7 @@ def by_two_at_once(number):
 
 
 def loaded(name):
-    """Where this process has a library from."""
+    """The file from which this process has loaded a library."""
     with open("/proc/self/maps") as maps:
         return next(line.split()[-1] for line in maps if f"/{name}" in line)
 

@@ -2,9 +2,9 @@
  *
  * Every step the threads of a rank compute its rows, then its first thread, which alone calls MPI
  * (MPI_THREAD_FUNNELED), exchanges the rim with the neighbours. Rank 0 prints the change now and
- * then, and the hash of the bar at the end. Sums are made in a fixed order, whoever has computed
- * the parts, so the output is the same with every number of threads: OMP_NUM_THREADS decides. With
- * --slow-until rank 0, and so everybody, takes its time until a file exists. */
+ * then, and the hash of the bar at the end. Sums are made in a fixed order, whichever thread has
+ * computed the parts, so the output is the same with every number of threads (OMP_NUM_THREADS).
+ * With --slow-until rank 0, and so every rank, runs slowly until a file exists. */
 #include "common.h"
 #include "pace.h"
 #include <math.h>
@@ -61,14 +61,14 @@ static void step(struct bar *b) {
     b->next = swap;
 }
 
-/* What this rank's numbers add up to, always in the same order. */
+/* The sum of this rank's numbers, always in the same order. */
 static double total(const struct bar *b) {
     double sum = 0.0;
     for (long i = 1; i <= b->rows; i++) sum += b->row_change[i];
     return sum;
 }
 
-/* Each rank hashes its rows on top of what the one above has. */
+/* Each rank continues the hash of the rank above with its own rows. */
 static void report_hash(struct bar *b, int rank, int ranks) {
     uint64_t hash = HASH_START;
     MPI_Recv(&hash, 1, MPI_UINT64_T, b->above, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);

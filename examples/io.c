@@ -1,13 +1,13 @@
-/* io: regular files written and read in every way a program does, one step of each between
- * messages.
+/* io: regular files that are written and read in the ways that programs use, one step of each
+ * between messages.
  *
  * In directory --dir each rank has four files: R.seq written by write() one record after another,
  * R.append opened with O_APPEND and reopened now and then, R.random written with pwrite() at
  * scattered offsets and read back, R.text through stdio and its buffer. All ranks share shared.bin,
- * where each writes its own records with pwrite(): the file grows under the hands of others, so
- * that restoring one rank must not cut it. Rank 0 also reads input.bin, which it made before. After
- * a failure every file must end byte for byte as in an undisturbed run started in an empty
- * directory; the hashes printed at the end come from reading them back. */
+ * where each writes its own records with pwrite(): other ranks make the file grow, so restoring one
+ * rank must not truncate it. Rank 0 also reads input.bin, which it made before. After a failure
+ * every file must end byte for byte as in an undisturbed run started in an empty directory; the
+ * hashes printed at the end come from reading them back. */
 #include "common.h"
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -39,7 +39,7 @@ static int open_file(const struct files *f, const char *suffix, int flags) {
     return file;
 }
 
-/* write() or pwrite() of the whole record (at < 0: where the file stands). */
+/* write() or pwrite() of the whole record (at < 0: at the file's offset). */
 static void put_record(const struct files *f, int file, off_t at) {
     for (long done = 0; done < f->record;) {
         ssize_t n = at < 0 ? write(file, f->buffer + done, (size_t)(f->record - done))
@@ -108,8 +108,8 @@ static void step_files(struct files *f, long step, long steps, uint64_t token) {
         if (close(f->append) != 0) die("cannot close the append file: %s", strerror(errno));
         f->append = open_file(f, ".append", O_WRONLY | O_APPEND);
     }
-    /* Every place of the file once, in an order that jumps; 97 is prime and the steps are rarely a
-     * multiple of it. */
+    /* Visits every place of the file once, in an order that jumps. 97 is prime, and the number of
+     * steps is rarely a multiple of it. */
     off_t place = (off_t)(step * 97 % steps) * f->record;
     put_record(f, f->scattered, place);
     get_record(f, f->scattered, place);
@@ -159,7 +159,7 @@ int main(int argc, char **argv) {
     open_all(&f, steps);
     uint64_t token = (uint64_t)f.rank, hashes[3], *all = allocate(3 * (size_t)f.ranks, sizeof *all);
     for (long step = 0; step < steps; step++) {
-        /* what rank 0 reads goes round, so that an offset restored wrongly is seen by all */
+        /* rank 0 sends what it reads round the ring, so a wrongly restored offset is noticed */
         if (f.rank == 0) {
             get_record(&f, f.input, -1);
             token = hash_bytes(token, f.check, (size_t)f.record);

@@ -1,6 +1,6 @@
 /* isort: sorting integers over all ranks, after the NAS Parallel Benchmark IS: bucket sizes are
- * summed with Allreduce, buckets dealt out to ranks in equal shares, keys moved with Alltoallv,
- * ranked where they arrive.
+ * summed with Allreduce, buckets are divided among the ranks in equal shares, and keys are moved
+ * with Alltoallv and ranked where they arrive.
  *
  * Shows collectives whose message sizes depend on data and change each iteration. As in IS two keys
  * are changed each iteration, the keys' distribution is the mean of four uniform numbers, and the
@@ -87,7 +87,7 @@ static void move_keys(struct sorter *s, int *send_counts) {
     free(numbers);
 }
 
-/* Counting sort of what arrived. */
+/* Counting sort of the keys that arrived. */
 static void rank_keys(struct sorter *s) {
     long *count = allocate((size_t)s->key_limit + 1, sizeof *count);
     for (long i = 0; i < s->received_count; i++) count[s->received[i] + 1]++;

@@ -1,7 +1,7 @@
 """jacobi_numpy: Jacobi iterations for Laplace's equation, in mpi4py with numpy.
 
 Rows are split over the ranks; halos travel as numpy buffers (Isend, Irecv), the convergence test as
-an Allreduce, and the settings, the progress and the list of who holds which rows as pickled Python
+an Allreduce, and the settings, the progress and the list of the rows of each rank as pickled Python
 objects (bcast, gather, send and recv in lower case). Rank 0 collects the field and writes it with
 numpy. Output and result file are the same in every run of the same size and rank count.
 """

@@ -1,9 +1,9 @@
-/* leave: a program that is through with MPI, or has not begun with it, and ends in some way.
+/* leave: a program that ends before it has begun with MPI or after it has finished with it.
  *
  * leave WHEN HOW CODE [FILE]. WHEN: before (MPI_Init), after (MPI_Finalize), session (a session
  * that meets no other rank), world (a session over all ranks). HOW: exit, _exit, group (the system
- * call exit_group), quick (quick_exit), exec (another program). With FILE it ends when that file is
- * there. Programs in Go end by exit_group, Python's os._exit by _exit. */
+ * call exit_group), quick (quick_exit), exec (another program). With FILE it ends when that file
+ * exists. Programs in Go end by exit_group, Python's os._exit by _exit. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,18 +1,18 @@
 /* locked_list: a linked list, a mutex and a counter that all ranks share by one-sided
  * communication.
  *
- * The elements lie in dynamic windows, wherever malloc put them: the list is made of (rank,
- * address) pairs that travel in messages. Each rank appends elements by Compare_and_swap at the
- * tail, takes a mutex (a queue of waiting ranks, after Mellor- Crummey and Scott) to change two
- * cells that must change together, and draws numbers from a counter. Who comes when depends on
- * timing; that the list holds every element once, that the two cells agree and that no number is
- * drawn twice does not. */
+ * The elements lie in dynamic windows, at the addresses that malloc chose: the list is made of
+ * (rank, address) pairs that travel in messages. Each rank appends elements by Compare_and_swap at
+ * the tail, takes a mutex (a queue of waiting ranks, after Mellor-Crummey and Scott) to change two
+ * cells that must change together, and draws numbers from a counter. The order of the ranks depends
+ * on timing. In any order the list holds every element once, the two cells agree and no number is
+ * drawn twice. */
 #include "common.h"
 
 #include <stddef.h>
 
 struct link {
-    int64_t rank; /* -1: nobody */
+    int64_t rank; /* -1: no rank */
     MPI_Aint address;
 };
 
@@ -23,7 +23,7 @@ struct element {
 
 enum { COUNTER, LEFT, RIGHT, CELLS }; /* on rank 0 */
 enum { TAIL, NEXT, MUTEX_CELLS };     /* TAIL counts on rank 0 only */
-enum { NOBODY = -1, TOKEN = 7 };
+enum { NO_RANK = -1, TOKEN = 7 };
 
 struct shared {
     int rank, ranks;
@@ -37,13 +37,13 @@ struct shared {
 /* --- the mutex --- */
 
 static void lock_mutex(struct shared *s) {
-    int64_t me = s->rank, nobody = NOBODY, before;
+    int64_t me = s->rank, no_rank = NO_RANK, before;
     MPI_Win_lock_all(0, s->mutex);
-    MPI_Accumulate(&nobody, 1, MPI_INT64_T, s->rank, NEXT, 1, MPI_INT64_T, MPI_REPLACE, s->mutex);
+    MPI_Accumulate(&no_rank, 1, MPI_INT64_T, s->rank, NEXT, 1, MPI_INT64_T, MPI_REPLACE, s->mutex);
     MPI_Win_flush(s->rank, s->mutex);
     MPI_Fetch_and_op(&me, &before, MPI_INT64_T, 0, TAIL, MPI_REPLACE, s->mutex);
     MPI_Win_flush(0, s->mutex);
-    if (before != NOBODY) {
+    if (before != NO_RANK) {
         MPI_Accumulate(&me, 1, MPI_INT64_T, (int)before, NEXT, 1, MPI_INT64_T, MPI_REPLACE,
                        s->mutex);
         MPI_Win_flush((int)before, s->mutex);
@@ -53,20 +53,20 @@ static void lock_mutex(struct shared *s) {
 }
 
 static void unlock_mutex(struct shared *s) {
-    int64_t me = s->rank, nobody = NOBODY, none = 0, next, tail;
+    int64_t me = s->rank, no_rank = NO_RANK, none = 0, next, tail;
     MPI_Win_lock_all(0, s->mutex);
     MPI_Fetch_and_op(&none, &next, MPI_INT64_T, s->rank, NEXT, MPI_NO_OP, s->mutex);
     MPI_Win_flush(s->rank, s->mutex);
-    if (next == NOBODY) {
-        MPI_Compare_and_swap(&nobody, &me, &tail, MPI_INT64_T, 0, TAIL, s->mutex);
+    if (next == NO_RANK) {
+        MPI_Compare_and_swap(&no_rank, &me, &tail, MPI_INT64_T, 0, TAIL, s->mutex);
         MPI_Win_flush(0, s->mutex);
-        while (tail != me && next == NOBODY) { /* somebody comes: wait until it has said who */
+        while (tail != me && next == NO_RANK) { /* a rank is about to queue: wait for its number */
             MPI_Fetch_and_op(&none, &next, MPI_INT64_T, s->rank, NEXT, MPI_NO_OP, s->mutex);
             MPI_Win_flush(s->rank, s->mutex);
         }
     }
     MPI_Win_unlock_all(s->mutex);
-    if (next != NOBODY) MPI_Send(NULL, 0, MPI_BYTE, (int)next, TOKEN, MPI_COMM_WORLD);
+    if (next != NO_RANK) MPI_Send(NULL, 0, MPI_BYTE, (int)next, TOKEN, MPI_COMM_WORLD);
 }
 
 /* Adds to two cells that others change meanwhile, reading and writing each by itself. */
@@ -97,21 +97,22 @@ static MPI_Aint address_of(const void *place) {
 static struct element *make_element(struct shared *s, int64_t number) {
     struct element *e =
         allocate(1, sizeof *e + 8 * (size_t)(random_word((uint64_t)number, 5) % 50));
-    *e = (struct element){{NOBODY, 0}, s->rank, number};
+    *e = (struct element){{NO_RANK, 0}, s->rank, number};
     MPI_Win_attach(s->elements, e, sizeof *e);
     return e;
 }
 
-/* Appends an element: claims the place behind the last one, which may not be the last any more. */
+/* Appends an element: claims the place after the last known one, which may not be the last any
+ * more. */
 static void append(struct shared *s, struct element *e) {
-    int64_t me = s->rank, nobody = NOBODY, found;
+    int64_t me = s->rank, no_rank = NO_RANK, found;
     MPI_Aint address = address_of(e);
     for (;;) {
-        MPI_Compare_and_swap(&me, &nobody, &found, MPI_INT64_T, (int)s->tail.rank, s->tail.address,
+        MPI_Compare_and_swap(&me, &no_rank, &found, MPI_INT64_T, (int)s->tail.rank, s->tail.address,
                              s->elements);
         MPI_Win_flush((int)s->tail.rank, s->elements);
         MPI_Aint next = s->tail.address + (MPI_Aint)offsetof(struct link, address);
-        if (found == NOBODY) {
+        if (found == NO_RANK) {
             MPI_Accumulate(&address, 1, MPI_AINT, (int)s->tail.rank, next, 1, MPI_AINT, MPI_REPLACE,
                            s->elements);
             MPI_Win_flush((int)s->tail.rank, s->elements);
@@ -119,7 +120,7 @@ static void append(struct shared *s, struct element *e) {
             return;
         }
         MPI_Aint where = 0, none = 0;
-        while (!where) { /* who has claimed the place says a little later where its element lies */
+        while (!where) { /* rank `found` writes the address of its element soon */
             MPI_Fetch_and_op(&none, &where, MPI_AINT, (int)s->tail.rank, next, MPI_NO_OP,
                              s->elements);
             MPI_Win_flush((int)s->tail.rank, s->elements);
@@ -128,7 +129,8 @@ static void append(struct shared *s, struct element *e) {
     }
 }
 
-/* Walks the whole list; every element of every rank must come once, each rank's in their order. */
+/* Walks the whole list. Every element of every rank must be there once, and those of a rank in
+ * order. */
 static void check_list(struct shared *s, long count) {
     struct element e;
     struct link at = {0, s->head};
@@ -139,7 +141,7 @@ static void check_list(struct shared *s, long count) {
         if (walked++ > 0 && (e.owner < 0 || e.owner >= s->ranks || e.number != seen[e.owner]++))
             die("element %lld of the list is number %lld of rank %lld", (long long)walked,
                 (long long)e.number, (long long)e.owner);
-        if (e.next.rank == NOBODY) break;
+        if (e.next.rank == NO_RANK) break;
         at = e.next;
     }
     for (int r = 0; r < s->ranks; r++)
@@ -152,7 +154,7 @@ static void create(struct shared *s, int64_t **memory, int cells, MPI_Win *windo
     MPI_Win_allocate(cells * (MPI_Aint)sizeof **memory, sizeof **memory, MPI_INFO_NULL,
                      MPI_COMM_WORLD, memory, window);
     MPI_Win_lock(MPI_LOCK_EXCLUSIVE, s->rank, 0, *window);
-    for (int i = 0; i < cells; i++) (*memory)[i] = window == &s->mutex ? NOBODY : 0;
+    for (int i = 0; i < cells; i++) (*memory)[i] = window == &s->mutex ? NO_RANK : 0;
     MPI_Win_unlock(s->rank, *window);
 }
 

@@ -1,10 +1,10 @@
-/* lockfile: ranks take turns by files that only one of them can make.
+/* lockfile: ranks take turns by lock files, which only one of them can make.
  *
- * In each step a rank tries to take a lock: a file that is made with O_EXCL, or a directory. Who
- * has it writes its rank into the lock, reads it back, enters itself into a book that only it
- * writes (under a new name each time, renamed over the old one), and gives the lock up. A rank that
- * finds the lock taken tries again. How many tries that takes is nobody's business; in the end each
- * rank has had each lock as often as any other, and no two had one at the same time, or the books
+ * In each step a rank tries to take a lock: a file that is made with O_EXCL, or a directory. The
+ * rank that has it writes its number into the lock and reads it back. It adds an entry to a book
+ * that only the holder of the lock writes (under a new name each time, renamed over the old one),
+ * and releases the lock. A rank that finds the lock taken tries again, any number of times. In the
+ * end each rank has had each lock as often as any other. If two had one at the same time, the books
  * would have fewer entries. */
 #include "common.h"
 #include <fcntl.h>
@@ -45,7 +45,7 @@ static long entries_of(const char *book) {
     return entries;
 }
 
-/* Adds one to it; whoever has the lock. Two ranks that were there at the same time would lose
+/* Adds an entry; the caller has the lock. Two ranks that did this at the same time would lose
  * one. */
 static void enter(const char *book) {
     char next[64];

@@ -2,7 +2,7 @@
  *
  * For measuring checkpoints and recoveries: the image's size, how much of it changes between two
  * images, the number and size of messages in the log, and the time between them are all options.
- * Every page holds other content, so that nothing is stored once for two pages. The hash over all
+ * Every page has different content, so that no two pages are stored as one. The hash over all
  * memory of all ranks, printed at the end, is the same in every run. */
 #include "common.h"
 #include "pace.h"
@@ -23,7 +23,8 @@ static void fill(struct memory *m, int rank) {
         }
 }
 
-/* Changes one word of each of the next pages, by what the last message said. */
+/* Changes one word of each of the next pages. The last message decides which word, and its
+ * value. */
 static void touch(struct memory *m, uint64_t token) {
     for (long i = 0; i < m->touched; i++) {
         unsigned char *place = m->bytes + m->at * PAGE + (token + (uint64_t)i) % (PAGE / 8) * 8;

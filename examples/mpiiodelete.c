@@ -1,8 +1,7 @@
-/* mpiiodelete: files that all ranks write together by MPI-IO, and that are deleted when they have
- * been read.
+/* mpiiodelete: files that all ranks write together by MPI-IO and delete when they have read them.
  *
- * In each step all ranks open a file, which is made, write their blocks and read them back; every
- * fourth stays, and is given a block more by MPI_File_set_size before; the others are deleted. */
+ * In each step all ranks create a file, write their blocks and read them back. Every fourth file
+ * stays, after MPI_File_set_size has made it one block larger; the others are deleted. */
 #include "common.h"
 
 static int me, ranks;

@@ -1,5 +1,5 @@
-/* For tests that do something to a job while it runs: rank 0, and so everybody, takes its time
- * until a file exists. It must never change what is computed. */
+/* For tests that do something to a job while it runs: rank 0, and so every rank, runs slowly until
+ * a file exists. It must never change what is computed. */
 #ifndef EYRIE_EXAMPLES_PACE_H
 #define EYRIE_EXAMPLES_PACE_H
 
@@ -18,7 +18,7 @@ struct pace {
         "slow-ms", "for so many milliseconds", .number = &(pace).slow_ms                           \
     }
 
-/* After each step of a rank. It does not rest again when it is woken up earlier. */
+/* Called after each step of a rank. When its rest is cut short, it does not rest again. */
 static void keep_pace(struct pace *pace, int rank) {
     struct timespec time = {pace->slow_ms / 1000, pace->slow_ms % 1000 * 1000000};
     if (rank != 0 || !pace->slow_until) return;

@@ -1,10 +1,10 @@
-// pool: C++ threads that take jobs from a queue; the thread that has found a result is the one that
-// sends it (MPI_THREAD_SERIALIZED: all threads call MPI, one at a time).
+// pool: C++ threads that take jobs from a queue; the thread that has found a result sends it
+// (MPI_THREAD_SERIALIZED: all threads call MPI, one at a time).
 //
-// Each round rank 0 says how hard the round is; the threads of each rank do its jobs, in whatever
-// order they get them, and the one that does a rank's last job exchanges the round's result with
-// the next rank. What is sent and printed does not depend on who did what, so the output is the
-// same in every run of the same options and number of ranks.
+// In each round rank 0 sends how hard the round is. The threads of each rank do its jobs in any
+// order. The thread that does a rank's last job exchanges the round's result with the next rank.
+// Messages and output do not depend on which thread did which job, so the output is the same in
+// every run of the same options and number of ranks.
 #include "common.h"
 #include <atomic>
 #include <condition_variable>
@@ -30,8 +30,8 @@ uint64_t work(uint64_t round, long job, int rank, long hardness) {
     return x;
 }
 
-// Sends the round's results on and takes the neighbour's; the caller holds the lock, so nobody else
-// is in MPI.
+// Sends the round's results to the next rank and receives those of the rank before. The caller
+// holds the lock, so no other thread is in MPI.
 void finish_round(Pool &pool) {
     uint64_t mine = hash_bytes(pool.hash, pool.results.data(), pool.results.size() * 8), theirs;
     MPI_Sendrecv(&mine, 1, MPI_UINT64_T, (pool.rank + 1) % pool.ranks, 0, &theirs, 1, MPI_UINT64_T,

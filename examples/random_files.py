@@ -1,9 +1,10 @@
 """Random programs of calls on files, one for each seed.
 
-Files belong to one rank at a time, by turns; in between all ranks read all of them. What a rank
-does is drawn from the seed: it writes, appends, cuts, renames, removes, copies, maps, locks, lists
-and asks, by descriptors and by streams. All that it finds goes into a hash that goes round the
-ranks, and so into what is drawn next. Undisturbed, two runs with one seed are equal in every byte.
+A file belongs to one rank at a time, and the ranks take turns; in between all ranks read all files.
+The seed decides what a rank does: it writes, appends, truncates, renames, removes, copies, maps,
+locks, lists and stats files, by descriptors and by streams. All that it finds goes into a hash that
+goes round the ranks and decides what is drawn next. Two undisturbed runs with one seed are equal in
+every byte.
 """
 
 import argparse
@@ -39,7 +40,7 @@ class Program:
         line = f"{ME} {self.calls} {self.state:08x}\n".encode()
         return line * self.draw.randint(1, max(1, most // len(line)))
 
-    # What is done to a file that is this rank's now.
+    # Calls on a file that belongs to this rank now.
 
     def write_anew(self, name):
         with open(name, "wb") as file:
@@ -123,7 +124,7 @@ class Program:
             os.close(self.open.pop(ME))
 
     def without_a_name(self, name):
-        """A file that is removed at once, and used."""
+        """A file that is removed at once, and then used."""
         with tempfile.TemporaryFile("w+b", dir=".") as file:
             file.write(self.text())
             file.seek(self.draw.randint(0, 20))
@@ -140,7 +141,7 @@ class Program:
             self.saw(sorted(os.walk(place)))
 
     def from_within(self, name):
-        """The directory is the working directory for a while, and gets another name then."""
+        """A directory that is the working directory for a while, and is renamed meanwhile."""
         place, end = f"{name}.e", f"{name}.f"
         os.makedirs(place, exist_ok=True)
         os.chdir(place)
@@ -153,7 +154,7 @@ class Program:
             os.rename(place, end)
 
     def send(self, name):
-        """Past the program's memory."""
+        """A copy that does not pass through the memory of the program."""
         if os.path.exists(name) and os.stat(name).st_size:
             with open(name, "rb") as source, open(f"{name}.sent", "wb") as target:
                 self.saw(os.sendfile(target.fileno(), source.fileno(), 0, 700))
@@ -169,12 +170,12 @@ class Program:
             os.chmod(name, self.draw.choice([0o600, 0o640, 0o644]))
 
     def pipe(self, name):
-        """A pipe that has a name, for a while."""
+        """A named pipe that exists for a while."""
         os.mkfifo(f"{name}.pipe")
         self.saw(os.stat(f"{name}.pipe").st_mode)
         os.unlink(f"{name}.pipe")
 
-    # What is read of any file.
+    # Calls that read any file.
 
     def read(self, name):
         with open(name, "rb") as file:
@@ -222,7 +223,7 @@ class Program:
         self.exchange()
 
     def exchange(self):
-        """All have done their part; what one has seen is drawn from by all."""
+        """The end of a turn: what each rank has seen decides what all ranks draw next."""
         states = COMM.allgather(self.state)
         self.state = zlib.crc32(repr(states).encode(), self.state)
         self.draw.seed(self.state * RANKS + ME)

@@ -1,10 +1,11 @@
-/* rereads: what ranks read back of files that go on changing.
+/* rereads: ranks read files back that go on changing.
  *
  * In each step a rank writes its state anew and reads it back (stdio), looks at what its left
- * neighbour has written in the step before, adds a record to a file that grows under the hands of
- * all, reads the records of the step before, makes and removes files in a directory and lists it,
- * and writes every ranks-th word of a common file by a view of MPI-IO, which reads what lies
- * between and writes it back. All that is read gets into what ranks send and into the sum. */
+ * neighbour has written in the step before, adds a record to a file to which all ranks append,
+ * reads the records of the step before, makes and removes files in a directory and lists it, and
+ * writes every ranks-th word of a common file by a view of MPI-IO, which reads the words between
+ * them and writes them back. All that is read goes into the messages of the ranks and into the
+ * sum. */
 #include "common.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -30,7 +31,7 @@ static uint64_t write_anew_and_read(long step, uint64_t state) {
     return hash_bytes(HASH_START, line, strlen(line));
 }
 
-/* What all ranks have written in the step before; then one more record of this rank. */
+/* Reads the records of all ranks of the step before, then adds one record of this rank. */
 static uint64_t records(int file, long step, uint64_t state) {
     uint64_t hash = HASH_START, record[64];
     struct stat about;
@@ -88,7 +89,7 @@ static uint64_t list(long step) {
     return hash;
 }
 
-/* Every ranks-th word of a part of a common file, by a view. */
+/* Writes every ranks-th word of a part of a common file, by a view. */
 static void between(MPI_File file, MPI_Datatype view, long words, long step, uint64_t state) {
     uint64_t own[64];
     MPI_Offset at = (MPI_Offset)(step % 20) * words * ranks * 8 + me * 8;

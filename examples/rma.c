@@ -47,7 +47,7 @@ static uint64_t put_and_get(struct windows *w, uint64_t round) {
     return hash;
 }
 
-/* Every rank adds to every rank's sums; integers, so that the order is of no consequence. */
+/* Every rank adds to every rank's sums: integers, so that the order does not matter. */
 static uint64_t accumulate(struct windows *w, uint64_t round) {
     uint64_t *add = allocate((size_t)w->words, sizeof *add), hash;
     for (long i = 0; i < w->words; i++)
@@ -62,13 +62,13 @@ static uint64_t accumulate(struct windows *w, uint64_t round) {
     MPI_Win_lock(MPI_LOCK_SHARED, w->rank, 0, w->sum_window);
     hash = hash_bytes(HASH_START, w->sums, (size_t)w->words * sizeof *w->sums);
     MPI_Win_unlock(w->rank, w->sum_window);
-    MPI_Barrier(MPI_COMM_WORLD); /* nobody adds for the next round before all have read */
+    MPI_Barrier(MPI_COMM_WORLD); /* no rank adds for the next round before all have read */
     free(add);
     return hash;
 }
 
-/* Draws a ticket, adds it to the sum of tickets, and claims the slot if it is free: who wins
- * depends on timing, the sums do not. */
+/* Draws a ticket, adds it to the sum of tickets, and claims the slot if it is free: which rank gets
+ * it depends on timing, the sums do not. */
 static int draw_and_claim(struct windows *w, uint64_t round) {
     uint64_t one = 1, ticket, mine = round * 1000 + (uint64_t)w->rank + 1, free_mark = 0, found;
     MPI_Win_lock(MPI_LOCK_SHARED, 0, 0, w->counter_window);
@@ -102,7 +102,7 @@ static uint64_t check_tickets(struct windows *w, uint64_t round, int claimed) {
     return hash;
 }
 
-/* Exposes the halo to the neighbours in the ring only, who put their rank's word there. */
+/* Exposes the halo only to the neighbours in the ring, which put the word of their rank there. */
 static uint64_t ring_of_pairs(struct windows *w, uint64_t round) {
     MPI_Group world, neighbours;
     int members[2] = {w->next, w->previous}, count = w->next == w->previous ? 1 : 2;

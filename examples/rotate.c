@@ -1,8 +1,8 @@
-/* rotate: a log of each rank that is turned over when it is full.
+/* rotate: each rank rotates its log when it is full.
  *
  * A rank appends a line to its log in each step, through stdio or write(), with the log kept open
- * or opened for each line. When the log has so many lines, it becomes NAME.1, what was NAME.1
- * becomes NAME.2 and so on; the oldest is removed. No line may be lost or be there twice. */
+ * or opened for each line. When the log has --lines lines, it becomes NAME.1, what was NAME.1
+ * becomes NAME.2 and so on; the oldest is removed. No line may be lost or repeated. */
 #include "common.h"
 #include <fcntl.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ static void turn_over(const char *log) {
     }
 }
 
-/* One line of a log that is opened for it. */
+/* Opens the log, appends a line and closes it. */
 static void append_line(const char *log, long step, uint64_t state) {
     char line[96];
     int n = snprintf(line, sizeof line, "rank %d step %ld %016llx\n", me, step,

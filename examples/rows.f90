@@ -1,4 +1,4 @@
-! Heat in a plate whose rows are dealt out to the ranks: in Fortran rows are strided, so halos are
+! Heat in a plate whose rows are divided among the ranks: in Fortran rows are strided, so halos are
 ! derived types, and the result is written through MPI-IO by a view of the rank's own rows. It must
 ! not read a clock: its results depend on its options alone.
 ! Usage: rows [STEPS] (default 3000); writes "rows.out".

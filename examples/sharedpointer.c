@@ -2,8 +2,8 @@
  *
  * In each step every rank writes one record wherever the shared pointer stands
  * (MPI_File_write_shared), all write one in the order of their ranks (MPI_File_write_ordered), and
- * read them back, in their order or as they come. The file whose order is chance is looked through
- * at the end: each record must be there once, and no other; then it is removed. */
+ * read them back, in their order or as they come. The order of one file is arbitrary. It is checked
+ * at the end and removed: each record must be there once, and nothing else. */
 #include "common.h"
 
 enum { WORDS = 16 };
@@ -24,7 +24,7 @@ static MPI_File opened(const char *name) {
     return file;
 }
 
-/* Counts each record in `seen`; says what is no record. */
+/* Counts each record in `seen`; prints words that are no record. */
 static void count(const uint64_t *record, long steps, int *seen) {
     uint64_t wanted[WORDS];
     long step = (long)(record[0] >> 32);
@@ -36,7 +36,7 @@ static void count(const uint64_t *record, long steps, int *seen) {
         seen[step * ranks + rank]++;
 }
 
-/* Says which of them are not there once. */
+/* Prints the records that are not there exactly once. */
 static void judge(const char *what, const int *seen, long steps) {
     for (long i = 0; i < steps * ranks; i++)
         if (seen[i] != 1)

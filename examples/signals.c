@@ -1,11 +1,10 @@
-/* signals: a program that writes what it would start again from when it is sent a signal, as many
- * do in batch systems.
+/* signals: a program that writes its restart file when it gets a signal, as many do in batch
+ * systems.
  *
- * In each step the ranks add up how many signals each has got, so that a rank that is executed
- * again must get them in the same steps. SIGUSR1 and SIGUSR2: each rank writes `restart-RANK` in
- * that step and goes on; SIGTERM: all end together, behind the step in which the first of them got
- * it. With
- * --rest-in STEP rank 1 makes no call of MPI in that step until it has got a signal. SIGINT is
+ * In each step the ranks add up how many signals each has got. So a rank that is executed again
+ * must get them in the same steps. SIGUSR1 and SIGUSR2: each rank writes `restart-RANK` in that
+ * step and goes on; SIGTERM: all end together, after the step in which the first of them got it.
+ * With --rest-in STEP rank 1 makes no call of MPI in that step until it has got a signal. SIGINT is
  * ignored with --ignore 1. */
 #include "common.h"
 #include "pace.h"

@@ -1,10 +1,10 @@
-/* tempname: results that are written under another name and get their own when they are whole.
+/* tempname: results that are written under another name and renamed when they are whole.
  *
- * In each step a rank writes a part of its state to a file that nobody else names (by mkstemp(), by
- * a name of its own, by stdio), closes it and renames it over the result of the step before; or
- * links it there and removes the other name. What it reads back must be what it has written. Now
- * and then a result that is not needed any more is removed, and a directory with it. Each step's
- * sum goes round, so that a call that fails, or a file that holds something else, is found out. */
+ * In each step a rank writes a part of its state to a file that no other rank uses (by mkstemp(),
+ * by a name of its own, by stdio), closes it and renames it over the result of the step before; or
+ * links it there and removes the other name. It must read back what it has written. Now and then it
+ * removes a result that is not needed any more, and a directory with it. Each step's sum goes round
+ * the ranks, so that a failed call or a wrong file is noticed. */
 #include "common.h"
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -61,7 +61,7 @@ static void by_link(const char *result, const uint64_t *words, size_t n) {
     if (unlink(name) != 0) die("unlink %s: %s", name, strerror(errno));
 }
 
-/* A directory with a file, which both go a few steps later. */
+/* Makes a directory with a file, and removes those that were made 30 steps before. */
 static void old_results(long step) {
     char directory[64], name[96];
     snprintf(directory, sizeof directory, "old%d.%ld", me, step);

@@ -4,7 +4,7 @@
 # Usage: examples/test.sh [--accept] [LAUNCHER [ARGS...]]   (default: scripts/mpiexec-tcp.sh)
 # The launcher is called with -n RANKS PROGRAM ARGS, so `examples/test.sh target/release/eyrie run`
 # does the same under Eyrie.
-# --accept makes what was printed the expected output. One line "ok NAME" or "not ok NAME" for each.
+# --accept makes what was printed the expected output. Prints "ok NAME" or "not ok NAME" for each.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 expected=$root/examples/expected
@@ -27,7 +27,7 @@ job() {
     local folder=$1 status=0 limit
     shift
     mkdir "$folder" && cd "$folder" || exit 1
-    # MPICH over libfabric's tcp provider stands still for ever now and then.
+    # MPICH over libfabric's tcp provider hangs now and then.
     for limit in 30 60 120; do
         status=0
         timeout $limit "$@" </dev/null >"$folder.raw" 2>"$folder.err" || status=$?

@@ -1,9 +1,9 @@
 /* uneven: ranks whose work grows unequally while the program runs.
  *
- * For moving ranks so that nodes are equally busy (`eyrie balance`): all ranks meet after each
- * step, so that each step takes as long as the busiest node needs for it. From one rank on the work
- * of a step grows, step by step, to a multiple of what it was; that of the others stays. The hash
- * at the end is over what all ranks have computed in all steps, and the same in every run. */
+ * For moving ranks so that nodes are equally busy (`eyrie balance`). All ranks meet after each
+ * step, so each step takes as long as the busiest node needs. From one rank on the work of a step
+ * grows, step by step, to a multiple of what it was; that of the other ranks stays. The hash at the
+ * end is over what all ranks have computed in all steps, and the same in every run. */
 #include "common.h"
 
 static uint64_t compute(uint64_t token, long spin) {
@@ -11,7 +11,7 @@ static uint64_t compute(uint64_t token, long spin) {
     return token;
 }
 
-/* The same without the work: n steps of a linear congruence are one. */
+/* Computes the same without the work: n steps of a linear congruence are one step. */
 static uint64_t jump(uint64_t token, long n) {
     uint64_t a = 6364136223846793005ULL, c = 1442695040888963407ULL, factor = 1, sum = 0;
     for (; n > 0; n /= 2) {

@@ -1,9 +1,9 @@
-/* unloading: a rank that stays for a while where its MPI library has unloaded libfabric (Intel MPI
- * does, in MPI_Finalize).
+/* unloading: a rank that waits at the point where its MPI library has unloaded libfabric (Intel MPI
+ * does so in MPI_Finalize).
  *
  * unloading FILE: each rank adds up the ranks; in MPI_Finalize it makes `unloaded-RANK` when
- * libfabric is not in memory any more, and waits there for FILE. A library that keeps libfabric
- * waits for nothing. */
+ * libfabric is not in memory any more, and waits there for FILE. With a library that keeps
+ * libfabric it does not wait. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
@@ -20,7 +20,7 @@ static int is_libfabric(struct dl_phdr_info *info, size_t size, void *unused) {
     return strstr(info->dlpi_name, "libfabric") != NULL;
 }
 
-/* In front of the C library's, for the MPI library too. */
+/* Replaces the C library's dlclose, for the MPI library too. */
 int dlclose(void *handle) {
     int (*close_it)(void *) = (int (*)(void *))dlsym(RTLD_NEXT, "dlclose");
     int was_there = dl_iterate_phdr(is_libfabric, NULL), closed = close_it(handle);

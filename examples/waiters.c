@@ -1,10 +1,10 @@
 /* waiters: queues that only the kernel holds (a pipe, a socket pair, counted events, signals read
  * by descriptor) and what waits for them (epoll, a timer, inotify). Each round every rank puts a
  * word into each queue, takes the oldest out of each, and exchanges what it has got with its
- * neighbour: a byte or a wake-up that is lost or comes twice changes all that follows, or ends in a
- * wait.
+ * neighbour: a byte or a wake-up that is lost or comes twice changes all later words, or leaves a
+ * rank waiting for ever.
  *
- * What is printed depends on the options and the number of ranks alone. */
+ * The output depends only on the options and the number of ranks. */
 #include "common.h"
 #include <fcntl.h>
 #include <signal.h>

@@ -1,12 +1,12 @@
-/* waits: waits in every way the system has, and says when a wait was shorter than asked or ended
- * for no reason of the program's.
+/* waits: waits in every way the system has, and reports a wait that was too short or ended for a
+ * reason outside the program.
  *
- * Each wait of --ms milliseconds must take that long and give what it gives when nothing disturbs
- * it. Those that never end by themselves are ended by a timer's signal, and by that only. Waits
- * that do not come through the C library are made as programs without one make them. After each, an
- * Allreduce tells whether it was whole on all ranks. With --in-thread 1 a second thread makes them,
- * and the first one waits for it; with --in-thread 2 a second thread is in a call of MPI meanwhile,
- * on one rank after the other. */
+ * Each wait of --ms milliseconds must take that long and return what an undisturbed one returns.
+ * Waits that never end by themselves must be ended by a timer's signal only. Some waits are system
+ * calls without the C library, as programs without one make them. After each wait an Allreduce
+ * checks that it was right on all ranks. With --in-thread 1 a second thread makes the waits, and
+ * the first one waits for it. With --in-thread 2 a second thread is in a call of MPI meanwhile, on
+ * one rank after the other. */
 #include "common.h"
 #include <poll.h>
 #include <pthread.h>
@@ -37,7 +37,7 @@ static struct timespec in_ms(void) {
     return (struct timespec){ms / 1000, ms % 1000 * 1000000};
 }
 
-/* A timer's signal once, after --ms. */
+/* Sets a timer that sends one signal after --ms. */
 static void alarm_once(void) {
     const struct itimerval timer = {.it_value = {ms / 1000, ms % 1000 * 1000}};
     setitimer(ITIMER_REAL, &timer, NULL);
@@ -49,7 +49,7 @@ static void alarm_once(void) {
                      : [nr] "i"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)                 \
                      : "rcx", "r11", "memory")
 
-/* System calls as they are, not those of the C library. */
+/* System calls made directly, without the functions of the C library. */
 static long raw_nanosleep(const struct timespec *time, struct timespec *rest) {
     long result, a = (long)time, b = (long)rest, c = 0;
     register long r10 __asm__("r10") = 0, r8 __asm__("r8") = 0;
@@ -71,7 +71,7 @@ static long raw_pause(void) {
     return result;
 }
 
-/* Each gives what is expected when it was not disturbed: 1. */
+/* Each returns 1 when the wait returned what an undisturbed one does. */
 static int sleeps(void) {
     return sleep((ms + 999) / 1000) == 0;
 }
@@ -208,7 +208,7 @@ static void *wait_there(void *wait) {
     return (void *)(intptr_t)(*(int (**)(void))wait)();
 }
 
-/* Makes a wait in a thread that gets all alarms. */
+/* Makes a wait in a second thread, which gets all alarms. */
 static int wait_in_thread(int (*wait)(void)) {
     pthread_t thread;
     void *right;
@@ -218,7 +218,7 @@ static int wait_in_thread(int (*wait)(void)) {
     return (int)(intptr_t)right;
 }
 
-/* Makes a wait; how long it took in seconds. */
+/* Makes a wait and measures how long it took, in seconds. */
 static int timed(int (*wait)(void), double *took) {
     double begun = now();
     int right = wait();
