@@ -225,7 +225,7 @@ static int share_catalogs(eyrie_ulfm_job *job, const struct catalog *mine, struc
                                    job->held.ranks == n &&
                                    catalog_equal(mine, &job->catalogs[job->rank]);
     *all = NULL;
-    wait_guard(job, "in a commit, to learn who has changed what is registered,");
+    wait_guard(job, "in a commit, exchanging changes of the registered data,");
     int code = MPI_Allreduce(MPI_IN_PLACE, &same, 1, MPI_INT, MPI_MIN, job->work);
     int *counts = must_alloc((size_t)n * sizeof *counts),
         *offsets = must_alloc((size_t)n * sizeof *offsets);

@@ -285,7 +285,7 @@ struct eyrie_ulfm_job {
     MPI_Comm work;
     int rank;          /* -1: spare */
     int *rank_of;      /* of each process; -1 */
-    struct layout now; /* who is which rank */
+    struct layout now; /* which process is which rank */
     int axes, shape[MOST_AXES];
     enum state state;
     bool squeezed;      /* since the last commit */

@@ -32,7 +32,7 @@ static void leave(eyrie_ulfm_job *job) {
 /* --- one attempt --- */
 
 struct crew {
-    MPI_Comm comm; /* all who live */
+    MPI_Comm comm; /* all living processes */
     int count, self;
     int *alive;    /* process of each rank of comm */
     int *index_of; /* rank of comm of each process; -1 */

@@ -2,7 +2,7 @@
  * call that returned the error. */
 #include "job.h"
 
-static eyrie_ulfm_job *running; /* whose body is running under eyrie_ulfm_run */
+static eyrie_ulfm_job *running; /* the job that is in eyrie_ulfm_run */
 
 void run_on_error(MPI_Comm *comm, int *code, ...) {
     (void)comm;
