@@ -42,12 +42,12 @@ pub fn read_secret(dir: &Path) -> anyhow::Result<Secret> {
 /// # Errors
 /// When nothing listens there, or one side refuses the other.
 pub fn connect(addr: &Addr, secret: &Secret, claim: &Claim) -> anyhow::Result<Stream> {
-    let whom = match claim {
+    let service = match claim {
         Claim::ImageUpload { .. } | Claim::ImageFetch { .. } => "store",
         _ => "controller",
     };
     let connected = role::connect(addr, secret, claim);
-    connected.with_context(|| format!("cannot connect to the {whom} at {addr}"))
+    connected.with_context(|| format!("cannot connect to the {service} at {addr}"))
 }
 
 /// The result of [`probe`].
