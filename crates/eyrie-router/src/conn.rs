@@ -1,5 +1,5 @@
-//! One connection of the loop: its handshake, what has been read and not yet understood, what is to
-//! be written. It must never hold more than its bounds, whatever the other side sends.
+//! One connection of the loop: its handshake, the bytes that were read and not handled yet, and the
+//! bytes to be written. It must never hold more than its bounds, whatever the peer sends.
 
 use eyrie_transport::handshake::{Accepting, HandshakeError, Step, MAX_WANTED};
 use eyrie_transport::seal::{Keys, Sealed};
@@ -16,27 +16,27 @@ use std::time::Instant;
 /// Bytes read at once.
 const READ_BYTES: usize = 128 * 1024;
 const _: () = assert!(READ_BYTES > MAX_FRAME);
-/// Bytes that wait for a slow reader before its log stops feeding it.
+/// Bytes that may be queued for a slow reader; with more its log feeds it no longer.
 const OUT_BYTES: usize = 128 * 1024;
 
-/// How far a connection has come.
+/// The state of a connection.
 pub enum Stage {
-    /// The other side has not proven itself.
+    /// The peer has not proven itself.
     Handshake(Accepting),
     Open,
-    /// Nothing more is read; closed once the rest is written.
+    /// Nothing more is read. It is closed once the rest is written.
     Closing,
 }
 
 /// A connection.
 pub struct Conn {
     socket: Stream,
-    /// What seals and opens all that follows the handshake, unless security is off.
+    /// Seals and opens all that follows the handshake, unless security is off.
     sealed: Option<Box<Sealed>>,
     pub stage: Stage,
-    /// When it began, or began to close.
+    /// When the connection began, or began to close.
     pub since: Instant,
-    /// Grows once and stays; the first `filled` bytes count.
+    /// It grows once and stays; the first `filled` bytes were read.
     input: Vec<u8>,
     filled: usize,
     /// Bytes read since the start.
@@ -45,13 +45,13 @@ pub struct Conn {
     written: usize,
     /// Descriptors that go with the byte of `out` at this index.
     descriptors: VecDeque<(usize, Arc<OwnedFd>)>,
-    /// The kernel did not take everything; wait until it does.
+    /// The kernel did not accept everything: the loop waits until it does.
     pub blocked: bool,
-    /// The loop has been told to wait for room to write.
+    /// The loop waits for room to write.
     pub watched: bool,
-    /// Not to be read at present.
+    /// The connection is not read at present.
     pub held: bool,
-    /// Something was queued since it was last written.
+    /// Something was queued since the last write.
     pub touched: bool,
 }
 
@@ -80,12 +80,12 @@ impl Conn {
         self.socket.passes_files()
     }
 
-    /// Reads what is there, once. `Ok(false)` at the end of the stream.
+    /// Reads once what is there. `Ok(false)` at the end of the stream.
     ///
     /// # Errors
-    /// The socket's, but for "nothing there".
+    /// Those of the socket, except that nothing is there.
     pub fn read(&mut self) -> io::Result<bool> {
-        // Who has not proven itself gets no more than a handshake's worth of memory.
+        // A peer that has not proven itself gets no more memory than a handshake needs.
         let (room, limit) = match &self.stage {
             Stage::Handshake(accepting) => (MAX_WANTED, accepting.wanted()),
             _ => (READ_BYTES, READ_BYTES),
@@ -116,21 +116,21 @@ impl Conn {
         }
     }
 
-    /// Whether something can be read that the kernel does not know of any more.
+    /// Whether something can be read that poll(2) does not report: it is in the buffer.
     pub fn has_more(&self) -> bool {
         self.sealed.as_ref().is_some_and(|sealed| sealed.opening.has_more())
     }
 
-    /// The other side has proven itself: from now on everything is sealed with these keys.
+    /// Seals everything from now on with these keys: the peer has proven itself.
     pub fn open(&mut self, keys: Option<Keys>) {
         self.sealed = keys.map(|keys| Box::new(Sealed::accepting(&keys)));
         self.stage = Stage::Open;
     }
 
-    /// The next step of the handshake, if all bytes for it have come.
+    /// Makes the next step of the handshake, if all bytes for it have arrived.
     ///
     /// # Errors
-    /// Why the other side is refused; what it is to be told is queued.
+    /// Why the peer is refused; the answer to it is queued.
     pub fn handshake(&mut self, secret: &Secret) -> Result<Step, HandshakeError> {
         let Stage::Handshake(accepting) = &mut self.stage else { return Ok(Step::More) };
         if self.filled < accepting.wanted() {
@@ -145,19 +145,19 @@ impl Conn {
         matches!(&self.stage, Stage::Handshake(a) if a.wanted() > 0 && self.filled >= a.wanted())
     }
 
-    /// Takes the buffer and how much of it counts; give it back with [`Conn::put_back`].
+    /// Takes the buffer and the number of bytes in it; give it back with [`Conn::put_back`].
     pub fn take_input(&mut self) -> (Vec<u8>, usize) {
         (std::mem::take(&mut self.input), self.filled)
     }
 
-    /// Gives back the buffer of [`Conn::take_input`], of which `used` bytes are done with.
+    /// Gives back the buffer of [`Conn::take_input`], of which `used` bytes were handled.
     pub fn put_back(&mut self, mut input: Vec<u8>, used: usize) {
         input.copy_within(used..self.filled, 0);
         self.filled -= used;
         self.input = input;
     }
 
-    /// A descriptor goes with the next byte that is put into `out`.
+    /// Sends a descriptor with the next byte that is put into `out`.
     pub fn attach(&mut self, descriptor: Arc<OwnedFd>) {
         self.descriptors.push_back((self.out.len(), descriptor));
     }
@@ -167,15 +167,15 @@ impl Conn {
         !self.blocked && self.waiting() < OUT_BYTES
     }
 
-    /// Bytes that wait to be written.
+    /// Bytes that are queued and not written.
     pub fn waiting(&self) -> usize {
         self.out.len() - self.written
     }
 
-    /// Writes what the kernel takes.
+    /// Writes as much as the kernel accepts.
     ///
     /// # Errors
-    /// The socket's: the connection is gone.
+    /// Those of the socket: the connection is gone.
     pub fn flush(&mut self) -> io::Result<()> {
         self.blocked = false;
         while self.written < self.out.len() {

@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What the handle asks of the loop.
+/// What [`crate::Router`] asks of the loop.
 pub enum Order {
     Command(RouterCommand),
     Stop,
@@ -37,57 +37,58 @@ const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 const FIRST_CONN: u64 = 2;
 
-/// How long a connection may take to prove itself, or to be closed.
+/// How long a handshake may take, or the end of a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Connections that have not proven themselves, at a time.
+/// Most connections in their handshake at a time.
 const MAX_STRANGERS: usize = 1024;
-/// How often the loop looks after deadlines and space.
+/// How often the loop checks deadlines and space.
 const TICK: Duration = Duration::from_millis(500);
-/// Reads of a connection that is drained before its rank is fenced: more than a socket's buffer
-/// ever holds, so that a sender that is still alive cannot keep us here.
+/// Most reads of a connection that is drained before its rank is fenced. It is more than a socket's
+/// buffer ever holds, and ends the reading of a sender that still lives.
 const DRAIN_READS: usize = 1024;
 
-/// How often what is queued for a connection is written and filled up before others have their
+/// How often a connection's queue is written and filled again before other connections have their
 /// turn.
 const WRITE_ROUNDS: u32 = 16;
-/// Of several connections that have something to be read all are read before anything is written:
-/// what they send to the same rank wakes it once. With so many bytes queued it is not put off.
-const PUT_OFF_BYTES: usize = 16 * 1024;
-/// How often, at most, what has come meanwhile is read, too, before anything is written.
+/// Where several connections can be read, all are read before anything is written: what they send
+/// to the same rank wakes it once. With this many bytes queued, writing is not deferred.
+const DEFERRED_BYTES: usize = 16 * 1024;
+/// Before it writes, the loop also reads what has arrived meanwhile, at most this often.
 const READ_ROUNDS: u32 = 4;
 
-/// Connections of two ranks that answer each other, each with one on which it sends and one on
-/// which it is delivered to: one has nothing to send until the other's message has come.
+/// The connections of two ranks that answer each other: each has one to send and one to receive. A
+/// rank has nothing to send until the other's message has arrived.
 const ONE_AND_ANOTHER: usize = 4;
-/// Of so many times that the router asks whether something has come it asks once for all
-/// connections, and else only the one whose turn it is.
-const GLANCES: u32 = 16;
-/// How long the router asks again before it sleeps, and after how many failures it stops doing so.
+/// Of this many polls one asks for all connections; the others only look at the connection on which
+/// an answer is expected.
+const PEEKS: u32 = 16;
+/// How long the router polls before it sleeps, and after how many failures it stops polling.
 const SPIN_TIME: Duration = Duration::from_micros(20);
 const SPIN_MISSES: u32 = 8;
-/// How long it does while messages are short. Where there are more ranks than processors, alltoall
-/// of them takes 5 % less so, but that of 64 KiB would take 10 to 30 % more, and LAMMPS 3 to 10 %.
+/// How long it polls while messages are short. Where there are more ranks than processors, an
+/// alltoall of short messages takes 5 % less time with it. One of 64 KiB would take 10 to 30 %
+/// more, and LAMMPS 3 to 10 % more.
 const SPIN_TIME_SHORT: Duration = Duration::from_micros(60);
-/// Messages are short up to this size in bytes; a longer one is remembered for some hundred more.
+/// Messages are short up to this size in bytes. A longer one counts for some hundred messages more.
 const SHORT_BYTES: u64 = 1024;
 const REMEMBERED: u64 = 64;
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// Waiting for events: where one follows another within a few microseconds, asking again is faster
-/// than sleeping and being woken. Where asking did not help lately, it sleeps at once; nor does it
-/// help where somebody computes for long meanwhile, whom one that is woken interrupts. On a single
-/// processor, which belongs to whoever has something to send, it lets all others go first when
-/// there are several who may, asks once more for what they have sent, and sleeps.
+/// Adaptive polling. While events follow each other within a few microseconds, polling is faster
+/// than sleeping and being woken. After `most` failures in a row the router sleeps at once. Polling
+/// does not help either where ranks compute for long in between: the router would interrupt the
+/// computation. On a single processor the router does not poll. Where several ranks may have
+/// something to send, it yields the processor, asks once more, and sleeps.
 struct Spin {
-    /// Times in a row that asking again did not help.
+    /// Polls in a row that found nothing in time.
     misses: u32,
-    /// From so many on it sleeps at once.
+    /// From this many misses on it sleeps at once.
     most: u32,
-    /// How often it has asked since it asked last for all connections.
-    glances: u32,
+    /// Polls since the last one for all connections.
+    peeks: u32,
 }
 
-/// What goes through the router.
+/// The traffic of the router, as far as it matters for polling.
 struct Traffic {
     connections: usize,
     short: bool,
@@ -96,28 +97,28 @@ struct Traffic {
 impl Default for Spin {
     fn default() -> Spin {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
-        Spin { misses: 0, glances: 0, most: if processors > 1 { SPIN_MISSES } else { 0 } }
+        Spin { misses: 0, peeks: 0, most: if processors > 1 { SPIN_MISSES } else { 0 } }
     }
 }
 
 impl Spin {
-    /// Waits for something on a connection, or until `glance`, which looks at the one whose
-    /// turn it is, has served it: that takes one system call less for a message.
+    /// Waits for an event on a connection, or until `peek`, which tries the connection on which an
+    /// answer is expected, has served it: that saves one system call a message.
     fn wait(
         &mut self,
         epoll: &OwnedFd,
         events: &mut Vec<epoll::Event>,
         traffic: &Traffic,
-        mut glance: Option<impl FnMut() -> bool>,
+        mut peek: Option<impl FnMut() -> bool>,
     ) -> Result<(), Errno> {
         if self.misses < self.most {
             let time = if traffic.short { SPIN_TIME_SHORT } else { SPIN_TIME };
             let start = Instant::now();
             let mut asked = start;
             loop {
-                self.glances = (self.glances + 1) % GLANCES;
-                let found = match &mut glance {
-                    Some(glance) if self.glances > 0 => glance(),
+                self.peeks = (self.peeks + 1) % PEEKS;
+                let found = match &mut peek {
+                    Some(peek) if self.peeks > 0 => peek(),
                     _ => epoll::wait(epoll, spare_capacity(events), Some(&AT_ONCE))? > 0,
                 };
                 if found {
@@ -149,13 +150,13 @@ impl Spin {
     }
 }
 
-/// The sockets: where the protocol's output goes.
+/// The sockets, to which the protocol's output goes.
 struct Wires {
     epoll: Arc<OwnedFd>,
     conns: FxHashMap<ConnId, Conn>,
     /// Connections with something to write.
     touched: Vec<ConnId>,
-    /// Bytes queued since they were written last.
+    /// Bytes queued since the last write.
     queued_bytes: usize,
     id: RouterId,
     events: Sender<(RouterId, RouterEvent)>,
@@ -174,7 +175,7 @@ impl Wires {
         }
     }
 
-    /// Waits for what the connection waits for.
+    /// Sets the events for which epoll reports the connection.
     fn watch(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.watched = conn.blocked;
@@ -184,7 +185,7 @@ impl Wires {
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::IN, !matches!(conn.stage, Stage::Closing));
         flags.set(epoll::EventFlags::OUT, conn.blocked);
-        // A connection that cannot be watched is closed by its rank's next attempt.
+        // Where that fails, the connection is closed at its rank's next attempt.
         let _ = epoll::modify(&self.epoll, &*conn, epoll::EventData::new_u64(id), flags);
     }
 
@@ -236,7 +237,7 @@ impl Output<Arc<OwnedFd>> for Wires {
             return;
         }
         conn.held = held;
-        // Taken out altogether: the end of the other side would be told again and again.
+        // Removed from epoll altogether: otherwise it would report the peer's end again and again.
         if held {
             let _ = epoll::delete(&self.epoll, &*conn);
         } else {
@@ -248,7 +249,7 @@ impl Output<Arc<OwnedFd>> for Wires {
 
     fn event(&mut self, event: RouterEvent) {
         tracing::debug!(?event);
-        // Nobody listens any more only while the job ends.
+        // The receiver is gone only while the job ends.
         let _ = self.events.send((self.id, event));
     }
 }
@@ -261,9 +262,9 @@ pub struct Loop {
     secret: Secret,
     mailbox: Arc<Mailbox>,
     next_conn: ConnId,
-    /// The connections that were read last, the newest first.
+    /// The connections that were read last, newest first.
     read_last: [ConnId; 3],
-    /// Bytes of the largest message lately: each one takes a little off it.
+    /// Bytes of the largest recent message: each message lowers it a little.
     largest: u64,
     begun: Instant,
 }
@@ -299,7 +300,7 @@ impl Loop {
         if let Some(at) = &config.saved {
             protocol = saved::read(protocol, at, (config.id, &secret))?;
         }
-        // Who started this router has the other end.
+        // The thread that starts this router has the other end.
         let _ = events.send((config.id, listening));
         Ok(Loop {
             protocol,
@@ -321,7 +322,7 @@ impl Loop {
         })
     }
 
-    /// Runs until told to stop.
+    /// Runs until it is stopped.
     pub fn run(mut self) {
         let mut events = Vec::with_capacity(256);
         let mut last_tick = Instant::now();
@@ -330,9 +331,10 @@ impl Loop {
         loop {
             events.clear();
             let traffic = self.traffic();
-            let (turn, own) = (self.whose_turn(), &mut self);
-            let glance = turn.map(|id| move || own.serve(id, epoll::EventFlags::IN));
-            match spin.wait(&epoll, &mut events, &traffic, glance) {
+            let expected = self.expected_answer();
+            let own = &mut self;
+            let peek = expected.map(|id| move || own.serve(id, epoll::EventFlags::IN));
+            match spin.wait(&epoll, &mut events, &traffic, peek) {
                 Ok(()) | Err(Errno::INTR) => {}
                 Err(e) => return self.wires.event(RouterEvent::Fatal { reason: e.to_string() }),
             }
@@ -352,8 +354,8 @@ impl Loop {
         }
     }
 
-    /// Where two ranks answer each other: the connection on which the answer comes.
-    fn whose_turn(&self) -> Option<ConnId> {
+    /// Where two ranks answer each other, the connection on which the next answer is expected.
+    fn expected_answer(&self) -> Option<ConnId> {
         let [newest, before, first] = self.read_last;
         let take_turns = newest == first && newest != before;
         let conns = Some(&self.wires.conns).filter(|c| take_turns && c.len() <= ONE_AND_ANOTHER)?;
@@ -365,33 +367,33 @@ impl Loop {
         Traffic { connections: self.wires.conns.len(), short: self.largest <= SHORT_BYTES }
     }
 
-    /// Bytes that have come over a connection; `None`: there is no such one any more.
+    /// Bytes that have arrived on a connection; `None`: it does not exist any more.
     fn received(&self, id: ConnId) -> Option<u64> {
         self.wires.conns.get(&id).map(|conn| conn.received)
     }
 
-    /// Serves whoever there is something from. True: stop.
+    /// Serves all connections with events. True: stop.
     fn serve_all(&mut self, events: &[epoll::Event]) -> bool {
         for event in events {
             match event.data.u64() {
                 LISTENER => self.accept(),
                 WAKE => {
-                    if self.obey() {
+                    if self.run_orders() {
                         return true;
                     }
                 }
                 id => drop(self.serve(id, event.flags)),
             }
-            if self.wires.queued_bytes >= PUT_OFF_BYTES {
+            if self.wires.queued_bytes >= DEFERRED_BYTES {
                 self.write_touched();
             }
         }
         false
     }
 
-    /// Whether there is more to be read by now, where several may send to the same rank and
-    /// something for it is put off. While payloads lie in segments nothing more has come as a rule:
-    /// writing one takes a rank longer than delivering the one before.
+    /// Whether there is more to be read by now, where several ranks may send to the same one and
+    /// frames for it are deferred. While payloads are in segments, nothing more has arrived as a
+    /// rule: a rank takes longer to write one than the router to deliver the one before.
     fn has_more(&self, events: &mut Vec<epoll::Event>) -> bool {
         events.clear();
         self.wires.queued_bytes > 0
@@ -407,7 +409,7 @@ impl Loop {
             .map(|(id, _)| *id)
             .collect();
         for id in late {
-            self.lose(id);
+            self.end(id);
         }
         self.protocol.tick(self.begun.elapsed(), &mut self.wires);
         self.write_touched();
@@ -418,7 +420,7 @@ impl Loop {
             if socket.set_nonblocking(true).is_err() {
                 continue;
             }
-            self.make_way();
+            self.limit_strangers();
             let (id, conn) = (self.next_conn, Conn::new(socket));
             self.next_conn += 1;
             let data = epoll::EventData::new_u64(id);
@@ -428,20 +430,20 @@ impl Loop {
         }
     }
 
-    /// Of too many that have not proven themselves the one that has taken longest is sent away:
-    /// whoever knows the secret needs no time.
-    fn make_way(&mut self) {
+    /// Where too many connections are in their handshake, ends the oldest one: a peer that knows
+    /// the secret needs little time.
+    fn limit_strangers(&mut self) {
         let strangers = self.wires.conns.iter();
         let strangers = strangers.filter(|(_, c)| matches!(c.stage, Stage::Handshake(_)));
         let strangers: Vec<_> = strangers.map(|(id, c)| (c.since, *id)).collect();
         if let Some((_, oldest)) =
             strangers.iter().min().filter(|_| strangers.len() >= MAX_STRANGERS)
         {
-            self.lose(*oldest);
+            self.end(*oldest);
         }
     }
 
-    /// Serves a connection. True: something has come over it, or it has ended.
+    /// Serves a connection. True: something has arrived on it, or it has ended.
     fn serve(&mut self, id: ConnId, flags: epoll::EventFlags) -> bool {
         use epoll::EventFlags as F;
         if flags.contains(F::OUT) {
@@ -449,7 +451,7 @@ impl Loop {
         }
         let before = self.received(id);
         if flags.intersects(F::IN | F::HUP | F::ERR) {
-            // What has been received with the rest wakes nobody.
+            // epoll does not report what the connection has in its buffer.
             while self.read(id) && self.wires.conns.get(&id).is_some_and(Conn::has_more) {}
         }
         let came = self.received(id) != before;
@@ -460,31 +462,31 @@ impl Loop {
         came
     }
 
-    /// Reads what is there and hands it on. True: more may come.
+    /// Reads what is there and handles it. True: more may come.
     fn read(&mut self, id: ConnId) -> bool {
         let Some(conn) = self.wires.conns.get_mut(&id) else { return false };
         if matches!(conn.stage, Stage::Closing) {
-            // Whether the other side is still there to be told.
+            // Finds out whether the peer is still there to receive the rest.
             self.write(id);
             return false;
         }
         let before = conn.received;
         let alive = match conn.read() {
             Ok(true) if conn.received == before => return true,
-            Ok(alive) => self.understand(id) && alive,
+            Ok(alive) => self.process_input(id) && alive,
             Err(e) => {
                 tracing::info!(conn = id, error = %e, "a connection broke");
                 false
             }
         };
         if !alive {
-            self.lose(id);
+            self.end(id);
         }
         alive
     }
 
     /// Ends a connection from this side.
-    fn lose(&mut self, id: ConnId) {
+    fn end(&mut self, id: ConnId) {
         match self.wires.conns.get(&id).map(|c| &c.stage) {
             // What is queued is written first.
             Some(Stage::Closing) if self.wires.conns[&id].waiting() > 0 => {}
@@ -496,8 +498,8 @@ impl Loop {
         }
     }
 
-    /// What was read: steps of the handshake, then frames. False: the connection is over.
-    fn understand(&mut self, id: ConnId) -> bool {
+    /// Handles what was read: steps of the handshake, then frames. False: the connection is over.
+    fn process_input(&mut self, id: ConnId) -> bool {
         while let Some(conn) = self.wires.conns.get_mut(&id).filter(|c| c.can_step()) {
             let step = conn.handshake(&self.secret);
             self.wires.queue(id, |_| {});
@@ -528,7 +530,7 @@ impl Loop {
     fn admit(&mut self, id: ConnId, claim: &Claim) -> bool {
         let Claim::Rank { instance, stream } = *claim else {
             self.wires.queue(id, |conn| conn.out.extend(verdict(Err("ranks only"))));
-            let reason = "somebody who is no rank".into();
+            let reason = "a peer that is no rank".into();
             self.wires.event(RouterEvent::Refused { instance: None, reason });
             self.wires.close(id);
             return true;
@@ -553,7 +555,8 @@ impl Loop {
     fn frames(&mut self, id: ConnId) -> bool {
         let Some(conn) = self.wires.conns.get_mut(&id) else { return false };
         let (input, filled) = conn.take_input();
-        let (mut used, mut open) = (0, true);
+        let mut used = 0;
+        let mut open = true;
         while open {
             match Frame::parse(&input[used..filled]) {
                 Ok(Some(frame)) => {
@@ -585,7 +588,7 @@ impl Loop {
         }
     }
 
-    /// Writes what is queued, and what the protocol has more for this connection.
+    /// Writes what is queued, and what more the protocol has for this connection.
     fn write(&mut self, id: ConnId) {
         for round in 1.. {
             let Some(conn) = self.wires.conns.get_mut(&id) else { return };
@@ -603,8 +606,11 @@ impl Loop {
                 break;
             }
             if round == WRITE_ROUNDS {
-                // Others have their turn; the kernel says at once that there is room.
-                self.wires.conns.get_mut(&id).into_iter().for_each(|c| c.blocked = true);
+                // Other connections have their turn. As there is room, the kernel reports it at
+                // once.
+                if let Some(conn) = self.wires.conns.get_mut(&id) {
+                    conn.blocked = true;
+                }
                 break;
             }
         }
@@ -613,8 +619,8 @@ impl Loop {
         }
     }
 
-    /// Does what the handle asked for. True: stop.
-    fn obey(&mut self) -> bool {
+    /// Carries out the orders in the mailbox. True: stop.
+    fn run_orders(&mut self) -> bool {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&self.mailbox.wake, &mut count);
         let orders = self.mailbox.orders.lock().map(|mut o| std::mem::take(&mut *o));
@@ -637,8 +643,8 @@ impl Loop {
         false
     }
 
-    /// Reads what the rank's send stream still holds: what an old incarnation has given to the
-    /// kernel is part of its history, because an image taken after a send counts on it.
+    /// Reads what the rank's send stream still holds. What an old incarnation has given to the
+    /// kernel is part of its history, because an image taken after the send relies on it.
     fn drain(&mut self, rank: eyrie_wire::Rank) {
         let Some(id) = self.protocol.send_stream(rank) else { return };
         for _ in 0..DRAIN_READS {
@@ -656,34 +662,35 @@ mod tests {
     use rustix::event::{eventfd, EventfdFlags};
 
     #[test]
-    fn others_are_heard_while_two_answer_each_other() {
+    fn other_connections_are_served_while_two_ranks_answer_each_other() {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         let other = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
         let data = epoll::EventData::new_u64(FIRST_CONN);
         epoll::add(&epoll, &other, data, epoll::EventFlags::IN).unwrap();
-        let mut spin = Spin { misses: 0, most: SPIN_MISSES, glances: 0 };
-        let (mut events, mut rounds) = (Vec::with_capacity(4), 0);
+        let mut spin = Spin { misses: 0, most: SPIN_MISSES, peeks: 0 };
+        let mut events = Vec::with_capacity(4);
+        let mut rounds = 0;
         let traffic = Traffic { connections: ONE_AND_ANOTHER, short: false };
         while events.is_empty() {
             rounds += 1;
-            assert!(rounds <= GLANCES, "only the two were served");
+            assert!(rounds <= PEEKS, "only the two were served");
             spin.wait(&epoll, &mut events, &traffic, Some(|| true)).unwrap();
         }
     }
 
     #[test]
-    fn what_comes_after_others_have_computed_for_long_is_no_reason_to_ask_again() {
+    fn an_event_after_a_long_computation_counts_as_a_miss() {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        let mut spin = Spin { misses: 0, most: SPIN_MISSES, glances: 0 };
+        let mut spin = Spin { misses: 0, most: SPIN_MISSES, peeks: 0 };
         let traffic = Traffic { connections: ONE_AND_ANOTHER, short: true };
         let mut asked = 0;
-        let glance = || {
+        let peek = || {
             asked += 1;
             let begun = Instant::now();
             while asked > 1 && begun.elapsed() < 2 * SPIN_TIME {}
             asked > 1
         };
-        spin.wait(&epoll, &mut Vec::with_capacity(4), &traffic, Some(glance)).unwrap();
+        spin.wait(&epoll, &mut Vec::with_capacity(4), &traffic, Some(peek)).unwrap();
         assert_eq!(spin.misses, 1);
     }
 }

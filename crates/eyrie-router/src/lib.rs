@@ -1,5 +1,5 @@
-//! The router: gives each message for its ranks a place in one total order, logs it, then delivers
-//! it; holds determinants. A message must never reach a rank before it is logged.
+//! The router: gives each message to its ranks a place in one total order, logs it, then delivers
+//! it. It also holds determinants. A message must never reach a rank before it is logged.
 
 mod config;
 mod conn;
@@ -22,7 +22,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// A running router: a thread of its own. Dropping it stops it.
+/// A running router, a thread of its own. Dropping it stops it.
 pub struct Router {
     mailbox: Arc<Mailbox>,
     thread: Option<JoinHandle<()>>,
@@ -32,7 +32,7 @@ impl Router {
     /// Binds the address and starts.
     ///
     /// # Errors
-    /// When the address cannot be had or the spill directory cannot be written.
+    /// When the address is not available or the spill directory cannot be written.
     pub fn start(
         config: Config,
         secret: Secret,
@@ -51,11 +51,11 @@ impl Router {
         if let Ok(mut orders) = self.mailbox.orders.lock() {
             orders.push(order);
         }
-        // The counter cannot overflow: the loop empties it.
+        // The counter cannot overflow: the loop resets it.
         let _ = rustix::io::write(&self.mailbox.wake, &1u64.to_ne_bytes());
     }
 
-    /// Asks the router to do something; what comes of it is an event.
+    /// Gives the router a command; its results are events.
     pub fn command(&self, command: RouterCommand) {
         self.order(Order::Command(command));
     }

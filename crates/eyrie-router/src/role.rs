@@ -9,18 +9,18 @@ use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 
-/// Serves until the connection to the controller ends and there is no other to `follow`; the first
-/// message is the router's [`Config`].
+/// Serves until the connection to the controller ends and there is no other one to `follow`. The
+/// first message is the router's [`Config`].
 ///
 /// # Errors
-/// When the router cannot be started, or the controller says what cannot be.
+/// When the router cannot be started, or the controller sends something that is no message.
 pub fn serve(first: (Stream, Addr), follow: Option<Follow>, secret: Secret) -> io::Result<()> {
     role::serve(first, follow, |config: Config| {
-        // On the host of a node nobody has made it.
+        // On the host of a node the directory does not exist yet.
         let mut dir = DirBuilder::new();
         dir.recursive(true).mode(0o700).create(&config.spill_dir)?;
-        let (events, told) = bounded(role::MAX_EVENTS);
+        let (events, received) = bounded(role::MAX_EVENTS);
         let router = Router::start(config, secret, events)?;
-        Ok((move |command| router.command(command), told.into_iter().map(|(_, event)| event)))
+        Ok((move |command| router.command(command), received.into_iter().map(|(_, event)| event)))
     })
 }

@@ -1,6 +1,6 @@
 //! What a router is saved to, a file or a connection to the controller: what the protocol writes,
-//! and its BLAKE3 hash behind it. What is not whole never takes the place of what is, and is never
-//! gone on with.
+//! followed by its BLAKE3 hash. A partial copy never replaces a whole one, and no router goes on
+//! with it.
 
 use crate::protocol::{Protocol, SavedAt};
 use crate::space::Store;
@@ -14,13 +14,13 @@ use std::net::Shutdown;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the controller may neither take nor give anything.
+/// How long the controller may neither accept nor send anything.
 const STALL: Duration = Duration::from_secs(60);
 
 /// Bytes that are written or read at a time.
 const PIECE: usize = 1 << 20;
 
-/// Hashes what passes.
+/// Hashes what is written or read.
 struct Hashed<T> {
     inner: T,
     hasher: Hasher,
@@ -58,18 +58,19 @@ impl<T: Read> Read for Hashed<T> {
     }
 }
 
-/// Writes all that a router holds, `who` of this job it is; returns its length in bytes.
+/// Writes all that a router holds; `identity`: the router's number and the job's secret. Returns
+/// its length in bytes.
 ///
 /// # Errors
 /// Those of the file or the connection, and of [`Protocol::save`].
 pub fn write<S: Store>(
     protocol: &Protocol<S>,
     at: &SavedAt,
-    who: (RouterId, &Secret),
+    identity: (RouterId, &Secret),
 ) -> io::Result<u64> {
     match at {
         SavedAt::File(path) => write_file(protocol, path),
-        SavedAt::Controller(addr) => hand_over(protocol, addr, who),
+        SavedAt::Controller(addr) => hand_over(protocol, addr, identity),
     }
 }
 
@@ -82,7 +83,7 @@ fn write_file<S: Store>(protocol: &Protocol<S>, path: &Path) -> io::Result<u64> 
     Ok(bytes)
 }
 
-/// Hands all to the controller, and waits until it is on stable storage there.
+/// Sends all to the controller, and waits until it is on stable storage there.
 fn hand_over<S: Store>(
     protocol: &Protocol<S>,
     addr: &Addr,
@@ -104,56 +105,59 @@ fn connect(addr: &Addr, secret: &Secret, claim: &Claim) -> io::Result<Stream> {
     Ok(stream)
 }
 
-/// What is saved, and its hash behind it; returns the length of both.
+/// Writes what is saved, and its hash behind it; returns the length of both.
 fn put<S: Store>(protocol: &Protocol<S>, to: impl Write) -> io::Result<u64> {
     let mut to = Hashed::new(BufWriter::with_capacity(PIECE, to));
     protocol.save(&mut to)?;
-    let (hash, bytes) = (to.hasher.finalize(), to.bytes);
+    let bytes = to.bytes;
+    let hash = to.hasher.finalize();
     to.inner.write_all(hash.as_bytes())?;
     to.inner.flush()?;
     Ok(bytes + OUT_LEN as u64)
 }
 
-/// A router with all that was saved there, `who` of this job it is.
+/// A router with all that was saved there; `identity`: its number and the job's secret.
 ///
 /// # Errors
-/// Those of the file or the connection, and of [`Protocol::restored`]; `InvalidData` when it is not
-/// as it was written.
+/// Those of the file or the connection, and of [`Protocol::restored`]; `InvalidData` when the
+/// content is not as it was written.
 pub fn read<S: Store>(
     protocol: Protocol<S>,
     at: &SavedAt,
-    who: (RouterId, &Secret),
+    identity: (RouterId, &Secret),
 ) -> io::Result<Protocol<S>> {
     let (restored, shown) = match at {
         SavedAt::File(path) => (read_file(protocol, path), path.display().to_string()),
-        SavedAt::Controller(addr) => (fetch(protocol, addr, who), format!("router {}", who.0)),
+        SavedAt::Controller(addr) => {
+            (fetch(protocol, addr, identity), format!("router {}", identity.0))
+        }
     };
-    restored.map_err(|e| no_good(&shown, &e))
+    restored.map_err(|e| explained(&shown, &e))
 }
 
-fn no_good(place: &str, e: &io::Error) -> io::Error {
+fn explained(place: &str, e: &io::Error) -> io::Error {
     let damaged = matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof);
     let what = if damaged { "is damaged" } else { "cannot be read" };
-    io::Error::new(e.kind(), format!("what was saved in {place} {what}: {e}"))
+    io::Error::new(e.kind(), format!("the saved router in {place} {what}: {e}"))
 }
 
 /// Whether a file is as it was written.
 ///
 /// # Errors
-/// That it is not, or cannot be read.
+/// When it is not, or cannot be read.
 pub fn verify(path: &Path) -> io::Result<()> {
     let read = || {
         let file = File::open(path)?;
         let bytes = file.metadata()?.len();
         checked(bytes, file, |from| io::copy(from, &mut io::sink()).map(drop))
     };
-    read().map_err(|e: io::Error| no_good(&path.display().to_string(), &e))
+    read().map_err(|e: io::Error| explained(&path.display().to_string(), &e))
 }
 
 fn read_file<S: Store>(protocol: Protocol<S>, path: &Path) -> io::Result<Protocol<S>> {
     let file = File::open(path)?;
     let bytes = file.metadata()?.len();
-    take(protocol, bytes, file)
+    restore(protocol, bytes, file)
 }
 
 fn fetch<S: Store>(
@@ -163,15 +167,19 @@ fn fetch<S: Store>(
 ) -> io::Result<Protocol<S>> {
     let mut stream = connect(addr, secret, &Claim::RouterSaved { id })?;
     let bytes: Result<u64, String> = frame::read(&mut stream)?;
-    take(protocol, bytes.map_err(io::Error::other)?, stream)
+    restore(protocol, bytes.map_err(io::Error::other)?, stream)
 }
 
-/// What was saved in so many bytes, if it is as it was written.
-fn take<S: Store>(protocol: Protocol<S>, bytes: u64, from: impl Read) -> io::Result<Protocol<S>> {
+/// The router that was saved in `bytes` bytes, if they are as they were written.
+fn restore<S: Store>(
+    protocol: Protocol<S>,
+    bytes: u64,
+    from: impl Read,
+) -> io::Result<Protocol<S>> {
     checked(bytes, from, |from| protocol.restored(from))
 }
 
-/// What `read` makes of so many bytes, if they are as they were written.
+/// The result of `read` from `bytes` bytes, if they are as they were written.
 fn checked<R: Read, T>(
     bytes: u64,
     from: R,
@@ -182,10 +190,12 @@ fn checked<R: Read, T>(
     let mut from = Hashed::new(reader.take(content));
     let made = read(&mut (&mut from as &mut dyn Read))?;
     let mut hash = [0; OUT_LEN];
-    let (whole, found) = (from.bytes == content, from.hasher.finalize());
+    let whole = from.bytes == content;
+    let found = from.hasher.finalize();
     from.inner.into_inner().read_exact(&mut hash)?;
-    match whole && found == hash {
-        true => Ok(made),
-        false => Err(io::Error::new(io::ErrorKind::InvalidData, "its hash is another one")),
+    if whole && found == hash {
+        Ok(made)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidData, "its hash does not match"))
     }
 }

@@ -1,5 +1,5 @@
-//! What the protocol needs around it, in memory: for tests of this crate and of those that speak
-//! with it.
+//! The surroundings of the protocol, in memory: for tests of this crate and of those that talk to
+//! it.
 
 use crate::protocol::{ConnId, Output, RouterEvent};
 use crate::space::Store;
@@ -29,7 +29,7 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// A store whose disk is full while `full` says so.
+    /// A store whose disk is full while `full` is true.
     pub fn new(full: Rc<Cell<bool>>) -> MemoryStore {
         MemoryStore { full, ..MemoryStore::default() }
     }
@@ -46,9 +46,10 @@ impl Store for MemoryStore {
     }
 
     fn disk_file(&mut self, bytes: u64) -> io::Result<MemoryFile> {
-        match self.full.get() {
-            true => Err(io::ErrorKind::StorageFull.into()),
-            false => self.memory_file(bytes),
+        if self.full.get() {
+            Err(io::ErrorKind::StorageFull.into())
+        } else {
+            self.memory_file(bytes)
         }
     }
 
@@ -89,7 +90,7 @@ impl Store for MemoryStore {
 /// A frame, with the file that goes with it.
 pub type Queued = (Vec<u8>, Option<MemoryFile>);
 
-/// What the protocol says, kept until the test looks.
+/// The protocol's output, kept until the test looks at it.
 #[derive(Default)]
 pub struct Said {
     /// Frames for each connection.
@@ -97,7 +98,7 @@ pub struct Said {
     pub closed: Vec<ConnId>,
     pub held: BTreeSet<ConnId>,
     pub events: Vec<RouterEvent>,
-    /// Most frames that wait for a connection.
+    /// Most frames that may be queued for a connection.
     pub room: usize,
 }
 
@@ -144,10 +145,11 @@ impl Output<MemoryFile> for Said {
     }
 
     fn hold(&mut self, conn: ConnId, held: bool) {
-        match held {
-            true => self.held.insert(conn),
-            false => self.held.remove(&conn),
-        };
+        if held {
+            self.held.insert(conn);
+        } else {
+            self.held.remove(&conn);
+        }
     }
 
     fn event(&mut self, event: RouterEvent) {

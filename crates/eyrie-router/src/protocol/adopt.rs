@@ -1,9 +1,9 @@
-//! Taking over from a lost router. A router that takes over is empty: of a rank at home here it
-//! knows nothing until the rank's delivery stream says what the rank has received. Until then it
-//! keeps what senders have for the rank aside. It must never adopt a rank that has died or
-//! re-executes: the messages that it would need are lost.
+//! Taking over from a lost router. A router that takes over is empty. It knows nothing of the ranks
+//! whose primary router it is until a rank's delivery stream says what the rank has received. Until
+//! then messages for the rank are pending. It must never adopt a rank that has died or re-executes:
+//! the messages that such a rank would need are lost.
 
-use super::adoption::{Adoption, Aside};
+use super::adoption::{Adoption, Pending};
 use super::mutation::{active, Mutation};
 use super::{Output, Protocol, RouterEvent};
 use crate::space::Store;
@@ -11,20 +11,20 @@ use eyrie_wire::data::{content_hash, Message, Repeat};
 use eyrie_wire::{Rank, RankInstance};
 
 impl<S: Store> Protocol<S> {
-    /// This router takes over from a lost one of the same number.
+    /// Makes this router take over from a lost one of the same number.
     #[must_use]
     pub fn taking_over(mut self) -> Self {
         self.takes_over = true;
         for (state, (adoption, here)) in
             self.ranks.iter_mut().zip(self.adoptions.iter_mut().zip(&self.at_home))
         {
-            state.heard = false;
+            state.has_reported = false;
             *adoption = here.then(Adoption::default);
         }
         self
     }
 
-    /// A rank goes on behind `rsn`: if it was not adopted yet, its log begins there.
+    /// A rank goes on behind `rsn`. If it was not adopted yet, its log begins there.
     ///
     /// # Errors
     /// Why it cannot be adopted.
@@ -55,42 +55,44 @@ impl<S: Store> Protocol<S> {
                 *last = shown.ssn;
             }
         }
-        let aside = std::mem::take(&mut adoption.aside);
+        let pending = std::mem::take(&mut adoption.pending);
         if !active(Mutation::AdoptTwice) {
             self.adoptions[rank as usize] = None;
         }
         self.logs[rank as usize].adopt(rsn, &ssn);
         out.event(RouterEvent::Adopted { instance, rsn });
-        for kept in aside {
-            self.log_aside(kept, out);
+        for message in pending {
+            self.log_pending(message, out);
         }
         let newest = self.logs[rank as usize].newest();
         if let Some(receipts) = self.receipts.get_mut(rank as usize) {
             receipts.adopt(rsn, &ssn, newest);
         }
         let senders: Vec<_> = self.ranks.iter().filter_map(|state| state.send).collect();
-        senders.into_iter().for_each(|id| self.acknowledge(id, false, out));
+        for id in senders {
+            self.acknowledge(id, false, out);
+        }
         Ok(())
     }
 
-    /// Logs a message that was kept aside, unless its destination has it.
-    fn log_aside(&mut self, kept: Aside, out: &mut impl Output<S::File>) {
-        let Aside { source, message: m, payload } = kept;
-        self.aside_bytes -= payload.len() as u64;
+    /// Logs a message that was pending, unless its destination has it.
+    fn log_pending(&mut self, pending: Pending, out: &mut impl Output<S::File>) {
+        let Pending { source, message: m, payload } = pending;
+        self.pending_bytes -= payload.len() as u64;
         let last = self.logs[m.destination as usize].last_ssn(source);
         if m.ssn > last + 1 {
             self.missing(source, m.destination, last, m.ssn, out);
         }
-        match m.ssn > last {
-            true => self.append(source, &m, &payload, out),
-            false => m.place.iter().for_each(|place| {
-                self.space.segments.frames_truncated(place.segment, 1);
-            }),
+        if m.ssn > last {
+            self.append(source, &m, &payload, out);
+        } else if let Some(place) = m.place {
+            self.space.segments.frames_truncated(place.segment, 1);
         }
     }
 
-    /// After `last` comes `next`: what is between them is missing. Where this router has taken over
-    /// nobody has it any more. Returns what the sender did wrong otherwise.
+    /// After the message `last` comes `next`: those in between are missing. If this router has
+    /// taken over, they are lost for good. If not, the sender is at fault; returns what it did
+    /// wrong.
     pub(super) fn missing(
         &self,
         source: Rank,
@@ -101,7 +103,8 @@ impl<S: Store> Protocol<S> {
     ) -> &'static str {
         if self.takes_over {
             let reason = format!(
-                "messages {} to {} from rank {source} to rank {destination} were lost with a router",
+                "messages {} to {} from rank {source} to rank {destination} were lost with a \
+                 router",
                 last + 1,
                 next - 1
             );
@@ -110,8 +113,8 @@ impl<S: Store> Protocol<S> {
         "a message is missing in the sequence of its sender"
     }
 
-    /// A message that is here has come again, whole: that of a re-executing rank is compared, as a
-    /// [`Repeat`] is.
+    /// A message that is here arrives again, as a whole. If its sender re-executes, it is compared
+    /// as a [`Repeat`] is.
     pub(super) fn verify_whole(
         &mut self,
         source: Rank,
@@ -120,7 +123,7 @@ impl<S: Store> Protocol<S> {
         out: &mut impl Output<S::File>,
     ) {
         let again = self.ranks[source as usize].incarnation > 1;
-        // What lies in a segment is not read for this.
+        // A payload in a segment is not read for this.
         if !self.until_received || !again || m.place.is_some() {
             return;
         }

@@ -1,10 +1,10 @@
-//! Payloads that go to their receiver in pieces, ahead of the message that they belong to. The
-//! message must never go before the last piece of its payload.
+//! Payloads that are sent to their receiver in pieces, ahead of their message. The message must
+//! never be sent before the last piece of its payload.
 
 use super::mutation::{active, Mutation};
 use eyrie_wire::data::{Deliver, MAX_INLINE};
 
-/// How much of the payload of a message has gone to its receiver, ahead of the message.
+/// How much of the payload of a message was sent to its receiver, ahead of the message.
 #[derive(Clone, Copy, Default)]
 pub struct Ahead {
     /// The message.
@@ -14,12 +14,13 @@ pub struct Ahead {
 
 impl Ahead {
     /// Where in the payload of this message the next piece begins, and its length; `None` when all
-    /// has gone.
+    /// was sent.
     pub fn next(&mut self, message: &Deliver) -> Option<(u64, usize)> {
         if self.rsn != message.rsn {
             *self = Ahead { rsn: message.rsn, bytes: 0 };
         }
-        let (from, left) = (self.bytes, message.size - self.bytes);
+        let from = self.bytes;
+        let left = message.size - from;
         let len = left.min(MAX_INLINE as u64);
         self.bytes += len;
         let enough = len == 0 || (active(Mutation::SkipLastPiece) && len == left);

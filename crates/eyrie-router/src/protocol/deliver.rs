@@ -1,5 +1,5 @@
-//! Delivery streams: a rank is fed from its log, as far as it takes. A slow reader is left behind
-//! and fed later; nobody waits for it.
+//! Delivery streams: the router feeds a rank from its log, as fast as the rank reads. It leaves a
+//! slow reader behind and feeds it later; no other rank waits for it.
 
 use super::ahead::Ahead;
 use super::log::Log;
@@ -18,8 +18,8 @@ use eyrie_wire::Rank;
 const PASSED_SEGMENTS: usize = 32;
 
 impl<S: Store> Protocol<S> {
-    /// A frame on a delivery stream.
-    pub(super) fn asked(
+    /// Handles a frame on a delivery stream.
+    pub(super) fn delivery_frame(
         &mut self,
         id: ConnId,
         rank: Rank,
@@ -28,12 +28,13 @@ impl<S: Store> Protocol<S> {
     ) -> Result<(), &'static str> {
         match frame.header {
             Header::Resume(resume) => self.resume(id, rank, resume, out),
-            Header::Received(received) => return self.told_received(rank, received.rsn, out),
+            Header::Received(received) => return self.receipt(rank, received.rsn, out),
             Header::Shown(shown) => {
-                let adoption = self.adoptions[rank as usize].iter_mut();
-                adoption.for_each(|a| a.shown(shown));
+                if let Some(adoption) = &mut self.adoptions[rank as usize] {
+                    adoption.shown(shown);
+                }
             }
-            // It depends on this router until it has all that it ever received.
+            // It needs this router until it has all that it ever received.
             Header::Replayed(Replayed { rsn })
                 if self.receipts.get(rank as usize).is_some_and(|r| rsn < r.rsn()) => {}
             Header::Replayed(replayed) => {
@@ -47,7 +48,7 @@ impl<S: Store> Protocol<S> {
         Ok(())
     }
 
-    /// Whether what the rank needs to replay is here.
+    /// Whether the router has what the rank needs to replay.
     pub(super) fn is_prepared(&self, rank: Rank) -> bool {
         self.ranks[rank as usize].recovered || active(Mutation::SkipRecovery)
     }
@@ -56,7 +57,7 @@ impl<S: Store> Protocol<S> {
     fn resume_refusal(&self, rank: Rank, rsn: u64) -> Option<String> {
         let log = &self.logs[rank as usize];
         if !self.at_home[rank as usize] {
-            Some("this is not the rank's home router".to_string())
+            Some("this is not the rank's primary router".to_string())
         } else if rsn < log.floor() || rsn > log.newest() {
             Some(format!(
                 "the log holds messages {} to {}, the rank resumes behind {rsn}",
@@ -69,7 +70,7 @@ impl<S: Store> Protocol<S> {
     }
 
     /// Starts a delivery stream behind what the rank has, with the determinants behind its clock,
-    /// when its recovery is prepared.
+    /// if its recovery is prepared.
     pub(super) fn resume(
         &mut self,
         id: ConnId,
@@ -102,11 +103,12 @@ impl<S: Store> Protocol<S> {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         conn.segments.clear();
         let instance = conn.instance;
-        let after = match active(Mutation::ReplayThePast) {
-            true => 0,
-            false => state.determinants.partition_point(|d| d.clock <= clock),
+        let after = if active(Mutation::ReplayThePast) {
+            0
+        } else {
+            state.determinants.partition_point(|d| d.clock <= clock)
         };
-        // A no-delivery determinant may not know what was truncated before it.
+        // A no-delivery determinant may have an rsn from before what was truncated.
         let held = |d: &Determinant| Determinant { rsn: d.rsn.max(rsn), ..*d };
         let list: Vec<Determinant> = state.determinants[after..].iter().map(held).collect();
         for part in list.chunks(MAX_DETERMINANTS) {
@@ -121,7 +123,7 @@ impl<S: Store> Protocol<S> {
         self.deliver(rank, out);
     }
 
-    /// The connection takes more: true when there was more for it.
+    /// The connection can be written. True: there was more for it.
     pub fn writable(&mut self, id: ConnId, out: &mut impl Output<S::File>) -> bool {
         match self.conns.get(&id) {
             Some(c) if c.stream == StreamKind::Delivery => {
@@ -132,7 +134,7 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// Feeds a rank from its log, as far as it takes. True: something was queued.
+    /// Feeds a rank from its log, as fast as it reads. True: something was queued.
     pub(super) fn deliver(&mut self, rank: Rank, out: &mut impl Output<S::File>) -> bool {
         let state = &mut self.ranks[rank as usize];
         let Some(id) = state.delivery.filter(|_| state.resumed.is_some()) else { return false };
@@ -187,7 +189,7 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// Truncates the log of a rank: its messages up to `rsn` are gone.
+    /// Truncates the log of a rank: removes its messages up to `rsn`.
     pub(super) fn truncate_log(&mut self, rank: Rank, rsn: u64, out: &mut impl Output<S::File>) {
         self.received(rank, rsn, out);
         let log = &mut self.logs[rank as usize];
@@ -208,7 +210,7 @@ impl<S: Store> Protocol<S> {
     }
 }
 
-/// Gives the receiver a segment's file when it does not have it.
+/// Sends the receiver a segment's file if it does not have it.
 fn pass_segment<S: Store>(
     id: ConnId,
     passed: &mut std::collections::VecDeque<u32>,

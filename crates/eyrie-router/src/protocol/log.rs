@@ -1,6 +1,6 @@
 //! The message log of one rank: frames in their total order, in blocks, in memory or on disk. A
 //! block holds frames exactly as they go to the rank. It must never lose a frame that is not
-//! truncated, and must hold only whole frames.
+//! truncated, and it holds whole frames only.
 
 use super::noted::note_logged;
 use crate::space::{Space, Store};
@@ -9,13 +9,13 @@ use eyrie_wire::Rank;
 use std::collections::VecDeque;
 use std::io;
 
-/// A block is sealed when the next frame would take it beyond this, in bytes.
+/// A block is sealed when the next frame would make it longer than this, in bytes.
 const BLOCK_BYTES: usize = 256 * 1024;
 // A frame always fits a block.
 const _: () = assert!(MAX_FRAME <= BLOCK_BYTES);
 
-/// A block is sealed, too, when its frames name this much payload in segments, in bytes: the log is
-/// truncated by blocks, and a block of frames alone would hold gigabytes of payload back.
+/// A block is also sealed when its frames name this much payload in segments, in bytes. The log is
+/// truncated by blocks: a block of small frames would retain gigabytes of payload.
 const BLOCK_PAYLOAD_BYTES: u64 = 1 << 20;
 
 enum Where {
@@ -29,7 +29,7 @@ struct Block {
     place: Where,
     /// Bytes of payload in segments.
     payload: u64,
-    /// How many frames of the block lie in which segment.
+    /// How many frames of the block name each segment.
     segments: Vec<(u32, u32)>,
 }
 
@@ -48,7 +48,7 @@ pub struct Cursor {
     /// Blocks are numbered from the start of the log; truncated ones keep their numbers.
     block: u64,
     offset: usize,
-    /// The block of a cursor on disk, read back.
+    /// The block at the cursor, if it was read back from disk.
     loaded: Option<(u64, Vec<u8>)>,
 }
 
@@ -68,7 +68,7 @@ pub struct Log {
     first_block: u64,
     /// Receive sequence number of the newest message: 0 when there has been none.
     newest: u64,
-    /// That of the last message that is gone.
+    /// Receive sequence number of the last message that was truncated.
     floor: u64,
     /// Send sequence number of the newest message from each source.
     last_ssn: Vec<u64>,
@@ -78,7 +78,7 @@ pub struct Log {
     memory: u64,
     /// Bytes of payloads in segments.
     payload: u64,
-    /// Bytes of frames and payloads that were ever appended.
+    /// Bytes of frames and payloads appended since the start.
     appended: u64,
 }
 
@@ -88,13 +88,13 @@ impl Log {
         Log { last_ssn: vec![0; ranks as usize], ..Log::default() }
     }
 
-    /// Begins behind `rsn`, with these last send sequence numbers: nothing has been appended yet.
+    /// Begins behind `rsn`, with these last send sequence numbers. Nothing has been appended yet.
     pub fn adopt(&mut self, rsn: u64, last_ssn: &[u64]) {
         (self.newest, self.floor) = (rsn, rsn);
         self.last_ssn.copy_from_slice(last_ssn);
     }
 
-    /// How many ranks it has messages from at most.
+    /// The number of ranks that it may have messages from.
     pub fn sources(&self) -> usize {
         self.last_ssn.len()
     }
@@ -112,17 +112,17 @@ impl Log {
         self.last_ssn[source as usize]
     }
 
-    /// Bytes of frames and payloads in the log, wherever they lie.
+    /// Bytes of frames and payloads in the log, in memory and on disk.
     pub fn held(&self) -> u64 {
         self.bytes + self.payload
     }
 
-    /// Bytes of frames held in memory.
+    /// Bytes of frames in memory.
     pub fn memory(&self) -> u64 {
         self.memory
     }
 
-    /// Bytes of frames and of payloads in segments that were ever appended.
+    /// Bytes of frames and of payloads in segments appended since the start.
     pub fn appended(&self) -> u64 {
         self.appended
     }
@@ -164,13 +164,14 @@ impl Log {
             _ => true,
         };
         if full {
-            // A log that has filled one fills the next: it need not grow step by step.
+            // Where one block was filled, the next is likely to be: it need not grow in steps.
             let filled = self.blocks.back().is_some_and(|block| block.len() > BLOCK_BYTES / 2);
             let bytes = Vec::with_capacity(if filled { BLOCK_BYTES } else { 0 });
-            let (place, segments) = (Where::Memory(bytes), Vec::new());
+            let place = Where::Memory(bytes);
+            let segments = Vec::new();
             self.blocks.push_back(Block { last: self.newest, place, payload: 0, segments });
         }
-        self.blocks.back_mut().expect("there is one now")
+        self.blocks.back_mut().expect("a block was pushed if there was none")
     }
 
     /// A cursor before the first frame behind `rsn`.
@@ -235,7 +236,7 @@ impl Log {
         }
     }
 
-    /// Moves the cursor behind a frame of this length.
+    /// Moves the cursor beyond a frame of this length.
     pub fn advance(cursor: &mut Cursor, frame_len: usize) {
         cursor.offset += frame_len;
     }
@@ -246,7 +247,7 @@ impl Log {
         whole.flat_map(|b| b.segments.iter().map(|(id, _)| *id))
     }
 
-    /// Truncates: whole blocks up to `rsn` are gone. Returns how many frames no longer lie in which
+    /// Truncates: removes whole blocks up to `rsn`. Returns how many frames no longer name each
     /// segment.
     pub fn truncate<S: Store>(&mut self, rsn: u64, space: &mut Space<S>) -> Vec<(u32, u32)> {
         let mut freed = Vec::new();
@@ -265,11 +266,11 @@ impl Log {
         freed
     }
 
-    /// Moves the oldest block in memory to disk; the one that is still written to only with
+    /// Moves the oldest block in memory to disk; the block that is still written only with
     /// `also_last`. Returns the bytes moved, 0 when there is no such block.
     ///
     /// # Errors
-    /// When the disk does not take it; the block stays in memory then.
+    /// When the disk cannot be written; then the block stays in memory.
     pub fn spill_one<S: Store>(
         &mut self,
         space: &mut Space<S>,
@@ -287,7 +288,7 @@ impl Log {
         Ok(0)
     }
 
-    /// Receive sequence number up to which the cursor has passed.
+    /// Receive sequence number of the last message in the blocks that the cursor has passed.
     pub fn passed(&self, cursor: &Cursor) -> u64 {
         let index = cursor.block.saturating_sub(self.first_block) as usize;
         let whole = match self.blocks.get(index) {
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_back_in_order_from_any_place_also_from_disk() {
+    fn frames_are_read_in_order_from_any_place_also_from_disk() {
         let (_dir, mut space) = space();
         let mut log = Log::new(2);
         for n in 1..=500u64 {
@@ -361,13 +362,13 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_at_the_end_sees_what_is_appended_later() {
+    fn a_cursor_at_the_end_finds_what_is_appended_later() {
         let (_dir, space) = space();
         let mut log = Log::new(1);
         let mut cursor = log.cursor_after(0, &space).unwrap();
         assert!(log.next(&mut cursor, &space).unwrap().is_none());
         for ssn in 1..=100 {
-            // Also one that is set there anew, in the middle of a block.
+            // Also one that is made there now, in the middle of a block.
             let mut anew = log.cursor_after(ssn - 1, &space).unwrap();
             let (m, payload) = message(ssn, 8000);
             log.append(0, &m, &payload);
@@ -388,7 +389,7 @@ mod tests {
         assert!(log.appended() > 8 << 20);
         let freed = log.truncate(5, &mut space);
         assert_eq!(freed, (1..=5).map(|s| (s, 1)).collect::<Vec<_>>());
-        // All that a cursor at the end has passed may go, the block that is written to included.
+        // All that a cursor at the end has passed can be truncated, even the last block.
         let mut cursor = log.cursor_after(8, &space).unwrap();
         assert_eq!(log.passed(&cursor), 8);
         log.truncate(8, &mut space);

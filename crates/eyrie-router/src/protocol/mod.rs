@@ -1,6 +1,6 @@
 //! The router's protocol: connections, frames and commands in; frames, closes and events out. It
 //! has no socket, no clock and no thread of its own. It must never let a message reach a rank
-//! before it is logged, nor let an older incarnation speak.
+//! before it is logged, and never accept anything from an older incarnation.
 
 mod adopt;
 mod adoption;
@@ -38,27 +38,27 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use verify::Verifier;
 
-/// Most bytes of what a rank observed at its beginning that it is given when it is started anew.
+/// Most bytes of a rank's first observations that the rank is given when it starts anew.
 pub const BEGINNING: u64 = 1 << 20;
 
-/// A connection, as the loop numbers it. Numbers are not used again.
+/// The number of a connection in the loop. Numbers are not reused.
 pub type ConnId = u64;
 
 /// Where the protocol's output goes. `F` is a segment's file.
 pub trait Output<F> {
     /// Queues a frame.
     fn frame(&mut self, conn: ConnId, header: &Header, payload: &[u8]);
-    /// Queues a frame with what is to be replayed: determinants, and a part of what was observed.
+    /// Queues a frame of what is to be replayed: determinants, and a part of the observations.
     fn replay(&mut self, conn: ConnId, list: &[Determinant], observed: Option<ObservedPart<&[u8]>>);
-    /// Queues a frame as it lies in the log.
+    /// Queues a frame as the log has it.
     fn logged(&mut self, conn: ConnId, frame: &[u8]);
-    /// Queues a frame that a file goes with.
+    /// Queues a frame and sends a file with it.
     fn frame_with_file(&mut self, conn: ConnId, header: &Header, file: F);
-    /// Whether the connection takes more messages at present.
+    /// Whether more messages may be queued for the connection at present.
     fn has_room(&self, conn: ConnId) -> bool;
-    /// Ends a connection once what is queued is written.
+    /// Ends a connection once its queue is written.
     fn close(&mut self, conn: ConnId);
-    /// Whether frames of this sender are left unread.
+    /// Stops or resumes reading frames of this sender.
     fn hold(&mut self, conn: ConnId, held: bool);
     fn event(&mut self, event: RouterEvent);
 }
@@ -67,97 +67,96 @@ pub trait Output<F> {
 struct Conn {
     instance: RankInstance,
     stream: StreamKind,
-    /// Frames of this connection that are logged, and what of them its rank does not know of yet.
+    /// Frames of this connection that are logged, and those that its rank does not know of yet.
     frames: u64,
     unacknowledged: u64,
     unacknowledged_bytes: usize,
-    /// What of a sender's frames waits for its receivers.
+    /// The messages of a sender that its receivers have not received yet.
     unreceived: Unreceived,
-    /// Whether files can be passed; else payloads go in pieces on the stream.
+    /// Whether files can be passed; if not, payloads go in pieces on the stream.
     passes_files: bool,
     /// Of a sender: the segments that it may fill. Of a receiver: those whose files it has, oldest
     /// first.
     segments: VecDeque<u32>,
 }
 
-/// What the router knows of a rank.
+/// The router's state of a rank.
 struct RankState {
-    /// Who may speak.
+    /// The incarnation that may connect.
     incarnation: u32,
-    /// The home router has been given what the incarnation needs to replay.
+    /// Whether the primary router has been given what the incarnation needs to replay.
     recovered: bool,
     /// In order.
     determinants: Vec<Determinant>,
-    /// Those up to this clock are in images that count, and were truncated.
+    /// Images that count have the determinants up to this clock; they were truncated.
     truncated: u64,
     observed: ObservedLog,
-    /// The clock of the last message that this router has of it, or of what it observed.
-    spoken: u64,
+    /// The clock of the rank's last message or observation that this router has.
+    last_clock: u64,
     delivery: Option<ConnId>,
     send: Option<ConnId>,
     cursor: Cursor,
-    /// How much of the next message's payload has gone ahead of it.
+    /// How much of the next message's payload was sent ahead of it.
     ahead: Ahead,
-    /// Behind which message the delivery stream began; `None` until its rank has said so.
+    /// The rsn behind which the delivery stream began; `None` until its rank has sent it.
     resumed: Option<u64>,
-    /// Where its delivery stream is to begin once its recovery is prepared: nothing orders the
-    /// controller's word before the rank's.
+    /// Where the delivery stream is to begin once the recovery is prepared. The rank's connection
+    /// and the controller's command may come in either order.
     early: Option<Resume>,
     verifier: Verifier,
-    /// The last message before the images of the rank: what comes behind it is needed.
+    /// The last message before the images of the rank: later ones are needed.
     needed_after: u64,
-    /// It has told this router all that it could have told the one before, if there was one.
-    heard: bool,
-    /// What was last told of the growth of its log, in bytes.
-    growth_told: u64,
+    /// Whether it has reported to this router all that it reported to the one before, if there was
+    /// one.
+    has_reported: bool,
+    /// The growth of its log in bytes, as last reported.
+    growth_reported: u64,
 }
 
 impl RankState {
-    /// Up to which clock what was shown is safe, here or in an image, and up to which byte what was
-    /// observed.
+    /// Up to which clock its progress is stable, here or in an image, and up to which byte its
+    /// observations are.
     fn holds(&self) -> (u64, u64) {
         let last = self.determinants.last().map_or(0, |d| d.clock);
-        let truncated = match active(Mutation::ForgetWhatWasTruncated) {
-            true => 0,
-            false => self.truncated,
-        };
+        let truncated = if active(Mutation::ForgetWhatWasTruncated) { 0 } else { self.truncated };
         (last.max(truncated), self.observed.end())
     }
 }
 
 /// The protocol of one router.
 pub struct Protocol<S: Store> {
-    /// Whether a rank is at home here.
+    /// For each rank whether this is its primary router.
     at_home: Vec<bool>,
     ranks: Vec<RankState>,
-    /// Logs of the ranks that are at home here (empty ones for the others).
+    /// Logs of the ranks whose primary router this is (empty ones for the others).
     logs: Vec<Log>,
-    /// Messages are acknowledged when they were received; then, how far they were, for each rank.
+    /// Whether messages are acknowledged when they were received. If so, `receipts` has for each
+    /// rank how far they were.
     until_received: bool,
     most_unreceived: u64,
     receipts: Vec<Receipts>,
-    /// This router has taken over from a lost one; then, what it waits for, for each rank whose log
-    /// it does not know yet.
+    /// Whether this router has taken over from a lost one. If so, `adoptions` has the state of each
+    /// rank whose log it does not know yet.
     takes_over: bool,
     adoptions: Vec<Option<Adoption>>,
-    /// Bytes of messages that wait for an adoption.
-    aside_bytes: u64,
+    /// Bytes of messages that are pending until an adoption.
+    pending_bytes: u64,
     space: Space<S>,
     conns: FxHashMap<ConnId, Conn>,
     room: room::Room,
     /// Ranks with new messages.
     dirty: Vec<Rank>,
-    /// Bytes of frames in memory, and of what was observed.
+    /// Bytes of frames in memory, and of observations.
     block_memory: u64,
     observed_memory: u64,
     messages: u64,
     bytes: u64,
-    /// A piece of a payload on its way.
+    /// Buffer for a piece of a payload.
     piece: Vec<u8>,
 }
 
 impl<S: Store> Protocol<S> {
-    /// `at_home`: for each rank of the job whether it is at home here.
+    /// `at_home`: for each rank of the job whether this is its primary router.
     pub fn new(at_home: Vec<bool>, bounds: Bounds, store: S) -> Protocol<S> {
         let count = at_home.len() as u32;
         let rank = |_| RankState {
@@ -166,7 +165,7 @@ impl<S: Store> Protocol<S> {
             determinants: Vec::new(),
             truncated: 0,
             observed: ObservedLog::default(),
-            spoken: 0,
+            last_clock: 0,
             delivery: None,
             send: None,
             cursor: Cursor::default(),
@@ -175,8 +174,8 @@ impl<S: Store> Protocol<S> {
             early: None,
             verifier: Verifier::default(),
             needed_after: 0,
-            heard: true,
-            growth_told: 0,
+            has_reported: true,
+            growth_reported: 0,
         };
         Protocol {
             ranks: (0..count).map(rank).collect(),
@@ -186,7 +185,7 @@ impl<S: Store> Protocol<S> {
             receipts: Vec::new(),
             takes_over: false,
             adoptions: (0..count).map(|_| None).collect(),
-            aside_bytes: 0,
+            pending_bytes: 0,
             space: Space::new(bounds, count, store),
             conns: FxHashMap::default(),
             room: room::Room::new(bounds, count),
@@ -200,8 +199,8 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// Messages are acknowledged to their senders when they were received, or when a sender keeps
-    /// more than so many bytes.
+    /// Acknowledges messages to their senders only when they were received, or when a sender keeps
+    /// more than `most` bytes.
     #[must_use]
     pub fn until_received(mut self, most: u64) -> Self {
         self.until_received = true;
@@ -212,7 +211,7 @@ impl<S: Store> Protocol<S> {
         self
     }
 
-    /// These incarnations may speak at the start.
+    /// Sets the incarnations that may connect at the start.
     #[must_use]
     pub fn beginning_with(mut self, incarnations: &[Incarnation]) -> Self {
         for (state, incarnation) in self.ranks.iter_mut().zip(incarnations) {
@@ -235,8 +234,8 @@ impl<S: Store> Protocol<S> {
         Ok(())
     }
 
-    /// An admitted connection has begun: it takes the place of an older one of the same stream.
-    /// `passes_files`: whether descriptors can go over it.
+    /// Begins an admitted connection, which replaces an older one of the same stream.
+    /// `passes_files`: whether descriptors can be sent over it.
     pub fn connected(
         &mut self,
         id: ConnId,
@@ -245,13 +244,15 @@ impl<S: Store> Protocol<S> {
         passes_files: bool,
         out: &mut impl Output<S::File>,
     ) {
-        // Until a message is received its sender keeps the content: in a file of a router that may
-        // be lost, or in an image, it would not have it.
+        // The sender keeps the content of a message until it is received. It does not have it when
+        // the content is in a file of a router, which may be lost, or in an image.
         let passes_files = passes_files && !(self.until_received && stream == StreamKind::Send);
         let state = &mut self.ranks[instance.rank as usize];
         let slot = match stream {
             StreamKind::Delivery => {
-                self.adoptions[instance.rank as usize].iter_mut().for_each(Adoption::begin);
+                if let Some(adoption) = &mut self.adoptions[instance.rank as usize] {
+                    adoption.begin();
+                }
                 (state.resumed, state.early) = (None, None);
                 &mut state.delivery
             }
@@ -281,13 +282,13 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// A frame of a connection. False: the connection was closed for it.
+    /// Handles a frame of a connection. False: the connection was closed because of it.
     pub fn frame(&mut self, id: ConnId, frame: &Frame, out: &mut impl Output<S::File>) -> bool {
         let Some(conn) = self.conns.get(&id) else { return false };
         let (rank, stream) = (conn.instance.rank, conn.stream);
         let result = match stream {
-            StreamKind::Send => self.sent(id, rank, frame, out),
-            StreamKind::Delivery => self.asked(id, rank, frame, out),
+            StreamKind::Send => self.send_frame(id, rank, frame, out),
+            StreamKind::Delivery => self.delivery_frame(id, rank, frame, out),
         };
         match result {
             Ok(()) => self.conns.contains_key(&id),
@@ -298,7 +299,7 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// What a connection says makes no sense: it is closed.
+    /// Closes a connection that has sent something invalid.
     pub fn refuse(&mut self, id: ConnId, reason: &str, out: &mut impl Output<S::File>) {
         let instance = self.conns.get(&id).map(|c| c.instance);
         out.event(RouterEvent::Refused { instance, reason: reason.into() });
@@ -306,7 +307,7 @@ impl<S: Store> Protocol<S> {
         out.close(id);
     }
 
-    /// What was read at a time has been understood: acknowledges it and delivers what came.
+    /// Everything that was read at once has been handled: acknowledges and delivers it.
     pub fn settle(&mut self, id: ConnId, out: &mut impl Output<S::File>) {
         self.acknowledge(id, false, out);
         while let Some(rank) = self.dirty.pop() {
@@ -315,7 +316,7 @@ impl<S: Store> Protocol<S> {
         self.keep_room(out);
     }
 
-    /// A connection has ended.
+    /// Handles the end of a connection.
     pub fn disconnected(&mut self, id: ConnId, out: &mut impl Output<S::File>) {
         let Some((instance, stream)) = self.remove(id) else { return };
         let state = &mut self.ranks[instance.rank as usize];
@@ -331,35 +332,36 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// Takes a connection away; its sender's segments take no more writes.
+    /// Removes a connection; the segments of a sender accept no more writes.
     fn remove(&mut self, id: ConnId) -> Option<(RankInstance, StreamKind)> {
         let conn = self.conns.remove(&id)?;
-        self.room.forget(id);
+        self.room.remove(id);
         if conn.stream == StreamKind::Send {
             for segment in conn.segments {
-                match conn.passes_files {
-                    true => self.space.segments.abandon(segment),
-                    false => self.space.segments.close(segment),
-                };
+                if conn.passes_files {
+                    self.space.segments.abandon(segment);
+                } else {
+                    self.space.segments.close(segment);
+                }
             }
         }
         Some((conn.instance, conn.stream))
     }
 
-    /// Whether a router that has taken over knows of all that the rank has said to the lost one, or
-    /// has it told to its home router: for tests.
+    /// Whether a router that has taken over knows all that the rank has reported to the lost one,
+    /// or the rank has reported it to its primary router: for tests.
     #[cfg(any(test, feature = "testing"))]
     pub fn has_heard(&self, rank: Rank) -> bool {
-        self.ranks[rank as usize].heard
+        self.ranks[rank as usize].has_reported
     }
 
-    /// The connection on which the rank sends, if there is one: what the kernel still holds of it
+    /// The connection on which the rank sends, if there is one. What the kernel still holds of it
     /// must be given to [`Protocol::frame`] before the rank is fenced.
     pub fn send_stream(&self, rank: Rank) -> Option<ConnId> {
         self.ranks.get(rank as usize)?.send
     }
 
-    /// Does what the controller asks.
+    /// Carries out a command of the controller.
     pub fn command(&mut self, command: RouterCommand, out: &mut impl Output<S::File>) {
         match command {
             RouterCommand::Fence(instance) => self.fence(instance, out),
@@ -369,7 +371,7 @@ impl<S: Store> Protocol<S> {
             RouterCommand::Truncate { rank, clock, rsn, observed } => {
                 self.truncate(rank, (clock, rsn, observed), out);
             }
-            // The loop has the file.
+            // The loop carries it out, since it has the file.
             RouterCommand::Save(_) => {}
             RouterCommand::Stats => out.event(RouterEvent::Stats(self.stats())),
             RouterCommand::BreakConnections(rank) => {
@@ -392,23 +394,26 @@ impl<S: Store> Protocol<S> {
                 out.close(id);
             }
         }
-        self.adoptions[instance.rank as usize].iter_mut().for_each(Adoption::fence);
+        if let Some(adoption) = &mut self.adoptions[instance.rank as usize] {
+            adoption.fence();
+        }
         let state = &self.ranks[instance.rank as usize];
-        if !state.heard {
+        if !state.has_reported {
             out.event(RouterEvent::Unheard { instance });
         }
         let mut determinants = state.determinants.clone();
         let last = determinants.last().copied().unwrap_or(Determinant { clock: 0, rsn: 0 });
-        if state.spoken > last.clock && !active(Mutation::ForgetWhatWasSpoken) {
-            // It spoke without having seen more: the next incarnation must not see more before that
-            // either. This is a no-delivery determinant.
-            determinants.push(Determinant { clock: state.spoken, rsn: last.rsn });
+        if state.last_clock > last.clock && !active(Mutation::SkipNoDelivery) {
+            // At this clock it had sent or observed something without having seen more: the next
+            // incarnation must not see more before it either. A no-delivery determinant says so.
+            determinants.push(Determinant { clock: state.last_clock, rsn: last.rsn });
         }
-        // What this router holds of a rank that is at home here it keeps; but who starts the rank
-        // anew gives it the beginning.
-        let observed = match self.at_home[instance.rank as usize] {
-            true => state.observed.first(BEGINNING),
-            false => state.observed.all(),
+        // The primary router keeps a rank's observations. It returns their beginning, for the case
+        // that the rank is started anew.
+        let observed = if self.at_home[instance.rank as usize] {
+            state.observed.first(BEGINNING)
+        } else {
+            state.observed.all()
         };
         out.event(RouterEvent::Fenced { instance, determinants, observed });
     }
@@ -441,9 +446,10 @@ impl<S: Store> Protocol<S> {
         out: &mut impl Output<S::File>,
     ) {
         let Some(state) = self.ranks.get_mut(rank as usize) else { return };
-        let gone = match active(Mutation::TruncateDeterminants) {
-            true => state.determinants.len(),
-            false => state.determinants.partition_point(|d| d.clock <= clock),
+        let gone = if active(Mutation::TruncateDeterminants) {
+            state.determinants.len()
+        } else {
+            state.determinants.partition_point(|d| d.clock <= clock)
         };
         state.determinants.drain(..gone);
         state.truncated = state.truncated.max(clock);
@@ -455,7 +461,7 @@ impl<S: Store> Protocol<S> {
         self.keep_room(out);
     }
 
-    /// Changes what is held of what a rank has observed.
+    /// Changes the observations of a rank, and counts their memory.
     fn change_observed(&mut self, rank: Rank, change: impl FnOnce(&mut ObservedLog)) {
         let log = &mut self.ranks[rank as usize].observed;
         let before = log.memory();
@@ -463,11 +469,11 @@ impl<S: Store> Protocol<S> {
         self.observed_memory = self.observed_memory + log.memory() - before;
     }
 
-    /// Figures of this moment.
+    /// Figures of the router at present.
     pub fn stats(&self) -> Stats {
         Stats {
             memory_bytes: self.block_memory
-                + self.aside_bytes
+                + self.pending_bytes
                 + self.space.segments.memory()
                 + self.observed_memory,
             disk_bytes: self.space.disk(),
@@ -477,18 +483,18 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// Time has passed (since the router's start).
+    /// Does what is due at `now` (since the router's start).
     pub fn tick(&mut self, now: Duration, out: &mut impl Output<S::File>) {
         self.room.now = now;
         self.serve_waiting(out);
         self.keep_room(out);
-        self.tell_scarcity(out);
+        self.report_scarcity(out);
         self.end_flushes(out);
     }
 }
 
-/// One list out of those of several routers. A router that has not heard of the last determinants
-/// gives too low a number for a no-delivery determinant: the numbers never fall.
+/// Makes one list of determinants from those of several routers. A router that does not have the
+/// last determinants gives too low an rsn for a no-delivery determinant: numbers never fall.
 fn merge(mut determinants: Vec<Determinant>) -> Vec<Determinant> {
     determinants.sort_unstable();
     let mut merged: Vec<Determinant> = Vec::with_capacity(determinants.len());

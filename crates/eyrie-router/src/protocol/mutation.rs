@@ -1,16 +1,16 @@
-//! Errors that could be made in the protocol. Each can be switched on in tests, which must then
-//! fail: that proves that they would find it. Outside tests none of this is there.
+//! Errors that could be made in the protocol. Tests switch each one on, and must then fail: that
+//! proves that they would find it. Outside tests none of this is compiled.
 
 #[cfg(test)]
 use std::cell::Cell;
 
-/// One error each.
+/// An error in the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(not(test), allow(dead_code))]
 pub enum Mutation {
-    /// Messages are logged whatever their sequence number.
+    /// Messages are logged whatever their sequence number is.
     SkipSequenceCheck,
-    /// A message that is there already is logged again.
+    /// A message that is logged already is logged again.
     LogTwice,
     /// The frame goes to the rank before it is logged.
     DeliverBeforeLogging,
@@ -22,61 +22,61 @@ pub enum Mutation {
     DropObserved,
     /// What a rank observed after an image, before the next progress call, is truncated with it.
     TruncateObserved,
-    /// It is not noted up to which clock a rank has observed.
-    ObserveUnspoken,
-    /// A resumed rank is not given what it observed.
+    /// The clock of an observation is not noted.
+    SkipObservedClock,
+    /// A resumed rank is not given its observations.
     ReplayUnobserved,
-    /// What is saved has nothing that ranks observed.
+    /// The saved router has no observations.
     SaveUnobserved,
-    /// Older incarnations may go on speaking.
+    /// Older incarnations may still connect and send.
     ForgetTheFence,
-    /// A rank is let in before its recovery is prepared.
+    /// A rank is admitted before its recovery is prepared.
     SkipRecovery,
     /// A resumed stream begins one message late.
     ResumeLate,
-    /// A resumed rank gets the determinants of its past too.
+    /// A resumed rank gets the determinants before its image, too.
     ReplayThePast,
-    /// No-delivery determinants are not made for what a fenced incarnation said last.
-    ForgetWhatWasSpoken,
+    /// No no-delivery determinant is made for the last clock of a fenced incarnation.
+    SkipNoDelivery,
     /// The log is truncated one message too far.
     TruncateTooFar,
     /// Determinants behind the image are dropped with those before it.
     TruncateDeterminants,
-    /// A sender is not told what is there already.
+    /// A sender is not told what the router has already.
     ForgetKnown,
-    /// Two connections may be the same stream of a rank.
+    /// A rank may have two connections for the same stream.
     KeepOldConnection,
     /// Differences in envelopes are not compared.
     SkipVerification,
-    /// Pieces of a payload are acknowledged before the message that they belong to is there.
+    /// Pieces of a payload are acknowledged before their message is logged.
     AcknowledgePieces,
-    /// Pieces of a payload are not written where they belong.
+    /// Pieces of a payload are written to the wrong place.
     MisplacePieces,
     /// A message goes to its rank before the last piece of its payload.
     SkipLastPiece,
-    /// After a reconnection the payload goes on where the last connection broke.
+    /// After a reconnection the payload goes on where the last connection broke off.
     GoOnInTheMiddle,
-    /// Messages are acknowledged before they were received, though they ought to be.
+    /// Messages are acknowledged before they were received, though they should not be.
     AcknowledgeUnreceived,
-    /// A sender is told that what is logged need not be sent again, though it was not received.
-    TellLogged,
-    /// A router that has taken over does not look at what its ranks have of each source.
+    /// A sender is told that it need not send again what is logged, though it was not received.
+    AnnounceLogged,
+    /// A router that has taken over ignores what its ranks have of each source.
     ForgetTheTable,
     /// A rank that connects again is adopted again.
     AdoptTwice,
-    /// What comes for a rank before its adoption is not kept.
-    KeepNothingAside,
-    /// A rank that died before it said what it has is adopted all the same.
+    /// Messages that arrive for a rank before its adoption are not kept.
+    DropPending,
+    /// A rank that died before it said what it has is adopted nevertheless.
     AdoptTheDead,
-    /// What is saved has no determinants.
+    /// The saved router has no determinants.
     SaveNoDeterminants,
-    /// What is saved ends before the last message of a log.
+    /// The saved router lacks the last message of a log.
     SaveNotTheLast,
-    /// Nobody hears which ranks' messages no sender keeps any more.
+    /// No event says for which ranks senders no longer keep all messages.
     HideExposed,
-    /// A rank that has said a part of what it has to say counts as heard.
-    HearAPart,
-    /// A rank is told that what became visible up to an image is not safe any more.
+    /// A rank that has reported only a part counts as having reported.
+    ReportAPart,
+    /// A rank is told that its progress up to an image is not stable any more.
     ForgetWhatWasTruncated,
 }
 
@@ -91,14 +91,14 @@ pub const ALL: [Mutation; 35] = {
         DropDeterminants,
         DropObserved,
         TruncateObserved,
-        ObserveUnspoken,
+        SkipObservedClock,
         ReplayUnobserved,
         SaveUnobserved,
         ForgetTheFence,
         SkipRecovery,
         ResumeLate,
         ReplayThePast,
-        ForgetWhatWasSpoken,
+        SkipNoDelivery,
         TruncateTooFar,
         TruncateDeterminants,
         ForgetKnown,
@@ -109,15 +109,15 @@ pub const ALL: [Mutation; 35] = {
         SkipLastPiece,
         GoOnInTheMiddle,
         AcknowledgeUnreceived,
-        TellLogged,
+        AnnounceLogged,
         ForgetTheTable,
         AdoptTwice,
-        KeepNothingAside,
+        DropPending,
         AdoptTheDead,
         SaveNoDeterminants,
         SaveNotTheLast,
         HideExposed,
-        HearAPart,
+        ReportAPart,
         ForgetWhatWasTruncated,
     ]
 };
@@ -127,19 +127,19 @@ thread_local! {
     static ACTIVE: Cell<Option<Mutation>> = const { Cell::new(None) };
 }
 
-/// Makes the error from now on, in this thread.
+/// Makes this error from now on, in this thread.
 #[cfg(test)]
 pub fn activate(mutation: Option<Mutation>) {
     ACTIVE.with(|a| a.set(mutation));
 }
 
-/// Whether the error is to be made.
+/// Whether this error is to be made.
 #[cfg(test)]
 pub fn active(mutation: Mutation) -> bool {
     ACTIVE.with(|a| a.get() == Some(mutation))
 }
 
-/// Never, outside tests.
+/// Always false, outside tests.
 #[cfg(not(test))]
 #[inline(always)]
 pub const fn active(_: Mutation) -> bool {

@@ -1,5 +1,5 @@
-//! What the logs were given, for the tests of the protocol. The log itself tells it; outside tests
-//! nobody hears it.
+//! Notes which messages the logs were given, for the tests of the protocol. Outside tests it does
+//! nothing.
 
 use eyrie_wire::data::Message;
 use eyrie_wire::Rank;
@@ -8,15 +8,15 @@ use std::{cell::RefCell, collections::BTreeSet};
 
 #[cfg(test)]
 thread_local! {
-    /// What the logs have been given: (source, destination, ssn).
+    /// The messages that the logs were given: (source, destination, ssn).
     static LOGGED: RefCell<BTreeSet<(Rank, Rank, u64)>> = const { RefCell::new(BTreeSet::new()) };
 }
 
-/// A log is given a message.
+/// Does nothing.
 #[cfg(not(test))]
 pub fn note_logged(_: Rank, _: &Message) {}
 
-/// A log is given a message.
+/// Notes a message that a log is given.
 #[cfg(test)]
 pub fn note_logged(source: Rank, m: &Message) {
     LOGGED.with(|l| l.borrow_mut().insert((source, m.destination, m.ssn)));
@@ -27,7 +27,7 @@ pub fn is_logged(source: Rank, destination: Rank, ssn: u64) -> bool {
     LOGGED.with(|l| l.borrow().contains(&(source, destination, ssn)))
 }
 
-/// Forgets all of it.
+/// Removes all notes.
 #[cfg(test)]
 pub fn forget_logged() {
     LOGGED.with(|l| l.borrow_mut().clear());

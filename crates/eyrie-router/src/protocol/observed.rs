@@ -1,6 +1,6 @@
-//! What ranks have observed besides messages: parts of a stream of bytes that only the rank reads.
-//! A router holds those that came with what the rank has sent here; at its home router it must hold
-//! all, like determinants, before a new incarnation is let in.
+//! The observations of ranks: parts of a stream of bytes that only the rank reads. A router holds
+//! the parts that came with what the rank has sent to it. The primary router must hold all of them,
+//! like determinants, before a new incarnation is admitted.
 
 use super::mutation::{active, Mutation};
 use eyrie_wire::data::{ObservedPart, ObservedParts};
@@ -9,20 +9,20 @@ use eyrie_wire::data::{ObservedPart, ObservedParts};
 #[derive(Default)]
 pub struct ObservedLog {
     parts: ObservedParts,
-    /// Bytes up to this one were held here; an image holds them, or they are lost.
+    /// Bytes up to this one were held here. Now an image holds them, or they are lost.
     truncated: u64,
-    /// Bytes that ever came.
+    /// Bytes received since the start.
     appended: u64,
 }
 
 impl ObservedLog {
-    /// Where in the stream the last part ends, also when an image has taken its place: its rank may
-    /// wait to hear that it is held.
+    /// Where in the stream the last part ends, also when an image has replaced it: the rank may
+    /// wait until it is stable.
     pub fn end(&self) -> u64 {
         self.parts.end().unwrap_or(self.truncated)
     }
 
-    /// A part has come, perhaps again.
+    /// Adds a part, which may have come before.
     pub fn push(&mut self, part: ObservedPart<&[u8]>) {
         if part.end() > self.end() && !active(Mutation::DropObserved) {
             self.appended += part.bytes.len() as u64;
@@ -30,40 +30,43 @@ impl ObservedLog {
         }
     }
 
-    /// Bytes that ever came.
+    /// Bytes received since the start.
     pub fn appended(&self) -> u64 {
         self.appended
     }
 
-    /// Loses all parts: its rank cannot go on from an image that it has now.
+    /// Loses all parts: the rank can no longer go on from an image that it has now.
     pub fn lose(&mut self) {
         self.truncated = self.end();
         self.parts = ObservedParts::default();
     }
 
-    /// Takes in what other routers hold.
+    /// Adds what other routers hold.
     pub fn add(&mut self, mut parts: Vec<ObservedPart>) {
         parts.extend(self.all());
         self.parts = ObservedPart::merge(parts).iter().map(ObservedPart::borrowed).collect();
     }
 
-    /// An image holds what was observed up to the byte `end`: parts that were cut before its clock,
-    /// or end before that byte, are not needed any more. Of one that ends with it something may be
-    /// left to observe.
+    /// Truncates what an image holds, the observations up to the byte `end`. Parts that were cut
+    /// before its clock, or end before that byte, are not needed any more. A part that ends with it
+    /// is kept: at its clock the rank may go on to observe.
     pub fn truncate(&mut self, clock: u64, end: u64) {
-        let before = |part: ObservedPart<&[u8]>| match active(Mutation::TruncateObserved) {
-            true => part.clock <= clock,
-            false => part.clock < clock || part.end() < end,
+        let before = |part: ObservedPart<&[u8]>| {
+            if active(Mutation::TruncateObserved) {
+                part.clock <= clock
+            } else {
+                part.clock < clock || part.end() < end
+            }
         };
         self.truncated = self.parts.drop_while(before).unwrap_or(self.truncated);
     }
 
-    /// The parts that a rank may need which goes on from this clock.
+    /// The parts that a rank may need that goes on from this clock.
     pub fn since(&self, clock: u64) -> impl Iterator<Item = ObservedPart<&[u8]>> {
         self.parts.iter().filter(move |part| part.clock >= clock)
     }
 
-    /// Bytes that it takes.
+    /// Bytes of memory that they take.
     pub fn memory(&self) -> u64 {
         self.parts.memory()
     }
@@ -72,7 +75,7 @@ impl ObservedLog {
         self.parts.iter().map(|part| part.to_owned()).collect()
     }
 
-    /// The first parts, of so many bytes at least.
+    /// The first parts, of at least this many bytes.
     pub fn first(&self, bytes: u64) -> Vec<ObservedPart> {
         let from = self.parts.iter().next().map_or(0, |part| part.from);
         let parts = self.parts.iter().take_while(|part| part.from - from < bytes);
@@ -85,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_image_holds_is_still_held() {
+    fn what_was_truncated_with_an_image_is_still_stable() {
         let mut log = ObservedLog::default();
         log.push(ObservedPart { from: 0, clock: 4, bytes: &[1, 2, 3] });
         log.truncate(7, 3);
@@ -95,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_behind_what_was_lost_is_held() {
+    fn what_comes_behind_lost_parts_is_held() {
         let mut log = ObservedLog::default();
         log.push(ObservedPart { from: 0, clock: 4, bytes: &[1, 2, 3] });
         log.lose();
@@ -105,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_within_a_long_calculation_holds_what_comes_before_it() {
+    fn an_image_within_a_long_calculation_truncates_what_comes_before_it() {
         let mut log = ObservedLog::default();
         (0..9).for_each(|n| log.push(ObservedPart { from: 3 * n, clock: 5, bytes: &[1, 2, 3] }));
         log.truncate(5, 6);
@@ -113,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_parts_are_given_by_themselves() {
+    fn the_first_parts_can_be_had_alone() {
         let mut log = ObservedLog::default();
         (0..9).for_each(|n| log.push(ObservedPart { from: 3 * n, clock: n, bytes: &[1, 2, 3] }));
         assert_eq!(log.first(4).len(), 2);

@@ -1,7 +1,7 @@
-//! Acknowledging what was received. Where routers may be lost a sender keeps a message until its
-//! destination has it in its memory: so it is always in two places. It must never acknowledge what
-//! only this router has without saying so ([`RouterEvent::Exposed`]); and a sender must not stop
-//! because a receiver computes or is being restored.
+//! Acknowledging messages that were received. Where routers may be lost, a sender keeps a message
+//! until its destination has it in its memory: so it is always in two places. The router must never
+//! acknowledge a message that only it has without an event ([`RouterEvent::Exposed`]). And no
+//! sender may stop because a receiver computes or is being restored.
 
 use super::log::Log;
 use super::mutation::{active, Mutation};
@@ -18,8 +18,8 @@ use std::time::Duration;
 const FLUSH: Duration = Duration::from_secs(1);
 
 impl<S: Store> Protocol<S> {
-    /// A rank says what it has received.
-    pub(super) fn told_received(
+    /// Handles a rank's report of what it has received.
+    pub(super) fn receipt(
         &mut self,
         rank: Rank,
         rsn: u64,
@@ -36,7 +36,7 @@ impl<S: Store> Protocol<S> {
         Ok(())
     }
 
-    /// A rank has received its messages up to `rsn`, as far as there are any.
+    /// Notes that a rank has received its messages up to `rsn`, as far as there are any.
     pub(super) fn received(&mut self, rank: Rank, rsn: u64, out: &mut impl Output<S::File>) {
         let Some(receipts) = self.receipts.get_mut(rank as usize) else { return };
         let log = &self.logs[rank as usize];
@@ -71,8 +71,8 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// A message has come, whose frame is the last that was counted: it is acknowledged when it was
-    /// received.
+    /// A message has arrived, and its frame is the last that was counted: it is acknowledged once
+    /// it was received.
     pub(super) fn await_receipt(
         &mut self,
         id: ConnId,
@@ -86,15 +86,16 @@ impl<S: Store> Protocol<S> {
         if ssn <= received || active(Mutation::AcknowledgeUnreceived) {
             return;
         }
-        let (frames, unreceived) = (conn.frames - 1, &mut conn.unreceived);
+        let frames = conn.frames - 1;
+        let unreceived = &mut conn.unreceived;
         let bytes = unreceived.before_last;
         unreceived.messages.push_back(Awaited { destination, ssn, frames, bytes });
         while let Some(first) = self.first_beyond(id) {
-            self.give_up(id, first, out);
+            self.expose(id, first, out);
         }
     }
 
-    /// The destination of the first message that its sender is not to keep any longer.
+    /// The destination of the first message that its sender need not keep any longer.
     fn first_beyond(&self, id: ConnId) -> Option<Rank> {
         let unreceived = &self.conns.get(&id)?.unreceived;
         let first = unreceived.messages.front()?;
@@ -102,9 +103,9 @@ impl<S: Store> Protocol<S> {
         beyond.then_some(first.destination)
     }
 
-    /// The first message that waits on this connection does so no longer: when it is not received,
-    /// only this router has it from now on.
-    fn give_up(&mut self, id: ConnId, destination: Rank, out: &mut impl Output<S::File>) {
+    /// Releases the first message that is pending on this connection. If it was not received, only
+    /// this router has it from now on.
+    fn expose(&mut self, id: ConnId, destination: Rank, out: &mut impl Output<S::File>) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let Some(Awaited { ssn, .. }) = conn.unreceived.messages.pop_front() else { return };
         let receipts = &mut self.receipts[destination as usize];
@@ -120,7 +121,7 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// Tells a sender what was received, when enough has come together, or `now`.
+    /// Acknowledges to a sender what was received, if that is enough, or `now`.
     pub(super) fn acknowledge_received(
         &mut self,
         id: ConnId,
@@ -129,7 +130,8 @@ impl<S: Store> Protocol<S> {
     ) {
         let most = self.most_unreceived;
         let Some(conn) = self.conns.get_mut(&id) else { return };
-        let (rank, unreceived) = (conn.instance.rank, &mut conn.unreceived);
+        let rank = conn.instance.rank;
+        let unreceived = &mut conn.unreceived;
         let receipts = &self.receipts;
         let received = |m: &Awaited| m.ssn <= receipts[m.destination as usize].last_ssn(rank);
         while unreceived.messages.front().is_some_and(received) {
@@ -139,13 +141,14 @@ impl<S: Store> Protocol<S> {
             Some(first) => (first.frames, first.bytes),
             None => (conn.frames, unreceived.whole_bytes),
         };
-        let (new, new_bytes) = (frames - unreceived.told, bytes - unreceived.told_bytes);
+        let new = frames - unreceived.acknowledged;
+        let new_bytes = bytes - unreceived.acknowledged_bytes;
         let enough = new >= ACK_FRAMES || new_bytes >= (ACK_BYTES as u64).min(most / 4);
         let awaited = new > 0 && unreceived.flush.is_some();
         if !enough && !awaited && !now {
             return;
         }
-        (unreceived.told, unreceived.told_bytes) = (frames, bytes);
+        (unreceived.acknowledged, unreceived.acknowledged_bytes) = (frames, bytes);
         unreceived.flush = unreceived.flush.filter(|(last, _)| *last > frames);
         let state = &self.ranks[rank as usize];
         let (clock, observed) = state.holds();
@@ -161,7 +164,7 @@ impl<S: Store> Protocol<S> {
         self.acknowledge(id, true, out);
     }
 
-    /// Time has passed: those that have waited for their receivers wait no longer.
+    /// Releases the messages of senders that have waited for their receivers long enough.
     pub(super) fn end_flushes(&mut self, out: &mut impl Output<S::File>) {
         let now = self.room.now;
         let over =
@@ -169,13 +172,13 @@ impl<S: Store> Protocol<S> {
         let late = self.conns.iter().filter(|(_, c)| c.stream == StreamKind::Send && over(c));
         for id in late.map(|(id, _)| *id).collect::<Vec<ConnId>>() {
             while let Some(first) = self.first_flushed(id) {
-                self.give_up(id, first, out);
+                self.expose(id, first, out);
             }
             self.acknowledge(id, true, out);
         }
     }
 
-    /// The destination of the first message that a sender waits for which is about to end.
+    /// The destination of the first message for which a sender that is about to end waits.
     fn first_flushed(&self, id: ConnId) -> Option<Rank> {
         let unreceived = &self.conns.get(&id)?.unreceived;
         let (last, _) = unreceived.flush?;

@@ -1,9 +1,13 @@
-//! Keeping the log within its bounds. Frames beyond the memory's bound go to disk. Before the
-//! disk's share is used up, images are asked for; when it is, senders are held back; and when that
-//! does not help in time, the largest log is cut by what its rank has taken already, which is said.
-//! What ranks have observed stays in memory, and has a bound of its own: images are asked for long
-//! before it, and beyond it what is held of the rank that has most is lost, which is said. No rank
-//! is held back for it: one that waits in the middle of a call on files gets no image.
+//! Keeps the log within its bounds.
+//!
+//! - Frames beyond the bound of the memory go to disk.
+//! - Before the disk's share is used up, the router asks for images. When it is used up, senders
+//!   are held back. When that does not help in time, the largest log is cut: what its rank has
+//!   received is truncated. An event says so.
+//! - Observations stay in memory and have a bound of their own. The router asks for images long
+//!   before they reach it. Beyond it, the observations of the rank that has most are lost, and an
+//!   event says so. No rank is held back for them: a rank that waits in the middle of a call on
+//!   files cannot be captured.
 
 use super::observed::ObservedLog;
 use super::{ConnId, Log, Output, Protocol, RankState, RouterEvent};
@@ -14,26 +18,26 @@ use std::time::Duration;
 
 /// How long senders are held back before a log is cut.
 const HOLD: Duration = Duration::from_secs(10);
-/// How long the disk is left alone after it has failed.
+/// How long the disk is not written after it has failed.
 const DISK_REST: Duration = Duration::from_secs(1);
-/// The growth of a log is told in steps of this share of the memory for logs, at least in these
-/// bytes.
+/// The growth of a log is reported in steps of this share of the memory for logs, and of at least
+/// these bytes.
 const GROWTH_SHARE: u64 = 64;
 const MIN_GROWTH: u64 = 1 << 20;
-/// Images are asked for when what was observed takes this share of its memory: an image takes a
-/// while, and the one before it must count, too.
+/// Images are asked for when observations take this share of their memory: an image takes a while,
+/// and the one before it must count, too.
 const SCARCE_SHARE: u64 = 8;
 
-/// What is known of the space besides what is in it.
+/// The state of the space besides its content.
 pub struct Room {
     bounds: Bounds,
     /// Time since the router's start.
     pub now: Duration,
-    /// Connections that wait for a segment of so many bytes.
+    /// Connections that wait for a segment of this many bytes.
     waiting: Vec<(ConnId, u64)>,
-    /// Since when there is less space than is needed.
+    /// Since when there is too little space.
     pressed: Option<Duration>,
-    /// Senders are held back.
+    /// Whether senders are held back.
     held: bool,
     disk_failed: Option<(Duration, String)>,
     growth_step: u64,
@@ -53,8 +57,8 @@ impl Room {
         }
     }
 
-    /// The connection is gone, and so is its request.
-    pub fn forget(&mut self, id: ConnId) {
+    /// Removes the request of a connection that is gone.
+    pub fn remove(&mut self, id: ConnId) {
         self.waiting.retain(|(waiting, _)| *waiting != id);
     }
 
@@ -68,7 +72,7 @@ impl Room {
 }
 
 impl<S: Store> Protocol<S> {
-    /// Brings the frames in memory below their bound; holds senders back while that is impossible.
+    /// Brings the frames in memory below their bound; holds senders back while it cannot.
     pub(super) fn keep_room(&mut self, out: &mut impl Output<S::File>) {
         while self.observed_memory > self.room.bounds.observed_memory() {
             self.lose_observed(out);
@@ -79,11 +83,12 @@ impl<S: Store> Protocol<S> {
                 self.spill(bound / 2, also_last);
             }
         }
-        // Nothing is lost any more by cutting a log that has been cut.
+        // A log that has been cut loses nothing by another cut.
         while self.is_pressed() && self.cut(out, |log, state| log.floor() > state.needed_after) {}
-        // What waits for an adoption makes room by itself, and cutting a log would not help it.
-        let pressed = self.is_pressed() && self.aside_bytes == 0;
-        if let (true, Some(since)) = (pressed, self.room.pressed) {
+        // Messages that are pending for an adoption free their room themselves, and cutting a log
+        // would not help them.
+        let pressed = self.is_pressed() && self.pending_bytes == 0;
+        if let Some(since) = self.room.pressed.filter(|_| pressed) {
             if self.room.now >= since + HOLD && self.cut(out, |_, _| true) {
                 self.room.pressed = Some(self.room.now);
             }
@@ -94,24 +99,24 @@ impl<S: Store> Protocol<S> {
             self.set_hold(full, out);
         }
         match (self.is_pressed(), self.room.pressed) {
-            (true, None) => self.tell_pressure(out),
+            (true, None) => self.report_pressure(out),
             (false, Some(_)) => self.room.pressed = None,
             _ => {}
         }
     }
 
-    /// Frames take twice their bound: what was read before the senders were held back must have its
-    /// place.
+    /// Whether frames take twice their bound: there must be room for what was read before the
+    /// senders were held back.
     fn is_full(&self) -> bool {
-        self.block_memory + self.aside_bytes > self.room.bounds.block_memory() * 2
+        self.block_memory + self.pending_bytes > self.room.bounds.block_memory() * 2
     }
 
-    /// What was observed takes so much that images are to take its place.
+    /// Whether observations take so much that images should replace them.
     pub(super) fn observed_is_scarce(&self) -> bool {
         self.observed_memory > self.room.bounds.observed_memory() / SCARCE_SHARE
     }
 
-    /// Senders wait for space.
+    /// Whether senders wait for space.
     fn is_pressed(&self) -> bool {
         self.is_full() || !self.room.waiting.is_empty()
     }
@@ -127,8 +132,8 @@ impl<S: Store> Protocol<S> {
     }
 
     /// Moves blocks to disk, of the largest logs first, until those in memory take at most `goal`
-    /// bytes; blocks that are still written to only with `also_last`, because that makes small
-    /// ones.
+    /// bytes. Blocks that are still written are moved only with `also_last`, because that makes
+    /// small ones.
     fn spill(&mut self, goal: u64, also_last: bool) {
         let mut order: Vec<usize> = (0..self.logs.len()).collect();
         order.sort_by_key(|i| std::cmp::Reverse(self.logs[*i].memory()));
@@ -146,7 +151,7 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// A sender asks for a segment. When there is none to be had it waits.
+    /// Handles a sender's request for a segment. Without space for one the sender waits.
     pub(super) fn request_segment(
         &mut self,
         id: ConnId,
@@ -166,14 +171,15 @@ impl<S: Store> Protocol<S> {
         let Some(found) = self.space.segments.get(segment) else { return false };
         conn.segments.push_back(segment);
         let header = Header::Segment(Segment { segment, bytes: found.bytes });
-        match conn.passes_files {
-            true => out.frame_with_file(id, &header, found.file.clone()),
-            false => out.frame(id, &header, &[]),
+        if conn.passes_files {
+            out.frame_with_file(id, &header, found.file.clone());
+        } else {
+            out.frame(id, &header, &[]);
         }
         true
     }
 
-    /// Serves those that wait for a segment, as far as there is space.
+    /// Gives segments to the senders that wait for one, as long as there is space.
     pub(super) fn serve_waiting(&mut self, out: &mut impl Output<S::File>) {
         for (id, bytes) in std::mem::take(&mut self.room.waiting) {
             if !self.give_segment(id, bytes, out) {
@@ -190,7 +196,7 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    fn tell_pressure(&mut self, out: &mut impl Output<S::File>) {
+    fn report_pressure(&mut self, out: &mut impl Output<S::File>) {
         self.room.pressed = Some(self.room.now);
         let why = self.room.disk_failed.as_ref().map_or(String::new(), |(_, e)| format!(" ({e})"));
         let reason = format!("no space is left for the log of messages{why}");
@@ -208,7 +214,7 @@ impl<S: Store> Protocol<S> {
     }
 
     /// Asks for images while space is scarce.
-    pub(super) fn tell_scarcity(&mut self, out: &mut impl Output<S::File>) {
+    pub(super) fn report_scarcity(&mut self, out: &mut impl Output<S::File>) {
         let scarce = self.space.fill() >= Fill::Scarce
             || self.room.pressed.is_some()
             || self.observed_is_scarce();
@@ -217,7 +223,7 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// Loses what is held of the rank that has observed most: it cannot be recovered until its next
+    /// Removes the observations of the rank that has most. It cannot be recovered until its next
     /// image.
     fn lose_observed(&mut self, out: &mut impl Output<S::File>) {
         let held = |r: &usize| self.ranks[*r].observed.memory();
@@ -225,21 +231,21 @@ impl<S: Store> Protocol<S> {
         let mib = held(&r) >> 20;
         self.change_observed(r as Rank, ObservedLog::lose);
         let reason = format!(
-            "{mib} MiB of what it has read of files are recorded no longer: it reads more of files \
-             that have changed than the memory for logs holds until the next image"
+            "{mib} MiB of what it has read from files are not recorded any more: until the next \
+             image it reads more from files that have changed than the memory for logs holds"
         );
         out.event(RouterEvent::Unprotected { rank: r as Rank, reason });
     }
 
-    /// Of the logs that `may` be cut the largest is cut by what its rank has taken already. That
+    /// Cuts the largest of the logs that `may` be cut: truncates what its rank has received. That
     /// rank cannot be recovered until its next image. False: there is nothing to cut.
     fn cut(
         &mut self,
         out: &mut impl Output<S::File>,
         may: impl Fn(&Log, &RankState) -> bool,
     ) -> bool {
-        // What is on its way only is not cut: that would free nothing, and the rank has yet to read
-        // it.
+        // Messages on their way are not cut: that would free nothing, and the rank has yet to read
+        // them.
         let taken = |r: usize| {
             let shown = self.ranks[r].determinants.last().map_or(0, |d| d.rsn);
             self.logs[r].passed(&self.ranks[r].cursor).min(shown)
@@ -248,11 +254,12 @@ impl<S: Store> Protocol<S> {
             .filter(|r| taken(*r) > self.logs[*r].floor() && may(&self.logs[*r], &self.ranks[*r]))
             .max_by_key(|r| self.logs[*r].held());
         let Some(r) = largest else { return false };
-        let (rsn, before) = (taken(r), self.logs[r].floor());
-        // A restarted rank may have yet to read again what its predecessor was shown.
+        let rsn = taken(r);
+        let before = self.logs[r].floor();
+        // A restarted rank may still have to read what its predecessor has received.
         let named: Vec<u32> = self.logs[r].segments_up_to(rsn).collect();
         for segment in named {
-            self.space.segments.not_again(segment);
+            self.space.segments.forbid_reuse(segment);
         }
         self.truncate_log(r as Rank, rsn, out);
         if self.logs[r].floor() == before {

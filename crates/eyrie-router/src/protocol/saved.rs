@@ -1,6 +1,6 @@
 //! All that a router holds, as a stream: written when a job is saved, and read by the router that
-//! goes on with it. No rank speaks meanwhile. Nothing that was logged may be left out: ranks that
-//! come back from images need it as after a death.
+//! goes on with it. No rank sends meanwhile. Every logged message must be in it: ranks that come
+//! back from images need them as after a death.
 
 use super::log::Log;
 use super::mutation::{active, Mutation};
@@ -15,7 +15,7 @@ use eyrie_wire::{Incarnation, Rank};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
-/// What a stream begins with; all ranks follow.
+/// The beginning of a stream; all ranks follow.
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Head {
     at_home: Vec<bool>,
@@ -23,7 +23,7 @@ struct Head {
     until_received: bool,
 }
 
-/// A rank; of one that is at home the messages of its log follow.
+/// A rank. If this is its primary router, the messages of its log follow.
 #[derive(Serialize, Deserialize)]
 struct SavedRank {
     incarnation: Incarnation,
@@ -32,10 +32,10 @@ struct SavedRank {
     spoken: u64,
     needed_after: u64,
     heard: bool,
-    /// Receive sequence number of the last message that is not in the log any more.
+    /// Receive sequence number of the last message that is no longer in the log.
     floor: u64,
-    /// Send sequence number of the newest message from each source; of a rank at home elsewhere
-    /// none.
+    /// Send sequence number of the newest message from each source; empty for a rank with another
+    /// primary router.
     last_ssn: Vec<u64>,
     received: u64,
     received_ssn: Vec<u64>,
@@ -46,7 +46,7 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// In which pieces a payload is copied: where each begins, and its length, in bytes.
+/// The pieces in which a payload is copied: where each begins, and its length, in bytes.
 fn pieces(size: u64) -> impl Iterator<Item = (u64, usize)> {
     (0..size).step_by(MAX_INLINE).map(move |at| (at, (size - at).min(MAX_INLINE as u64) as usize))
 }
@@ -60,11 +60,11 @@ impl<S: Store> Protocol<S> {
     /// Writes all that this router holds.
     ///
     /// # Errors
-    /// The writer's; when the log cannot be read, or a rank has not yet said what it has of a lost
-    /// router's messages.
+    /// Those of the writer; when the log cannot be read, or a rank has not said yet which messages
+    /// of a lost router it has.
     pub fn save(&self, to: &mut impl Write) -> io::Result<()> {
         if let Some(rank) = self.adoptions.iter().position(Option::is_some) {
-            let text = format!("rank {rank} has not told its new router what it has received");
+            let text = format!("rank {rank} has not said to its new router what it has received");
             return Err(io::Error::other(text));
         }
         to.write_all(&frame::encode_long(&self.head())?)?;
@@ -78,22 +78,25 @@ impl<S: Store> Protocol<S> {
     }
 
     fn saved_rank(&self, rank: usize) -> SavedRank {
-        let (state, log) = (&self.ranks[rank], &self.logs[rank]);
+        let state = &self.ranks[rank];
+        let log = &self.logs[rank];
         let sources = if self.at_home[rank] { self.ranks.len() as Rank } else { 0 };
         let receipts = self.receipts.get(rank);
         SavedRank {
             incarnation: state.incarnation,
-            determinants: match active(Mutation::SaveNoDeterminants) {
-                true => Vec::new(),
-                false => state.determinants.clone(),
+            determinants: if active(Mutation::SaveNoDeterminants) {
+                Vec::new()
+            } else {
+                state.determinants.clone()
             },
-            observed: match active(Mutation::SaveUnobserved) {
-                true => Vec::new(),
-                false => state.observed.all(),
+            observed: if active(Mutation::SaveUnobserved) {
+                Vec::new()
+            } else {
+                state.observed.all()
             },
-            spoken: state.spoken,
+            spoken: state.last_clock,
             needed_after: state.needed_after,
-            heard: state.heard,
+            heard: state.has_reported,
             floor: log.floor(),
             last_ssn: (0..sources).map(|source| log.last_ssn(source)).collect(),
             received: receipts.map_or(0, Receipts::rsn),
@@ -102,13 +105,14 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// The frames of a log, each with its length in front and, where its payload lies in a segment,
-    /// with that behind it; then 0.
+    /// Writes the frames of a log, each with its length before it and, if its payload is in a
+    /// segment, with the payload behind it; then 0.
     fn save_log(&self, log: &Log, to: &mut impl Write) -> io::Result<()> {
         let mut cursor = log.cursor_after(log.floor(), &self.space)?;
         let mut piece = vec![0; MAX_INLINE];
         while let Some(logged) = log.next(&mut cursor, &self.space)? {
-            let (Deliver { rsn, size, place, .. }, len) = (logged.deliver, logged.frame.len());
+            let Deliver { rsn, size, place, .. } = logged.deliver;
+            let len = logged.frame.len();
             if rsn == log.newest() && active(Mutation::SaveNotTheLast) {
                 break;
             }
@@ -126,31 +130,31 @@ impl<S: Store> Protocol<S> {
         to.write_all(&0u32.to_le_bytes())
     }
 
-    /// This router, which nobody has spoken to yet, with all that was saved.
+    /// This router, to which no rank has connected yet, with all that was saved.
     ///
     /// # Errors
-    /// The reader's; when there is no room for the log, or the stream is that of a router that was
-    /// started otherwise.
+    /// Those of the reader; when there is no room for the log, or the stream is that of a router
+    /// that was started otherwise.
     pub fn restored(mut self, from: &mut impl Read) -> io::Result<Self> {
         let head: Head = frame::read_long(from)?;
         self.takes_over = head.takes_over;
         if head != self.head() {
-            return Err(invalid("what was saved is of a router with other ranks"));
+            return Err(invalid("the saved router has other ranks"));
         }
         for rank in 0..self.ranks.len() {
             let saved: SavedRank = frame::read_long(from)?;
             let state = &mut self.ranks[rank];
             state.incarnation = saved.incarnation;
             state.determinants = saved.determinants;
-            state.spoken = saved.spoken;
+            state.last_clock = saved.spoken;
             state.needed_after = saved.needed_after;
-            state.heard = saved.heard;
+            state.has_reported = saved.heard;
             self.change_observed(rank as Rank, |log| log.add(saved.observed));
             if !self.at_home[rank] {
                 continue;
             }
             if saved.last_ssn.len() != self.logs[rank].sources() {
-                return Err(invalid("what was saved is of another number of ranks"));
+                return Err(invalid("the saved router has another number of ranks"));
             }
             self.logs[rank].adopt(saved.floor, &saved.last_ssn);
             self.restore_log(rank as Rank, from)?;
@@ -165,7 +169,7 @@ impl<S: Store> Protocol<S> {
 
     fn restore_log(&mut self, rank: Rank, from: &mut impl Read) -> io::Result<()> {
         let mut bytes = vec![0; MAX_FRAME];
-        // The segment that is being filled, its length, and what of it is filled.
+        // The segment that is being filled, its length, and how much of it is filled.
         let mut segment: Option<(u32, u64, u64)> = None;
         loop {
             let mut len = [0; 4];
@@ -182,17 +186,17 @@ impl<S: Store> Protocol<S> {
             };
             if d.rsn != self.logs[rank as usize].newest() + 1 || d.source >= self.ranks.len() as u32
             {
-                return Err(invalid("a log has a hole"));
+                return Err(invalid("a message is missing in a log"));
             }
             let place = match d.place {
                 Some(_) => Some(self.restore_payload(d.size, &mut segment, from)?),
                 None => None,
             };
             let Deliver { source, ssn, envelope, size, .. } = d;
-            // Its clock is known by what its sender's determinants say.
+            // The determinants of its sender have its clock.
             let message = Message { destination: rank, ssn, clock: 0, envelope, size, place };
-            self.append(source, &message, payload, &mut Nobody);
-            self.keep_room(&mut Nobody);
+            self.append(source, &message, payload, &mut NoOutput);
+            self.keep_room(&mut NoOutput);
         }
         if let Some((segment, ..)) = segment {
             self.space.segments.close(segment);
@@ -230,10 +234,10 @@ impl<S: Store> Protocol<S> {
     }
 }
 
-/// Nobody is connected.
-struct Nobody;
+/// The output while no rank is connected.
+struct NoOutput;
 
-impl<F> Output<F> for Nobody {
+impl<F> Output<F> for NoOutput {
     fn frame(&mut self, _: ConnId, _: &Header, _: &[u8]) {}
     fn replay(&mut self, _: ConnId, _: &[Determinant], _: Option<ObservedPart<&[u8]>>) {}
     fn logged(&mut self, _: ConnId, _: &[u8]) {}

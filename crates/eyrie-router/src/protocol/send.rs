@@ -1,4 +1,4 @@
-//! Send streams: what ranks send is put in order, logged and acknowledged, and only then delivered.
+//! Send streams: what ranks send is ordered, logged and acknowledged, and only then delivered.
 
 use super::mutation::{active, Mutation};
 use super::verify::Verifier;
@@ -7,22 +7,22 @@ use crate::space::Store;
 use eyrie_wire::data::{Ack, Frame, Header, Known, Message, ObservedPart, Piece, Ready, Repeat};
 use eyrie_wire::{Rank, RankInstance};
 
-/// Unacknowledged frames and bytes after which a sender is told.
+/// Unacknowledged frames and bytes after which a sender gets an acknowledgement.
 pub(super) const ACK_FRAMES: u64 = 128;
 pub(super) const ACK_BYTES: usize = 64 * 1024;
 
-const NOT_HERE: &str = "message for a rank that is not at home at this router";
+const NOT_HERE: &str = "message for a rank whose primary router is another one";
 
 impl<S: Store> Protocol<S> {
-    /// Tells a sender what this router has of it.
+    /// Says to a sender what this router has of it.
     pub(super) fn greet_sender(&mut self, id: ConnId, rank: Rank, out: &mut impl Output<S::File>) {
         for (destination, log) in self.logs.iter().enumerate() {
-            let ssn = match self.at_home[destination] {
-                true if self.until_received && !active(Mutation::TellLogged) => {
-                    self.receipts[destination].last_ssn(rank)
-                }
-                true => log.last_ssn(rank),
-                false => 0,
+            let ssn = if !self.at_home[destination] {
+                0
+            } else if self.until_received && !active(Mutation::AnnounceLogged) {
+                self.receipts[destination].last_ssn(rank)
+            } else {
+                log.last_ssn(rank)
             };
             if ssn > 0 && !active(Mutation::ForgetKnown) {
                 let known = Known { destination: destination as Rank, ssn };
@@ -35,8 +35,8 @@ impl<S: Store> Protocol<S> {
         out.frame(id, &Header::Ready(Ready { up_to, observed }), &[]);
     }
 
-    /// A frame on a send stream.
-    pub(super) fn sent(
+    /// Handles a frame on a send stream.
+    pub(super) fn send_frame(
         &mut self,
         id: ConnId,
         rank: Rank,
@@ -44,17 +44,17 @@ impl<S: Store> Protocol<S> {
         out: &mut impl Output<S::File>,
     ) -> Result<(), &'static str> {
         let state = &mut self.ranks[rank as usize];
-        // Pieces go before the frame that ends what the rank has to say.
+        // These frames come before the one that completes the rank's report.
         let part = matches!(frame.header, Header::DeterminantsPart | Header::Piece(_));
-        let ends = !part || active(Mutation::HearAPart);
-        if ends && !std::mem::replace(&mut state.heard, true) {
+        let ends = !part || active(Mutation::ReportAPart);
+        if ends && !std::mem::replace(&mut state.has_reported, true) {
             let instance = RankInstance { rank, incarnation: state.incarnation };
             out.event(RouterEvent::Heard { instance });
         }
         self.keep_determinants(rank, frame);
         if let Some(part) = frame.observed() {
             self.keep_observed(rank, part);
-            self.tell_growth(rank, out);
+            self.report_growth(rank, out);
         }
         if active(Mutation::AcknowledgeEarly) {
             self.count(id, frame.len, true);
@@ -64,7 +64,7 @@ impl<S: Store> Protocol<S> {
             Header::Message(m) => self.log_message(rank, m, frame, out)?,
             Header::Repeat(r) => self.verify(rank, r, out)?,
             Header::Determinants | Header::DeterminantsPart | Header::Flush => {}
-            Header::Piece(p) => self.take_piece(id, *p, frame.payload)?,
+            Header::Piece(p) => self.write_piece(id, *p, frame.payload)?,
             Header::SegmentRequest(s) => self.request_segment(id, s.bytes, out),
             Header::SegmentDone(s) => {
                 if let Some(conn) = self.conns.get_mut(&id) {
@@ -75,13 +75,13 @@ impl<S: Store> Protocol<S> {
             _ => return Err("unexpected kind of frame on a send stream"),
         }
         if !active(Mutation::AcknowledgeEarly) {
-            // Pieces are one with the message that they belong to: they are logged when it is.
+            // Pieces are a part of their message: they are logged when it is.
             let piece = matches!(frame.header, Header::Piece(_));
             self.count(id, frame.len, !piece || active(Mutation::AcknowledgePieces));
         }
         match &frame.header {
             Header::Message(m) if self.until_received => self.await_receipt(id, rank, m, out),
-            // Its rank may wait until they are held.
+            // The rank may wait until they are stable.
             Header::Determinants if self.until_received => self.acknowledge(id, true, out),
             Header::Flush if self.until_received => self.begin_flush(id, out),
             Header::Flush => self.acknowledge(id, true, out),
@@ -90,7 +90,7 @@ impl<S: Store> Protocol<S> {
         Ok(())
     }
 
-    /// Counts a frame of `len` bytes; `whole`: it is one that is acknowledged.
+    /// Counts a frame of `len` bytes; `whole`: it is acknowledged by itself.
     fn count(&mut self, id: ConnId, len: usize, whole: bool) {
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.frames += u64::from(whole);
@@ -114,18 +114,18 @@ impl<S: Store> Protocol<S> {
         let clock = part.clock;
         self.change_observed(rank, |log| log.push(part));
         let state = &mut self.ranks[rank as usize];
-        // Nothing more was shown until then: shown more, it might observe something else.
-        if !active(Mutation::ObserveUnspoken) {
-            state.spoken = state.spoken.max(clock);
+        // Until then nothing more had been visible: with more it might observe something else.
+        if !active(Mutation::SkipObservedClock) {
+            state.last_clock = state.last_clock.max(clock);
         }
     }
 
-    fn is_home_of(&self, rank: Rank) -> bool {
+    fn is_primary_of(&self, rank: Rank) -> bool {
         self.at_home.get(rank as usize).copied().unwrap_or(false)
     }
 
-    /// A piece of a payload, for a segment that this sender was given.
-    fn take_piece(&mut self, id: ConnId, piece: Piece, bytes: &[u8]) -> Result<(), &'static str> {
+    /// Writes a piece of a payload to a segment that this sender was given.
+    fn write_piece(&mut self, id: ConnId, piece: Piece, bytes: &[u8]) -> Result<(), &'static str> {
         let Piece { segment, mut offset } = piece;
         match self.conns.get(&id) {
             Some(conn) if !conn.passes_files && conn.segments.contains(&segment) => {}
@@ -135,7 +135,7 @@ impl<S: Store> Protocol<S> {
             offset &= 0xff;
         }
         let written = self.space.write_piece(segment, offset, bytes);
-        written.map_err(|_| "a piece that its segment does not take")
+        written.map_err(|_| "a piece that cannot be written to its segment")
     }
 
     fn log_message(
@@ -145,11 +145,11 @@ impl<S: Store> Protocol<S> {
         frame: &Frame,
         out: &mut impl Output<S::File>,
     ) -> Result<(), &'static str> {
-        if !self.is_home_of(m.destination) {
+        if !self.is_primary_of(m.destination) {
             return Err(NOT_HERE);
         }
         let state = &mut self.ranks[source as usize];
-        state.spoken = state.spoken.max(m.clock);
+        state.last_clock = state.last_clock.max(m.clock);
         let last = match &self.adoptions[m.destination as usize] {
             Some(adoption) => adoption.last_ssn(source, m.ssn),
             None => self.logs[m.destination as usize].last_ssn(source),
@@ -172,14 +172,14 @@ impl<S: Store> Protocol<S> {
         }
         match &mut self.adoptions[m.destination as usize] {
             Some(adoption) => {
-                self.aside_bytes += adoption.keep_aside(source, m, frame.payload);
+                self.pending_bytes += adoption.keep_pending(source, m, frame.payload);
             }
             None => self.append(source, m, frame.payload, out),
         }
         Ok(())
     }
 
-    /// Logs a message whose turn it is.
+    /// Logs the next message of its sender.
     pub(super) fn append(
         &mut self,
         source: Rank,
@@ -193,7 +193,7 @@ impl<S: Store> Protocol<S> {
         self.block_memory += log.memory() - before;
         self.messages += 1;
         self.bytes += m.size;
-        self.tell_growth(m.destination, out);
+        self.report_growth(m.destination, out);
         if self.dirty.last() != Some(&m.destination) {
             self.dirty.push(m.destination);
         }
@@ -205,16 +205,16 @@ impl<S: Store> Protocol<S> {
         again: &Repeat,
         out: &mut impl Output<S::File>,
     ) -> Result<(), &'static str> {
-        if !self.is_home_of(again.destination) {
+        if !self.is_primary_of(again.destination) {
             return Err(NOT_HERE);
         }
         let state = &mut self.ranks[source as usize];
-        state.spoken = state.spoken.max(again.clock);
+        state.last_clock = state.last_clock.max(again.clock);
         self.compare(source, again, out);
         Ok(())
     }
 
-    /// Compares what is sent again with the log, as far as the log has it.
+    /// Compares a message that is sent again with the log, if the log still has it.
     pub(super) fn compare(&mut self, source: Rank, again: &Repeat, out: &mut impl Output<S::File>) {
         let log = &self.logs[again.destination as usize];
         let verifier = &mut self.ranks[source as usize].verifier;
@@ -224,7 +224,7 @@ impl<S: Store> Protocol<S> {
         }
     }
 
-    /// Tells a sender what is logged, when enough has come together, or `now`.
+    /// Acknowledges to a sender what is logged, if that is enough, or `now`.
     pub(super) fn acknowledge(&mut self, id: ConnId, now: bool, out: &mut impl Output<S::File>) {
         if self.until_received {
             return self.acknowledge_received(id, now, out);
@@ -241,16 +241,16 @@ impl<S: Store> Protocol<S> {
         out.frame(id, &Header::Ack(Ack { frames: conn.frames, clock, observed }), &[]);
     }
 
-    /// Tells the controller how the log of a rank has grown, in steps.
-    fn tell_growth(&mut self, rank: Rank, out: &mut impl Output<S::File>) {
+    /// Reports to the controller how the log of a rank has grown, in steps.
+    fn report_growth(&mut self, rank: Rank, out: &mut impl Output<S::File>) {
         let step = self.room.growth_step();
         let state = &mut self.ranks[rank as usize];
         let bytes = self.logs[rank as usize].appended() + state.observed.appended();
-        if bytes - state.growth_told >= step {
-            state.growth_told = bytes;
+        if bytes - state.growth_reported >= step {
+            state.growth_reported = bytes;
             out.event(RouterEvent::LogGrown { rank, bytes });
             if self.observed_is_scarce() {
-                self.tell_scarcity(out);
+                self.report_scarcity(out);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The protocol under random interleavings of senders, receivers, lost connections, deaths, fences,
-//! images and full disks. The ranks are models that do what a rank does: their messages depend on
+//! images and full disks. The ranks are models that do what a rank does. Their messages depend on
 //! all that they have seen and when, so that any error in order, repetition or replay shows in the
-//! content of a message. Each error of `mutation.rs` must be found by this.
+//! content of a message. These tests must find each error of `mutation.rs`.
 
 mod lost;
 
@@ -19,17 +19,17 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// Random interleavings in one run of the tests; as many more as EYRIE_TEST_MORE (`make test-more`)
-/// or EYRIE_SCHEDULES asks for.
+/// Random interleavings in one run of the tests. EYRIE_TEST_MORE (`make test-more`) or
+/// EYRIE_SCHEDULES ask for more.
 const SCHEDULES: u64 = 10_000;
 const ALL_SCHEDULES: u64 = 100_000;
-/// Things that happen in one of them.
+/// Steps of one interleaving.
 const STEPS: usize = 300;
-/// Rounds in which everything comes to rest, at least, and of those the last that must be quiet.
+/// Least rounds in which everything comes to rest, and how many of the last ones must be quiet.
 const ROUNDS: usize = 60;
 const QUIET_ROUNDS: usize = 5;
 
-/// What a rank computes from all that it has seen: the next word depends on every one before it.
+/// A rank's computation from all that it has seen: the state depends on every word before.
 fn mix(state: u64, word: u64) -> u64 {
     (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ word
 }
@@ -41,7 +41,7 @@ struct Kept {
     content: Vec<u8>,
 }
 
-/// A model of a rank: what an image of it would hold.
+/// A model of a rank, with what an image of it would hold.
 #[derive(Clone)]
 struct Model {
     ranks: u32,
@@ -51,11 +51,12 @@ struct Model {
     ssn: Vec<u64>,
     /// The last message seen from each source.
     shown: Vec<u64>,
-    /// For each router: what it has not acknowledged.
+    /// For each router: the messages that it has not acknowledged.
     kept: Vec<VecDeque<Kept>>,
-    /// Determinants that no router is known to hold.
+    /// Determinants that the rank does not know to be in any router.
     unstored: VecDeque<Determinant>,
-    /// Bytes that it has observed besides messages, and those that no router is known to hold.
+    /// Bytes that it has observed other than by messages, and the parts that it does not know to be
+    /// in any router.
     observed: u64,
     unstored_observed: VecDeque<ObservedPart>,
 }
@@ -65,7 +66,7 @@ struct Model {
 struct Link {
     conn: Option<ConnId>,
     ready: bool,
-    /// The last number for each destination that the router has.
+    /// The last ssn for each destination that the router has.
     known: Vec<u64>,
     /// Messages and other frames given to this connection, in order, that are not acknowledged.
     unacknowledged: VecDeque<bool>,
@@ -92,16 +93,16 @@ struct Process {
     model: Model,
     delivery: Option<ConnId>,
     delivery_ready: bool,
-    /// What is to be replayed: shown at these clocks.
+    /// The determinants to be replayed.
     script: VecDeque<Determinant>,
-    /// What is to be observed again.
+    /// The observations to be made again.
     observed_script: Vec<ObservedPart>,
-    replayed_told: bool,
-    /// What was received before it was this process, too.
+    has_reported: bool,
+    /// The rsn up to which earlier processes of the rank had received.
     received_before: u64,
     links: Vec<Link>,
     files: BTreeMap<u32, MemoryFile>,
-    /// Pieces of the next payload, and where the first one belongs.
+    /// Pieces of the next payload, and the place of the first one.
     pieces: (Option<Piece>, Vec<u8>),
     /// Messages that have arrived and are not visible yet.
     inbox: VecDeque<(Deliver, Vec<u8>)>,
@@ -122,16 +123,16 @@ struct World {
     unprotected: BTreeSet<Rank>,
     /// Whether the log still reaches back to the start.
     truncated: BTreeSet<Rank>,
-    /// What each message said when it first reached a router: (source, destination, ssn).
+    /// The content of each message when it first reached a router: (source, destination, ssn).
     sent: BTreeMap<(Rank, Rank, u64), Vec<u8>>,
-    /// Messages that each rank has had from each source.
+    /// Messages that each rank has received from each source.
     came: BTreeMap<(Rank, Rank), u64>,
-    /// What each rank was delivered, by rsn.
+    /// The messages that were delivered to each rank, by rsn.
     delivered: BTreeMap<(Rank, u64), (Rank, u64, Vec<u8>)>,
     large: bool,
-    /// Where routers may be lost.
+    /// Set where routers may be lost.
     loss: Option<lost::Loss>,
-    /// Connections pass files.
+    /// Whether connections pass files.
     files: bool,
     now: Duration,
     recoveries: u64,
@@ -211,7 +212,7 @@ impl World {
             delivery_ready: false,
             script: VecDeque::new(),
             observed_script: Vec::new(),
-            replayed_told: false,
+            has_reported: false,
             received_before: 0,
             links,
             files: BTreeMap::new(),
@@ -224,12 +225,12 @@ impl World {
         for _ in 0..STEPS {
             self.step();
         }
-        // Everything comes to rest: nobody dies any more, and all that was sent arrives.
+        // Everything comes to rest: no rank dies any more, and all that was sent arrives.
         self.disk.set(false);
         let (mut round, mut quiet) = (0, 0);
         while round < ROUNDS || quiet < QUIET_ROUNDS && round < 10 * ROUNDS {
             self.now += Duration::from_secs(1);
-            // Images make room again, where logs have filled it.
+            // Images make room again where logs are full.
             let rank = round % self.processes.len();
             self.take_image(rank);
             for k in 0..self.routers.len() {
@@ -247,7 +248,8 @@ impl World {
         self.recoveries
     }
 
-    /// Whether every rank that can be recovered has followed its determinants and seen what came.
+    /// Whether every rank that can be recovered has replayed its determinants and seen all
+    /// messages.
     fn is_quiet(&self) -> bool {
         let quiet = |p: &Process| p.script.is_empty() && p.inbox.is_empty();
         let protected = |p: &&Process| !self.unprotected.contains(&p.instance.rank);
@@ -286,9 +288,10 @@ impl World {
     fn connect(&mut self, p: usize) {
         let instance = self.processes[p].instance;
         if self.processes[p].delivery.is_none() {
-            let (k, conn) = (self.home(instance.rank), self.next_conn);
+            let k = self.home(instance.rank);
+            let conn = self.next_conn;
             self.next_conn += 1;
-            self.routers[k].admit(instance).expect("the present incarnation is let in");
+            self.routers[k].admit(instance).expect("the present incarnation is admitted");
             self.routers[k].connected(
                 conn,
                 instance,
@@ -304,14 +307,14 @@ impl World {
             process.script.clear();
             process.observed_script.clear();
             let (rsn, clock) = (process.model.rsn, process.model.clock);
-            self.say_what_it_has(p, k, conn);
-            self.speak(k, conn, &Header::Resume(Resume { rsn, clock }), &[]);
+            self.send_adoption(p, k, conn);
+            self.put_on_wire(k, conn, &Header::Resume(Resume { rsn, clock }), &[]);
         }
         for k in 0..self.routers.len() {
             if self.processes[p].links[k].conn.is_none() {
                 let conn = self.next_conn;
                 self.next_conn += 1;
-                self.routers[k].admit(instance).expect("the present incarnation is let in");
+                self.routers[k].admit(instance).expect("the present incarnation is admitted");
                 self.routers[k].connected(
                     conn,
                     instance,
@@ -326,14 +329,14 @@ impl World {
         }
     }
 
-    /// Puts a frame on the wire to a router, with what determinants have not gone out.
-    fn speak(&mut self, k: usize, conn: ConnId, header: &Header, payload: &[u8]) {
+    /// Puts a frame on the wire to a router.
+    fn put_on_wire(&mut self, k: usize, conn: ConnId, header: &Header, payload: &[u8]) {
         let mut bytes = Vec::new();
         put_plain(&mut bytes, header, payload);
         self.wires.entry((k, conn)).or_default().push_back(bytes);
     }
 
-    /// What lies on a wire reaches its router, one frame.
+    /// The next frame on a wire reaches its router.
     fn arrive(&mut self, k: usize, conn: ConnId) {
         if self.said[k].held.contains(&conn) {
             return;
@@ -350,8 +353,8 @@ impl World {
         self.check(k);
     }
 
-    /// What reaches a router for the first time is an effect: from then on it must always be the
-    /// same.
+    /// A message that reaches a router for the first time is an effect: from then on it must always
+    /// be the same.
     fn note_sent(&mut self, k: usize, conn: ConnId, m: &Message, payload: &[u8]) {
         let Some(from) = self.routers[k].conns.get(&conn) else { return };
         let content = match m.place {
@@ -373,7 +376,7 @@ impl World {
             let (k, conn) = keys[self.random.gen_range(0..keys.len())];
             self.arrive(k, conn);
         }
-        self.listen_all(1);
+        self.read_all(1);
     }
 
     fn move_wires(&mut self) {
@@ -386,11 +389,11 @@ impl World {
                 }
             }
         }
-        self.listen_all(usize::MAX);
+        self.read_all(usize::MAX);
     }
 
-    /// Every process reads what its routers have said, up to so many frames of each connection.
-    fn listen_all(&mut self, most: usize) {
+    /// Every process reads what its routers have sent, at most this many frames of each connection.
+    fn read_all(&mut self, most: usize) {
         for p in 0..self.processes.len() {
             for k in 0..self.routers.len() {
                 for conn in [self.processes[p].delivery, self.processes[p].links[k].conn] {
@@ -398,7 +401,7 @@ impl World {
                     for _ in 0..most {
                         let next = self.said[k].frames.get_mut(&conn).and_then(VecDeque::pop_front);
                         let Some((bytes, file)) = next else { break };
-                        self.heard(p, k, conn, &bytes, file);
+                        self.receive(p, k, conn, &bytes, file);
                         self.routers[k].writable(conn, &mut self.said[k]);
                         self.check(k);
                     }
@@ -425,7 +428,7 @@ impl World {
         }
     }
 
-    /// The network breaks: what is under way is lost, in both directions.
+    /// The network breaks: frames on their way are lost in both directions.
     fn break_connections(&mut self, p: usize) {
         for k in 0..self.routers.len() {
             for conn in [self.processes[p].delivery, self.processes[p].links[k].conn] {
@@ -435,7 +438,7 @@ impl World {
                 {
                     continue;
                 }
-                // A part of it still arrives.
+                // Some of them still arrive.
                 for _ in 0..self.random.gen_range(0..4) {
                     self.arrive(k, conn);
                 }
@@ -447,7 +450,14 @@ impl World {
         }
     }
 
-    fn heard(&mut self, p: usize, k: usize, conn: ConnId, bytes: &[u8], file: Option<MemoryFile>) {
+    fn receive(
+        &mut self,
+        p: usize,
+        k: usize,
+        conn: ConnId,
+        bytes: &[u8],
+        file: Option<MemoryFile>,
+    ) {
         let frame = Frame::parse(bytes).unwrap().unwrap();
         let process = &mut self.processes[p];
         let delivery = process.delivery == Some(conn);
@@ -458,14 +468,14 @@ impl World {
                 process.delivery_ready = true;
                 process.received_before = ready.up_to;
                 if process.script.is_empty() {
-                    self.tell_replayed(p);
+                    self.report_replayed(p);
                 }
             }
             Header::Ready(ready) => {
                 link.ready = true;
                 (link.determinants_sent, link.observed_sent) = (ready.up_to, ready.observed);
                 self.stored(p, k, ready.up_to, ready.observed);
-                self.say_determinants(p, k);
+                self.send_determinants(p, k);
                 self.send_kept_again(p, k);
             }
             Header::Replay => {
@@ -558,7 +568,7 @@ impl World {
 
     // What ranks do.
 
-    /// A progress call; with `drain` it takes all that is there.
+    /// A progress call; with `drain` all messages that have arrived become visible.
     fn progress(&mut self, p: usize, drain: bool) {
         if !self.processes[p].delivery_ready || self.processes[p].delivery.is_none() {
             return;
@@ -569,7 +579,7 @@ impl World {
             Some(d) if d.clock == clock => {
                 let have = process.inbox.back().map_or(process.model.rsn, |(d, _)| d.rsn);
                 if have < d.rsn {
-                    return; // it waits for what it has to see again
+                    return; // it waits for the messages of the determinant
                 }
                 d.rsn
             }
@@ -583,7 +593,7 @@ impl World {
                 process.model.rsn + take
             }
         };
-        // Before the clock ticks: perhaps after an image with the same clock.
+        // Before the next progress call: perhaps after an image with the same clock.
         if self.processes[p].model.state >> 41 & 1 == 0 {
             self.observe(p);
         }
@@ -612,26 +622,27 @@ impl World {
         }
         process.model.state = mix(process.model.state, clock);
         if process.script.is_empty() {
-            self.tell_replayed(p);
+            self.report_replayed(p);
         }
-        self.say_received(p, drain);
-        // At the end nothing new is said, but what was said before is said again.
+        self.send_received(p, drain);
+        // At the end nothing new is sent, but what was sent before is sent again.
         if !drain || !live {
             self.send_some(p);
         }
     }
 
-    fn tell_replayed(&mut self, p: usize) {
+    fn report_replayed(&mut self, p: usize) {
         let process = &mut self.processes[p];
-        if std::mem::replace(&mut process.replayed_told, true) {
+        if std::mem::replace(&mut process.has_reported, true) {
             return;
         }
-        let (rsn, rank) = (process.model.rsn, process.instance.rank);
+        let rsn = process.model.rsn;
+        let rank = process.instance.rank;
         let conn = process.delivery.expect("connected");
-        self.speak(self.home(rank), conn, &Header::Replayed(Replayed { rsn }), &[]);
+        self.put_on_wire(self.home(rank), conn, &Header::Replayed(Replayed { rsn }), &[]);
     }
 
-    /// Observes a byte that no message has told, the same one again when it is executed again.
+    /// Observes a byte that is in no message; a rank that re-executes observes the same one again.
     fn observe(&mut self, p: usize) {
         let random: u8 = self.random.gen();
         let process = &mut self.processes[p];
@@ -647,7 +658,7 @@ impl World {
         model.state = mix(model.state, byte.into());
     }
 
-    /// Sends what the state says: to whom, how much, what.
+    /// Sends a message whose destination, length and content depend on the state.
     fn send_some(&mut self, p: usize) {
         if self.processes[p].model.state >> 40 & 1 == 0 {
             self.observe(p);
@@ -673,12 +684,12 @@ impl World {
         let k = destination as usize % self.routers.len();
         self.processes[p].model.kept[k].push_back(Kept { message, content });
         if self.processes[p].links[k].ready {
-            self.give(p, k, self.processes[p].model.kept[k].len() - 1);
+            self.send_kept(p, k, self.processes[p].model.kept[k].len() - 1);
         }
     }
 
-    /// Gives a kept message to its connection.
-    fn give(&mut self, p: usize, k: usize, index: usize) {
+    /// Sends a kept message on its connection.
+    fn send_kept(&mut self, p: usize, k: usize, index: usize) {
         let process = &mut self.processes[p];
         let link = &mut process.links[k];
         let Some(conn) = link.conn else { return };
@@ -694,13 +705,18 @@ impl World {
         } else {
             let room = |s: &Room| s.used + message.size <= s.bytes;
             let Some(segment) = link.segment.as_mut().filter(|s| room(s)) else {
-                // Not before there is a segment: it stays kept, and so does all behind it.
+                // It waits for a segment: it stays kept, as do all messages behind it.
                 if !std::mem::replace(&mut link.asked, true) {
                     let bytes = message.size;
                     link.unacknowledged.push_back(false);
-                    self.speak(k, conn, &Header::SegmentRequest(SegmentRequest { bytes }), &[]);
+                    self.put_on_wire(
+                        k,
+                        conn,
+                        &Header::SegmentRequest(SegmentRequest { bytes }),
+                        &[],
+                    );
                 }
-                // The model gives up the connection instead of waiting: that is the same to the
+                // The model closes the connection instead of waiting, which is the same to the
                 // router.
                 self.routers[k].disconnected(conn, &mut self.said[k]);
                 return self.drop_conn(p, k, conn);
@@ -727,7 +743,7 @@ impl World {
                 frames.push((Header::Flush, vec![]));
             }
         }
-        let mut observed = self.say_observed(p, k);
+        let mut observed = self.send_observed(p, k);
         for (header, payload) in frames {
             let process = &mut self.processes[p];
             let link = &mut process.links[k];
@@ -748,9 +764,9 @@ impl World {
         }
     }
 
-    /// Gives a router what it does not have of what was observed, not without what had been seen:
-    /// all but the last part, which goes with the next frame.
-    fn say_observed(&mut self, p: usize, k: usize) -> Option<ObservedPart> {
+    /// Sends a router the observations that it does not have, with the determinants before them.
+    /// Returns the last part, which goes with the next frame.
+    fn send_observed(&mut self, p: usize, k: usize) -> Option<ObservedPart> {
         let Process { model, links, .. } = &mut self.processes[p];
         let conn = links[k].conn?;
         let from = links[k].observed_sent;
@@ -775,27 +791,32 @@ impl World {
             let conn = self.processes[p].links[k].conn.expect("connected");
             self.processes[p].links[k].unacknowledged.push_back(false);
             self.processes[p].links[k].asked = true;
-            self.speak(k, conn, &Header::SegmentRequest(SegmentRequest { bytes: 1 << 20 }), &[]);
+            self.put_on_wire(
+                k,
+                conn,
+                &Header::SegmentRequest(SegmentRequest { bytes: 1 << 20 }),
+                &[],
+            );
             while self.wires.get(&(k, conn)).is_some_and(|w| !w.is_empty())
                 && !self.said[k].held.contains(&conn)
             {
                 self.arrive(k, conn);
             }
             for (bytes, file) in self.said[k].frames.remove(&conn).unwrap_or_default() {
-                self.heard(p, k, conn, &bytes, file);
+                self.receive(p, k, conn, &bytes, file);
             }
             if self.processes[p].links[k].segment.is_none() {
-                // There is none: it tries again later, as one that is held back does.
+                // There is none: it tries again later, as a sender that is held back does.
                 self.routers[k].disconnected(conn, &mut self.said[k]);
                 return self.drop_conn(p, k, conn);
             }
         }
-        // What the router has needs no place among the kept ones any more.
+        // Messages that the router has need not be kept any more.
         let known = self.processes[p].links[k].known.clone();
         let had = |kept: &Kept| kept.message.ssn <= known[kept.message.destination as usize];
         self.processes[p].model.kept[k].retain(|kept| !had(kept));
         for index in 0..self.processes[p].model.kept[k].len() {
-            self.give(p, k, index);
+            self.send_kept(p, k, index);
         }
     }
 
@@ -813,7 +834,8 @@ impl World {
         if self.loss.is_none() && process.model.kept.iter().enumerate().any(on_their_way) {
             return; // large messages must have reached their router
         }
-        let (rank, model) = (process.instance.rank, process.model.clone());
+        let rank = process.instance.rank;
+        let model = process.model.clone();
         let Some(adrift) = self.ends_adrift(rank) else { return };
         let images = &mut self.images[rank as usize];
         if self.unprotected.remove(&rank) || adrift {
@@ -835,18 +857,19 @@ impl World {
         }
     }
 
-    /// `comes_early`: the next incarnation is faster than the controller's word to its router.
+    /// `comes_early`: the next incarnation connects before the controller's command reaches its
+    /// router.
     fn die(&mut self, p: usize, comes_early: bool) {
         let rank = self.processes[p].instance.rank;
         if self.unprotected.contains(&rank) || !self.may_die(rank) {
-            return; // it could not come back
+            return; // it could not be recovered
         }
         self.recoveries += 1;
         self.incarnations[rank as usize] += 1;
         let instance = RankInstance { rank, incarnation: self.incarnations[rank as usize] };
         let (mut determinants, mut observed) = (Vec::new(), Vec::new());
         for k in 0..self.routers.len() {
-            // What the kernel has of it is its history.
+            // What the kernel has of its frames is a part of its history.
             if let Some(conn) = self.processes[p].links[k].conn {
                 self.said[k].held.remove(&conn);
                 while self.wires.get(&(k, conn)).is_some_and(|w| !w.is_empty()) {
@@ -875,7 +898,7 @@ impl World {
         let home = self.home(rank);
         assert!(
             !self.routers[home].is_prepared(rank),
-            "rank {rank} could be let in before its recovery is prepared"
+            "rank {rank} counts as prepared before its recovery"
         );
         let images = &mut self.images[rank as usize];
         if images.len() == 2 && self.random.gen_bool(0.3) {
@@ -888,14 +911,14 @@ impl World {
             let conn = self.processes[p].delivery.expect("it has connected");
             self.arrive(home, conn);
             let said = self.said[home].frames.get(&conn).map_or(0, VecDeque::len);
-            assert_eq!(said, 0, "rank {rank} is let in before its recovery is prepared");
+            assert_eq!(said, 0, "rank {rank} gets a frame before its recovery is prepared");
         }
         let recover = RouterCommand::Recover { instance, determinants, observed };
         self.routers[home].command(recover, &mut self.said[home]);
         self.check(home);
     }
 
-    /// All ranks die, and the routers with them: others go on with what was saved.
+    /// All ranks die, and the routers with them: other routers go on with what was saved.
     fn save_all(&mut self) {
         let all = 0..self.images.len() as Rank;
         if self.disk.get()
@@ -903,7 +926,9 @@ impl World {
         {
             return;
         }
-        (0..self.processes.len()).for_each(|p| self.die(p, false));
+        for p in 0..self.processes.len() {
+            self.die(p, false);
+        }
         for k in 0..self.routers.len() {
             let router = &self.routers[k];
             let mut saved = Vec::new();
@@ -915,13 +940,13 @@ impl World {
             }
             match next.restored(&mut &saved[..]) {
                 Ok(next) => self.routers[k] = next,
-                // One segment more than before: the old one goes on, which has not changed.
+                // It takes one segment more than before: the old router goes on unchanged.
                 Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::StorageFull, "{e}"),
             }
         }
     }
 
-    /// An older incarnation wakes up and wants to speak, on a new connection.
+    /// An older incarnation wakes up and tries to connect again.
     fn zombie(&mut self, p: usize) {
         let RankInstance { rank, incarnation } = self.processes[p].instance;
         if incarnation < 2 {
@@ -929,15 +954,15 @@ impl World {
         }
         let old = RankInstance { rank, incarnation: incarnation - 1 };
         for k in 0..self.routers.len() {
-            assert!(self.routers[k].admit(old).is_err(), "{old} is let in after its fence");
+            assert!(self.routers[k].admit(old).is_err(), "{old} is admitted after its fence");
         }
     }
 
-    // What must hold.
+    // Invariants.
 
     fn check(&mut self, k: usize) {
         for event in std::mem::take(&mut self.said[k].events) {
-            if self.loss.as_mut().is_some_and(|loss| loss.hears(&event)) {
+            if self.loss.as_mut().is_some_and(|loss| loss.handle(&event)) {
                 continue;
             }
             match event {
@@ -1033,7 +1058,7 @@ fn a_gap_in_the_sequence_is_refused() {
     assert_eq!(router.logs[1].newest(), 1);
 }
 
-fn another_envelope_is_a_divergence_and_other_content_is_told_once() {
+fn another_envelope_is_a_divergence_and_other_content_is_reported_once() {
     let (mut router, mut said) = one_router();
     router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     for ssn in 1..=4 {
@@ -1053,7 +1078,7 @@ fn another_envelope_is_a_divergence_and_other_content_is_told_once() {
     assert!(matches!(said.events.last(), Some(RouterEvent::Divergence { rank: 0, .. })));
 }
 
-fn a_sender_is_told_what_is_there() {
+fn a_sender_learns_what_is_logged() {
     let (mut router, mut said) = one_router();
     router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     say(&mut router, &mut said, 1, &message(1, 5, 1));
@@ -1064,16 +1089,16 @@ fn a_sender_is_told_what_is_there() {
     assert_eq!(known, Header::Known(expected));
 }
 
-fn a_second_connection_takes_the_place_of_the_first() {
+fn a_second_connection_replaces_the_first() {
     let (mut router, mut said) = one_router();
     router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     router.connected(2, instance(0, 1), StreamKind::Send, true, &mut said);
     assert_eq!(said.closed, [1]);
-    assert!(!say(&mut router, &mut said, 1, &message(1, 5, 1)), "the old one still speaks");
+    assert!(!say(&mut router, &mut said, 1, &message(1, 5, 1)), "the old one can still send");
     assert_eq!(router.logs[1].newest(), 0);
 }
 
-fn what_was_said_before_the_fence_is_not_seen_later() {
+fn a_send_before_the_fence_makes_a_no_delivery_determinant() {
     let (mut router, mut said) = one_router();
     router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     say(&mut router, &mut said, 1, &message(1, 5, 9));
@@ -1082,11 +1107,11 @@ fn what_was_said_before_the_fence_is_not_seen_later() {
     let observed = Vec::new();
     let fenced = RouterEvent::Fenced { instance: instance(0, 2), determinants, observed };
     assert_eq!(said.events.last(), Some(&fenced));
-    assert!(!say(&mut router, &mut said, 1, &message(2, 5, 10)), "it speaks behind its fence");
+    assert!(!say(&mut router, &mut said, 1, &message(2, 5, 10)), "it can send behind its fence");
 }
 
-/// Its sender may wait until what it has seen is safe.
-fn what_an_image_holds_is_still_held() {
+/// The rank may wait until what it has seen is stable.
+fn what_was_truncated_with_an_image_is_still_stable() {
     let (mut router, mut said) = one_router();
     let word = |router: &mut Protocol<MemoryStore>, said: &mut Said, list: &[Determinant]| {
         let mut bytes = Vec::new();
@@ -1108,8 +1133,8 @@ fn what_an_image_holds_is_still_held() {
     assert_eq!(Frame::parse(&greeting).unwrap().unwrap().header, Header::Ready(ready));
 }
 
-/// With more messages than it had seen it might observe something else, and be told this.
-fn what_was_observed_before_the_fence_comes_before_what_is_seen_later() {
+/// With more visible messages the rank might observe something else than what is replayed.
+fn an_observation_before_the_fence_makes_a_no_delivery_determinant() {
     let (mut router, mut said) = one_router();
     router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     say(&mut router, &mut said, 1, &message(1, 5, 9));
@@ -1123,8 +1148,9 @@ fn what_was_observed_before_the_fence_comes_before_what_is_seen_later() {
     assert_eq!(said.events.last(), Some(&fenced));
 }
 
-/// Images are asked for before it takes all of the memory, and then it is lost, which is said.
-fn what_is_observed_has_a_bound() {
+/// Before observations take all of the memory, images are asked for. After that they are lost, with
+/// an event.
+fn observations_have_a_bound() {
     let (mut router, mut said) = one_router();
     router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     let asks = |event: &RouterEvent| matches!(event, RouterEvent::LogScarce { rank: 0 });
@@ -1142,7 +1168,7 @@ fn what_is_observed_has_a_bound() {
         assert!(router.stats().memory_bytes <= 64 << 20);
     }
     assert!(asked_at.unwrap() < 16 << 20 && from > 48 << 20, "{asked_at:?} {from}");
-    // An image in the same long calculation holds all that came before it.
+    // An image within the same long calculation has all observations before it.
     let truncate = RouterCommand::Truncate { rank: 0, clock: 3, rsn: 0, observed: from };
     router.command(truncate, &mut said);
     assert_eq!(router.stats().memory_bytes, 0);
@@ -1156,7 +1182,7 @@ fn a_message_that_comes_twice_is_logged_once() {
     assert_eq!((router.logs[1].newest(), router.logs[1].last_ssn(0)), (1, 1));
 }
 
-fn a_piece_outside_of_what_its_sender_was_given_is_refused() {
+fn a_piece_outside_of_its_senders_segments_is_refused() {
     let (mut router, mut said) = one_router();
     let segment = |said: &mut Said, conn| {
         let (bytes, _) =
@@ -1184,16 +1210,16 @@ fn a_piece_outside_of_what_its_sender_was_given_is_refused() {
 
 fn single_rules() {
     lost::single_rules();
-    a_piece_outside_of_what_its_sender_was_given_is_refused();
+    a_piece_outside_of_its_senders_segments_is_refused();
     a_message_that_comes_twice_is_logged_once();
     a_gap_in_the_sequence_is_refused();
-    another_envelope_is_a_divergence_and_other_content_is_told_once();
-    a_sender_is_told_what_is_there();
-    a_second_connection_takes_the_place_of_the_first();
-    what_was_said_before_the_fence_is_not_seen_later();
-    what_an_image_holds_is_still_held();
-    what_was_observed_before_the_fence_comes_before_what_is_seen_later();
-    what_is_observed_has_a_bound();
+    another_envelope_is_a_divergence_and_other_content_is_reported_once();
+    a_sender_learns_what_is_logged();
+    a_second_connection_replaces_the_first();
+    a_send_before_the_fence_makes_a_no_delivery_determinant();
+    what_was_truncated_with_an_image_is_still_stable();
+    an_observation_before_the_fence_makes_a_no_delivery_determinant();
+    observations_have_a_bound();
 }
 
 #[test]
@@ -1203,7 +1229,9 @@ fn each_rule_holds_by_itself() {
 
 #[test]
 fn every_mutation_of_the_protocol_is_caught() {
-    (0..300).for_each(|seed| assert!(random_schedule(seed) < u64::MAX));
+    for seed in 0..300 {
+        assert!(random_schedule(seed) < u64::MAX);
+    }
     expect_panics();
     let mut missed: Vec<Mutation> = Vec::new();
     for mutation in mutation::ALL {
@@ -1218,7 +1246,7 @@ fn every_mutation_of_the_protocol_is_caught() {
     assert!(missed.is_empty(), "not caught: {missed:?}");
 }
 
-/// Panics of this thread are not shown from now on: hundreds are what this test wants.
+/// Hides the panics of this thread from now on: this test expects hundreds.
 fn expect_panics() {
     let expecting = std::thread::current().id();
     let shown = std::panic::take_hook();
@@ -1232,7 +1260,7 @@ fn expect_panics() {
 #[test]
 fn determinants_of_several_routers_make_one_history() {
     let d = |clock, rsn| Determinant { clock, rsn };
-    // The second router has heard a send at clock 9, but not of what became visible at clock 5.
+    // The second router knows of a send at clock 9, but not of what became visible at clock 5.
     let merged = merge(vec![d(2, 1), d(5, 4), d(2, 1), d(9, 1), d(5, 4)]);
     assert_eq!(merged, [d(2, 1), d(5, 4), d(9, 4)]);
 }

@@ -1,4 +1,4 @@
-//! The end of a router that cannot read back what it has logged.
+//! The fatal error of a router that cannot read back what it has logged.
 
 use super::{Output, RouterEvent};
 use eyrie_wire::Rank;

@@ -1,5 +1,5 @@
-//! Compares what a re-executing rank sends again with the log. It must never stop a rank for what
-//! the log no longer holds, nor for content that differs under the same envelope.
+//! Compares what a re-executing rank sends again with the log. It must never stop a rank because of
+//! what the log no longer holds, or because of content that differs under the same envelope.
 
 use super::log::{Cursor, Log, Logged};
 use super::orders::RouterEvent;
@@ -16,8 +16,8 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// Compares one message sent again by `source`; says what the controller must hear, if
-    /// anything.
+    /// Compares one message that `source` sends again; returns the event for the controller, if
+    /// there is one.
     pub fn check<S: Store>(
         &mut self,
         source: Rank,
@@ -66,8 +66,8 @@ fn compare<S: Store>(
     let (ssn, to) = (again.ssn, again.destination);
     if (again.envelope, again.size) != (logged.envelope, logged.size) {
         return Some(Difference::Envelope(format!(
-            "message {ssn} from rank {source} to rank {to} was sent with {} and {} bytes, and is sent \
-             again with {} and {} bytes",
+            "message {ssn} from rank {source} to rank {to} was sent with {} and {} bytes, and is \
+             sent again with {} and {} bytes",
             logged.envelope, logged.size, again.envelope, again.size
         )));
     }
@@ -82,8 +82,8 @@ fn compare<S: Store>(
     };
     (hash != again.hash).then(|| {
         Difference::Content(format!(
-            "message {ssn} from rank {source} to rank {to} has the same envelope but another content \
-             than before (a time, perhaps)"
+            "message {ssn} from rank {source} to rank {to} has the same envelope but another \
+             content than before (a time, perhaps)"
         ))
     })
 }

@@ -1,6 +1,6 @@
-//! The real files: segments in memory (memfd) or without a name on disk, log blocks in one file
-//! without a name. Nothing is left behind when the router dies; freed stretches go back to the file
-//! system.
+//! The real files: segments in memory (memfd) or without a name on disk, and log blocks in one file
+//! without a name. Nothing is left behind when the router dies. Freed blocks are returned to the
+//! file system.
 
 use super::store::Store;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags};
@@ -32,7 +32,7 @@ fn unnamed_file(dir: &Path) -> io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     match rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) {
         Ok(fd) => Ok(fd.into()),
-        // File systems without O_TMPFILE: a name that lives for a moment.
+        // For file systems without O_TMPFILE: the name exists only for a moment.
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
             let name: [u8; 8] = eyrie_wire::auth::random();
             let path = dir.join(format!("spill-{:016x}", u64::from_le_bytes(name)));
@@ -109,7 +109,8 @@ impl Store for Files {
             return;
         }
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        // A file system that cannot punch keeps the space until all blocks are free: no harm else.
+        // A file system without holes keeps the space until all blocks are free, which does no
+        // harm.
         let _ = rustix::fs::fallocate(&self.blocks, punch, offset, len as u64);
     }
 }

@@ -1,5 +1,4 @@
-//! Where the log lies: how much of it in memory, how much on disk, and what is to be done when both
-//! come to an end.
+//! Where the log is: how much of it in memory, how much on disk, and how full that is.
 
 mod files;
 mod segments;
@@ -19,12 +18,12 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// What frames may take of the memory; the rest is for payloads in segments.
+    /// The share of frames in the memory; the rest is for payloads in segments.
     pub fn block_memory(&self) -> u64 {
         self.memory / 4
     }
 
-    /// What may be held of what ranks have observed besides messages: as much again.
+    /// Most bytes of observations: as many again.
     pub fn observed_memory(&self) -> u64 {
         self.memory
     }
@@ -34,13 +33,13 @@ impl Bounds {
     }
 }
 
-/// How near the end of the disk's share is.
+/// How full the disk's share is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Fill {
     Roomy,
-    /// Images should be taken, so that logs can be truncated.
+    /// The controller should take images, so that logs can be truncated.
     Scarce,
-    /// No more may be taken in.
+    /// Nothing more may be added.
     Full,
 }
 
@@ -54,7 +53,7 @@ pub struct Space<S: Store> {
 }
 
 impl<S: Store> Space<S> {
-    /// An empty space; `ranks`: of the job.
+    /// An empty space; `ranks`: the number of ranks of the job.
     pub fn new(bounds: Bounds, ranks: u32, store: S) -> Space<S> {
         let segments = Segments::new(bounds.segment_memory(), ranks);
         Space { bounds, store, segments, block_disk: 0 }
@@ -89,7 +88,7 @@ impl<S: Store> Space<S> {
     /// Writes a piece of a payload to its segment.
     ///
     /// # Errors
-    /// When it does not lie within its segment, or the file does not take it.
+    /// When the piece does not lie within its segment, or the file cannot be written.
     pub fn write_piece(&mut self, segment: u32, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let segment = self.segments.within(segment, offset, bytes.len() as u64);
         let segment = segment.ok_or(io::ErrorKind::InvalidInput)?;
@@ -108,13 +107,13 @@ impl<S: Store> Space<S> {
     /// Writes a log block to disk.
     ///
     /// # Errors
-    /// When the disk does not take it, or its share is used up.
+    /// When the disk cannot be written, or its share is used up.
     pub fn write_block(&mut self, bytes: &[u8]) -> io::Result<u64> {
         let len = bytes.len() as u64;
         if self.disk() + len > self.bounds.disk {
             return Err(io::Error::new(
                 io::ErrorKind::StorageFull,
-                "its share of the disk is full",
+                "the router's share of the disk is full",
             ));
         }
         let offset = self.store.write_block(bytes)?;
@@ -122,7 +121,7 @@ impl<S: Store> Space<S> {
         Ok(offset)
     }
 
-    /// Gives a block's space back.
+    /// Frees a block's space.
     pub fn free_block(&mut self, offset: u64, len: usize) {
         self.store.free_block(offset, len);
         self.block_disk -= len as u64;

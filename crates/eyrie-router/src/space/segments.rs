@@ -1,5 +1,5 @@
-//! Segments: files of the router that hold large payloads. A sender writes into its segment,
-//! receivers read from it, the router only keeps the descriptor, so a payload is copied twice in
+//! Segments: files of the router that hold large payloads. A sender writes into its segment, and
+//! receivers read from it; the router only keeps the descriptor. So a payload is copied twice in
 //! all. A segment lives as long as a logged frame names it or its sender may still write to it.
 
 use super::store::Store;
@@ -15,7 +15,7 @@ pub struct Segment<F> {
     frames: u64,
     /// Its sender may still write to it.
     open: bool,
-    /// Nobody but logged frames can name it: its pages may be used anew when it is gone.
+    /// Only logged frames can name it: its pages may be reused once it is freed.
     reusable: bool,
 }
 
@@ -28,8 +28,8 @@ pub struct Segments<S: Store> {
     memory: u64,
     /// Bytes of segments on disk.
     pub disk: u64,
-    /// Memory segments of the standard size that nobody needs: their pages are there already, and
-    /// getting new ones from the kernel takes longer than filling them.
+    /// Free memory segments of the standard size. They have their pages already: getting new ones
+    /// from the kernel takes longer than filling them.
     pool: Vec<S::File>,
     standard_bytes: u64,
 }
@@ -49,8 +49,8 @@ impl<S: Store> Segments<S> {
         }
     }
 
-    /// Makes a segment for at least `bytes` bytes, in memory if its bound allows, else of at most
-    /// `disk_room` bytes on disk.
+    /// Makes a segment for at least `bytes` bytes: in memory if its bound allows, else on disk,
+    /// where it may take `disk_room` bytes.
     pub fn open(&mut self, bytes: u64, disk_room: u64, store: &mut S) -> io::Result<u32> {
         let bytes = bytes.max(self.standard_bytes).next_multiple_of(4096);
         let pooled = if bytes == self.standard_bytes { self.pool.pop() } else { None };
@@ -81,7 +81,7 @@ impl<S: Store> Segments<S> {
         Ok(id)
     }
 
-    /// A number that no living segment has; 0 stands for "in the frame".
+    /// A number that no living segment has. 0 is none: a payload "in the frame" has it.
     fn free_number(&mut self) -> u32 {
         loop {
             self.newest = self.newest.wrapping_add(1);
@@ -91,7 +91,7 @@ impl<S: Store> Segments<S> {
         }
     }
 
-    /// Bytes of segments in memory that somebody needs.
+    /// Bytes of segments in memory that are in use.
     pub fn memory(&self) -> u64 {
         self.memory - self.pool.len() as u64 * self.standard_bytes
     }
@@ -113,7 +113,7 @@ impl<S: Store> Segments<S> {
         }
     }
 
-    /// `n` such frames were truncated. Returns true when the segment is gone.
+    /// `n` frames that named it were truncated. True: the segment is freed.
     pub fn frames_truncated(&mut self, id: u32, n: u32) -> bool {
         if let Some(s) = self.map.get_mut(&id) {
             s.frames = s.frames.saturating_sub(n.into());
@@ -121,7 +121,7 @@ impl<S: Store> Segments<S> {
         self.reap(id)
     }
 
-    /// The sender writes no more. Returns true when the segment is gone.
+    /// The sender writes no more. True: the segment is freed.
     pub fn close(&mut self, id: u32) -> bool {
         if let Some(s) = self.map.get_mut(&id) {
             s.open = false;
@@ -129,16 +129,15 @@ impl<S: Store> Segments<S> {
         self.reap(id)
     }
 
-    /// The connection of the sender is gone: frames that name the segment may be on no log yet.
-    /// Returns true when the segment is gone.
+    /// The connection of the sender is gone: frames that name the segment may not be logged yet.
+    /// True: the segment is freed.
     pub fn abandon(&mut self, id: u32) -> bool {
-        self.not_again(id);
+        self.forbid_reuse(id);
         self.close(id)
     }
 
-    /// Somebody may read or write the segment after it is gone from here: its pages must stay as
-    /// they are.
-    pub fn not_again(&mut self, id: u32) {
+    /// Forbids to reuse the segment's pages once it is freed: a rank may still read or write them.
+    pub fn forbid_reuse(&mut self, id: u32) {
         if let Some(s) = self.map.get_mut(&id) {
             s.reusable = false;
         }
@@ -168,7 +167,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn pages_are_used_again_and_given_up_for_larger_segments() {
+    fn pages_are_reused_and_freed_for_larger_segments() {
         let dir = tempfile::tempdir().unwrap();
         let mut files = Files::create(dir.path()).unwrap();
         let mut segments = Segments::<Files>::new(4 << 20, 1);
@@ -184,7 +183,7 @@ mod tests {
         assert_eq!(segments.memory(), 0);
         let again = open(&mut segments, 1);
         assert!(Arc::ptr_eq(&segments.get(again).unwrap().file, &file));
-        // Three wait in the pool, and make place.
+        // Three are in the pool, and are freed for it.
         let large = open(&mut segments, 3 << 20);
         assert!(segments.get(large).unwrap().in_memory);
         assert_eq!((segments.memory(), segments.disk), (4 << 20, 0));
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_never_meet_a_living_segment() {
+    fn a_number_is_never_that_of_a_living_segment() {
         let dir = tempfile::tempdir().unwrap();
         let mut files = Files::create(dir.path()).unwrap();
         let mut segments = Segments::<Files>::new(64 << 20, 1);

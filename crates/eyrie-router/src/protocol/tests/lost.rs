@@ -1,21 +1,21 @@
-//! Routers that are lost with all that they hold: an empty one takes over from what its ranks have
-//! and what their senders keep.
+//! Routers that are lost with all that they hold: an empty router takes over, with what its ranks
+//! have and what their senders keep.
 
 use super::*;
 use eyrie_wire::data::{Received, Shown};
 
-/// Where routers may be lost.
+/// The state of a world in which routers may be lost.
 pub struct Loss {
     bounds: Bounds,
     most: u64,
     /// Senders ask for acknowledgements as if they were about to end.
     pub flushes: bool,
-    /// The last message that each rank has ever seen of each source.
+    /// The last message that each rank has ever seen from each source.
     seen: BTreeMap<(Rank, Rank), u64>,
-    /// Ranks of whose messages some are kept by nobody but their home router, and that ever were.
+    /// Ranks some of whose messages only their primary router keeps, now and ever.
     exposed: BTreeSet<Rank>,
     ever_exposed: BTreeSet<Rank>,
-    /// Ranks whose home router was lost and that have no image since: whether they were adopted.
+    /// Ranks whose primary router was lost and that have no image since: whether they were adopted.
     adrift: BTreeMap<Rank, bool>,
 }
 
@@ -32,15 +32,15 @@ impl Loss {
         *last = ssn.max(*last);
     }
 
-    /// Hears an event that only these routers say.
-    pub fn hears(&mut self, event: &RouterEvent) -> bool {
+    /// Handles an event that only these routers send.
+    pub fn handle(&mut self, event: &RouterEvent) -> bool {
         match event {
             RouterEvent::Adopted { instance, .. } => {
                 let was = self.adrift.insert(instance.rank, true);
                 assert_eq!(was, Some(false), "rank {} needs no adoption", instance.rank);
             }
             RouterEvent::Exposed { rank } => {
-                assert!(self.exposed.insert(*rank), "told twice");
+                assert!(self.exposed.insert(*rank), "exposed twice");
                 self.ever_exposed.insert(*rank);
             }
             RouterEvent::Covered { rank } => assert!(self.exposed.remove(rank), "not exposed"),
@@ -51,22 +51,28 @@ impl Loss {
 }
 
 impl Process {
-    /// It has all that it ever received, and has observed again all that it ever observed.
+    /// Whether it has received again all that the rank ever received, and observed all again.
     fn is_live(&self) -> bool {
         let Model { rsn, observed, clock, .. } = self.model;
         let again = |part: &ObservedPart| part.end() > observed && part.clock >= clock;
-        self.replayed_told && rsn >= self.received_before && !self.observed_script.iter().any(again)
+        self.has_reported && rsn >= self.received_before && !self.observed_script.iter().any(again)
     }
 }
 
 impl World {
-    /// From now on routers may be lost.
+    /// Lets routers be lost from now on.
     pub fn may_lose_routers(&mut self, bounds: Bounds) {
         let most = 1 << self.random.gen_range(9..20);
         let flushes = self.random.gen_bool(0.3);
-        let (seen, adrift) = (BTreeMap::new(), BTreeMap::new());
-        let (exposed, ever_exposed) = (BTreeSet::new(), BTreeSet::new());
-        self.loss = Some(Loss { bounds, most, flushes, seen, exposed, ever_exposed, adrift });
+        self.loss = Some(Loss {
+            bounds,
+            most,
+            flushes,
+            seen: BTreeMap::new(),
+            exposed: BTreeSet::new(),
+            ever_exposed: BTreeSet::new(),
+            adrift: BTreeMap::new(),
+        });
         for k in 0..self.routers.len() {
             self.routers[k] = self.empty_router(k);
         }
@@ -79,7 +85,7 @@ impl World {
         Protocol::new(at_home, loss.bounds, store).until_received(loss.most)
     }
 
-    /// A router is lost, unless something would be lost for good; an empty one takes over.
+    /// Loses a router, unless messages would be lost for good; an empty one takes over.
     pub fn lose_router(&mut self) {
         let Some(loss) = &self.loss else { return };
         let k = self.random.gen_range(0..self.routers.len());
@@ -109,9 +115,10 @@ impl World {
         }
         let Some(loss) = &mut self.loss else { return };
         for p in at_home {
-            let (rank, model) = (p as Rank, &self.processes[p].model);
+            let rank = p as Rank;
+            let model = &self.processes[p].model;
             loss.adrift.insert(rank, false);
-            // What nobody has seen may come in another order.
+            // Messages that no rank has seen may come in another order.
             self.delivered.retain(|(r, rsn), _| *r != rank || *rsn <= model.rsn);
             for (source, ssn) in (0..).zip(&model.shown) {
                 self.came.insert((rank, source), *ssn);
@@ -119,7 +126,7 @@ impl World {
         }
     }
 
-    /// Whether an image that is taken now is the first since the rank's home router was lost;
+    /// Whether an image that is taken now is the first since the rank's primary router was lost;
     /// `None`: it must not count.
     pub fn ends_adrift(&mut self, rank: Rank) -> Option<bool> {
         let Some(loss) = &mut self.loss else { return Some(false) };
@@ -136,8 +143,8 @@ impl World {
         !self.loss.as_ref().is_some_and(adrift) && self.routers.iter().all(|r| r.has_heard(rank))
     }
 
-    /// What goes before the frame that resumes a delivery stream.
-    pub fn say_what_it_has(&mut self, p: usize, k: usize, conn: ConnId) {
+    /// Sends what goes before the frame that resumes a delivery stream.
+    pub fn send_adoption(&mut self, p: usize, k: usize, conn: ConnId) {
         let process = &self.processes[p];
         if self.loss.is_none() || !process.is_live() {
             return;
@@ -145,30 +152,32 @@ impl World {
         let rsn = process.model.rsn;
         let table = (0..).zip(process.model.shown.clone()).filter(|(_, ssn)| *ssn > 0);
         for (source, ssn) in table.collect::<Vec<_>>() {
-            self.speak(k, conn, &Header::Shown(Shown { source, ssn }), &[]);
+            self.put_on_wire(k, conn, &Header::Shown(Shown { source, ssn }), &[]);
         }
-        self.speak(k, conn, &Header::Received(Received { rsn }), &[]);
+        self.put_on_wire(k, conn, &Header::Received(Received { rsn }), &[]);
     }
 
-    /// Tells the home router what has been received, at times.
-    pub fn say_received(&mut self, p: usize, now: bool) {
+    /// Reports to the primary router, now and then, what was received.
+    pub fn send_received(&mut self, p: usize, now: bool) {
         if self.loss.is_none() || !now && self.random.gen_bool(0.6) {
             return;
         }
-        let (process, k) = (&self.processes[p], self.home(p as Rank));
-        let (conn, rsn) = (process.delivery.expect("connected"), process.model.rsn);
-        self.speak(k, conn, &Header::Received(Received { rsn }), &[]);
+        let process = &self.processes[p];
+        let k = self.home(p as Rank);
+        let conn = process.delivery.expect("connected");
+        let rsn = process.model.rsn;
+        self.put_on_wire(k, conn, &Header::Received(Received { rsn }), &[]);
         if self.random.gen_bool(0.3) && self.processes[p].links[k].ready {
-            self.say_determinants(p, k);
+            self.send_determinants(p, k);
         }
     }
 
-    /// Gives a router the determinants that it does not have.
-    pub fn say_determinants(&mut self, p: usize, k: usize) {
+    /// Sends a router the determinants that it does not have.
+    pub fn send_determinants(&mut self, p: usize, k: usize) {
         if self.loss.is_none() {
             return;
         }
-        let observed = self.say_observed(p, k);
+        let observed = self.send_observed(p, k);
         let Process { model, links, .. } = &mut self.processes[p];
         let Some(conn) = links[k].conn else { return };
         links[k].unacknowledged.push_back(false);
@@ -182,7 +191,7 @@ impl World {
         self.wires.entry((k, conn)).or_default().push_back(bytes);
     }
 
-    /// A router holds determinants up to this clock, and what was observed up to this byte.
+    /// A router holds determinants up to this clock, and observations up to this byte.
     pub fn stored(&mut self, p: usize, k: usize, clock: u64, observed: u64) {
         if self.loss.is_none() || self.home(p as Rank) == k {
             let model = &mut self.processes[p].model;
@@ -233,13 +242,13 @@ fn a_log_goes_on_behind_what_its_rank_has() {
     assert_eq!(router.logs[1].last_ssn(0), 5);
     say(&mut router, &mut said, 1, &Header::Determinants);
     assert_eq!(acknowledged(&said), 2, "two were received before");
-    // Again, on another connection: it goes on in the log.
+    // On another connection it goes on in the log.
     assert!(resume(&mut router, &mut said, 1, 4));
     assert_eq!(said.events.iter().filter(|e| matches!(e, RouterEvent::Adopted { .. })).count(), 1);
     assert_eq!(router.logs[1].newest(), 5);
 }
 
-fn the_dead_are_not_adopted() {
+fn a_dead_rank_is_not_adopted() {
     let (mut router, mut said) = successor();
     router.command(RouterCommand::Fence(instance(1, 2)), &mut said);
     assert_eq!(said.events[0], RouterEvent::Unheard { instance: instance(1, 2) });
@@ -252,7 +261,7 @@ fn the_dead_are_not_adopted() {
     assert!(!resume(&mut router, &mut said, 2, 3), "its log began without what it needs");
 }
 
-fn who_has_said_a_part_only_is_not_heard() {
+fn a_partial_report_does_not_count() {
     let (mut router, mut said) = successor();
     say(&mut router, &mut said, 1, &Header::DeterminantsPart);
     assert!(!router.has_heard(0), "the connection may break before the rest has come");
@@ -260,13 +269,13 @@ fn who_has_said_a_part_only_is_not_heard() {
     assert!(router.has_heard(0));
 }
 
-fn who_re_executes_is_not_adopted() {
+fn a_rank_that_re_executes_is_not_adopted() {
     let (mut router, mut said) = successor();
     router.connected(2, instance(1, 1), StreamKind::Delivery, true, &mut said);
     assert!(!say(&mut router, &mut said, 2, &Header::Resume(Resume { rsn: 3, clock: 9 })));
 }
 
-fn what_is_lost_is_said() {
+fn a_lost_message_is_reported() {
     let fatal = |said: &Said| said.events.iter().any(|e| matches!(e, RouterEvent::Fatal { .. }));
     let (mut router, mut said) = successor();
     say(&mut router, &mut said, 1, &message(5, 5, 1));
@@ -278,7 +287,7 @@ fn what_is_lost_is_said() {
     assert!(fatal(&said), "message 4 is lost");
 }
 
-fn a_sender_is_told_when_its_message_was_received_or_who_is_exposed() {
+fn a_message_is_acknowledged_when_it_was_received_or_its_rank_is_exposed() {
     let (router, mut said) = one_router();
     let mut router = router.until_received(1000);
     router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
@@ -297,7 +306,7 @@ fn a_sender_is_told_when_its_message_was_received_or_who_is_exposed() {
     assert_eq!(said.events.pop(), Some(RouterEvent::Exposed { rank: 1 }));
     say(&mut router, &mut said, 2, &Header::Received(Received { rsn: 3 }));
     assert_eq!(said.events.pop(), Some(RouterEvent::Covered { rank: 1 }));
-    // One sender keeps no more than it is to.
+    // A sender keeps no more than its bound.
     for ssn in 4..40 {
         say(&mut router, &mut said, 1, &message(ssn, 5, ssn));
     }
@@ -307,9 +316,9 @@ fn a_sender_is_told_when_its_message_was_received_or_who_is_exposed() {
 
 pub fn single_rules() {
     a_log_goes_on_behind_what_its_rank_has();
-    the_dead_are_not_adopted();
-    who_has_said_a_part_only_is_not_heard();
-    who_re_executes_is_not_adopted();
-    what_is_lost_is_said();
-    a_sender_is_told_when_its_message_was_received_or_who_is_exposed();
+    a_dead_rank_is_not_adopted();
+    a_partial_report_does_not_count();
+    a_rank_that_re_executes_is_not_adopted();
+    a_lost_message_is_reported();
+    a_message_is_acknowledged_when_it_was_received_or_its_rank_is_exposed();
 }
