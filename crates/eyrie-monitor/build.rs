@@ -1,6 +1,6 @@
-//! Compiles the BPF programs with clang, to be embedded. Without clang the build goes on: what is
-//! embedded is then empty, and the monitor says why it takes a slower reader. Nothing else is
-//! needed: no kernel headers, no libbpf.
+//! Compiles the BPF programs with clang, to be embedded. Without clang the build goes on with empty
+//! programs, and the monitor says why it uses a slower reader. Neither kernel headers nor libbpf
+//! are needed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,8 @@ fn main() {
     println!("cargo::rerun-if-changed=src/bpf");
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
-    // A clang that is installed later must be noticed: its place is watched, there or not.
+    // A clang that is installed later must be noticed: its path is watched, whether it exists or
+    // not.
     if let Some(path) = std::env::var_os("PATH") {
         if let Some(dir) = std::env::split_paths(&path).find(|dir| dir.join(&clang).exists()) {
             println!("cargo::rerun-if-changed={}", dir.join(&clang).display());
@@ -35,8 +36,9 @@ fn compile(clang: &str, program: &str, object: &Path) -> Result<(), String> {
         .arg(object)
         .output()
         .map_err(|e| format!("cannot run {clang}: {e}"))?;
-    match done.status.success() {
-        true => Ok(()),
-        false => Err(String::from_utf8_lossy(&done.stderr).replace('\n', "; ")),
+    if done.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&done.stderr).replace('\n', "; "))
     }
 }

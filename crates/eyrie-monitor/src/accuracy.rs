@@ -1,5 +1,5 @@
-//! What each reader's figures can be relied on for: stated with every recording, so that nobody
-//! compares what cannot be compared.
+//! How accurate each reader's figures are. Every recording says it, so that figures are not
+//! compared that cannot be.
 
 use crate::ages::REFRESH;
 use crate::procfs::page_size;
@@ -8,19 +8,19 @@ use serde::Serialize;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Accuracy {
-    /// CPU time of a process is late by at most this; running threads are charged at timer ticks
+    /// CPU time of a process is late by at most this. Running threads are charged at timer ticks
     /// and when they are switched.
     pub cpu_late_us: u64,
     /// Steps in which CPU time grows.
     pub cpu_step_us: u64,
     /// Whether user and system time are known apart.
     pub user_and_system: bool,
-    /// Resident memory is off by at most this; the kernel counts per processor and adds up when a
+    /// Resident memory is off by at most this. The kernel counts per processor and adds up when a
     /// batch is full.
     pub rss_error_bytes: u64,
-    /// Samples that resident memory may be old.
+    /// How many samples old resident memory may be.
     pub rss_age: u16,
-    /// Samples that parent, state, threads and name may be old.
+    /// How many samples old parent, state, threads and name may be.
     pub lasting_age: u16,
     pub note: &'static str,
 }
@@ -45,20 +45,25 @@ pub fn of(kind: Kind) -> Accuracy {
             cpu_late_us: 10_000,
             rss_age: REFRESH,
             lasting_age: REFRESH,
-            note: "of a process that has not run since, memory may be old (its pages may be reclaimed) and state too (it may wait for a processor); CPU time of a running thread is that of its last switch or timer tick; user and system in proportion of ticks",
+            note: "of a process that has not run since, memory may be old (its pages may be \
+                   reclaimed) and state too (it may wait for a processor); CPU time of a running \
+                   thread is that of its last switch or timer tick; user and system in proportion \
+                   of ticks",
             ..exact
         },
         Kind::BpfIter => Accuracy {
             cpu_late_us: 10_000,
-            note: "as bpf-open; threads that start or end while the tasks are walked may be missed once",
+            note:
+                "as bpf-open; threads that start or end while the tasks are walked may be missed \
+                   once",
             ..exact
         },
         Kind::Taskstats => Accuracy {
             cpu_late_us: 10_000,
             rss_age: crate::ages::RSS,
             lasting_age: crate::ages::LASTING,
-            note: "the kernel gives CPU time only; memory and state are read from /proc in turn; threads that have ended count \
-                   only if others were left",
+            note: "the kernel gives CPU time only; memory and state are read from /proc in turn; \
+                   threads that have ended count only if others were left",
             ..exact
         },
         Kind::Clocks => Accuracy {

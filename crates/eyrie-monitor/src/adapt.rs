@@ -1,14 +1,14 @@
-//! How often each process is looked at: not at every sample when it does what was foretold. Pure;
-//! must never allocate.
+//! How often each process is read: less often than at every sample while it behaves as forecast.
+//! Pure; must never allocate.
 
 use crate::policy::Policy;
 use crate::reader::tick::Tick;
 use crate::sample::Process;
 
-/// The longest that a process waits, in samples.
+/// The most samples from one reading of a process to the next.
 pub const LONGEST: u16 = 16;
 
-/// What is known of one process's past.
+/// The history of one process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rate {
     cpu_ns: u64,
@@ -22,7 +22,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Whether it is to be read now. Counts the sample.
+    /// Whether the process is to be read now. Counts the sample.
     pub fn wants(&mut self, policy: Policy, newcomers: bool) -> bool {
         self.age = self.age.saturating_add(1);
         let due = match policy {
@@ -35,13 +35,13 @@ impl Rate {
         !self.known || due
     }
 
-    /// Samples since it was read.
+    /// Samples since the process was read.
     pub fn age(&self) -> u16 {
         self.age
     }
 
-    /// It was read: `cpu_ns` of CPU time in all at `now_ns`. The error of the forecast, in cores,
-    /// if there was one.
+    /// Notes a reading: `cpu_ns` of CPU time in all at `now_ns`. Returns the error of the forecast,
+    /// in cores, if there was a forecast.
     pub fn observe(&mut self, cpu_ns: u64, now_ns: u64, policy: Policy) -> Option<f64> {
         let elapsed = now_ns.saturating_sub(self.at_ns);
         let before = *self;
@@ -66,7 +66,7 @@ impl Rate {
     }
 }
 
-/// The rates of what a reader lists in nearly the same order each time.
+/// The rates of the processes that a reader lists in nearly the same order each time.
 pub struct Rates(Vec<(u32, u64, Rate)>);
 
 impl Rates {
@@ -74,14 +74,14 @@ impl Rates {
         Rates(vec![(0, 0, Rate::default()); capacity])
     }
 
-    /// Decides whether a process, that has been read anyway at place `at`, is due.
+    /// Decides whether a process, which has been read anyway at place `at`, is due.
     pub fn judge(&mut self, at: usize, process: &mut Process, tick: &Tick) {
         if tick.policy == Policy::Off {
             return;
         }
         let Some((pid, start, rate)) = self.0.get_mut(at) else { return };
         if (*pid, *start) != (process.pid, process.start_ns) {
-            // Another process has this place now.
+            // Another process is at this place now.
             (*pid, *start, *rate) = (process.pid, process.start_ns, Rate::default());
         }
         process.due = rate.wants(tick.policy, false);
@@ -98,8 +98,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Reads a process that uses `shares` of a core, second after second; the seconds at which it
-    /// was read.
+    /// Reads a process that uses `shares` of a core, second after second. Returns the seconds at
+    /// which it was read.
     fn read_at(shares: &[f64], policy: Policy) -> Vec<usize> {
         let (mut rate, mut cpu, mut read) = (Rate::default(), 0.0, Vec::new());
         for (second, share) in shares.iter().enumerate() {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_idles_waits_and_what_works_does_not() {
+    fn idle_processes_wait_and_busy_ones_do_not() {
         let threshold = Policy::Threshold { share: 0.1 };
         assert_eq!(read_at(&[0.0; 40], threshold), [0, 16, 32]);
         assert_eq!(read_at(&[0.2; 40], threshold).len(), 40 - 15);
@@ -127,12 +127,12 @@ mod tests {
         rate.observe(0, SECOND, threshold);
         assert!(
             !rate.wants(threshold, false) && rate.wants(threshold, true),
-            "a newcomer has all read"
+            "with a newcomer all are read"
         );
     }
 
     #[test]
-    fn steady_work_is_read_ever_less_and_a_change_at_once_more() {
+    fn steady_work_is_read_ever_less_and_a_change_at_once() {
         let error = Policy::Error { share: 0.02 };
         let steady = read_at(&[0.5; 64], error);
         assert!(steady.len() < 12, "{steady:?}");
@@ -145,8 +145,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_waits_longer_than_the_longest(shares in prop::collection::vec(0.0..1.0f64, 64), bound in 0.001..0.5f64) {
-            for policy in [Policy::Error { share: bound }, Policy::Threshold { share: bound }] {
+        fn no_process_waits_longer_than_the_longest(
+            shares in prop::collection::vec(0.0..1.0f64, 64), bound in 0.001..0.5f64,
+        ) {
+            let threshold = Policy::Threshold { share: bound };
+            for policy in [Policy::Error { share: bound }, threshold] {
                 let read = read_at(&shares, policy);
                 prop_assert_eq!(read[0], 0);
                 prop_assert!(read.windows(2).all(|w| w[1] - w[0] <= LONGEST as usize));
@@ -155,7 +158,7 @@ mod tests {
 
         #[test]
         fn within_the_bound_while_shares_stay(share in 0.0..1.0f64) {
-            // Read seldom, a straight line foretells all between exactly.
+            // Read seldom, a straight line forecasts all values in between exactly.
             let policy = Policy::Error { share: 0.01 };
             let mut rate = Rate::default();
             for second in 1..64u64 {

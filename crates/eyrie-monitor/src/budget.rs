@@ -1,11 +1,11 @@
-//! A hard bound on what the monitor may use: when samples cost more, less is read, then seldom.
-//! Pure; must never allocate.
+//! A hard bound on what the monitor may use: when samples cost more, it reads less, then less
+//! often. Pure; must never allocate.
 
 use crate::sample::Detail;
 
 /// Samples over which the cost is averaged.
 const WINDOW: f64 = 16.0;
-/// Samples at one level before the next is tried, downwards and upwards.
+/// Samples at one level before the next one is tried, downwards and upwards.
 const DOWN_AFTER: u32 = 4;
 const UP_AFTER: u32 = 64;
 /// The most intervals that may lie between two samples.
@@ -63,14 +63,14 @@ impl Budget {
         }
         if self.level != before {
             self.since = 0;
-            // What was used at the other level says nothing of this one.
+            // The use at the other level says nothing about this one.
             self.used = None;
         }
         self.level != before
     }
 }
 
-/// The smallest share of a core that a sample of this cost can be brought down to.
+/// The smallest share of a core to which samples of this cost can be reduced.
 pub fn smallest_share(cost_ns: u64, interval_ns: u64) -> f64 {
     cost_ns as f64 / (interval_ns as f64 * f64::from(LONGEST_STRETCH))
 }
@@ -81,13 +81,13 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Runs `n` samples whose cost depends on the detail, 500 ms apart; the share of a core over
-    /// the last half.
+    /// Runs `n` samples whose cost depends on the detail, 500 ms apart. Returns the share of a core
+    /// over the last half.
     fn run(budget: &mut Budget, n: u32, cost_us: impl Fn(Detail) -> u64) -> f64 {
         let (mut cpu, mut elapsed) = (0, 0);
         for i in 0..n {
-            let (cost, gap) =
-                (cost_us(budget.detail()) * 1000, u64::from(budget.stretch()) * 500 * MS);
+            let cost = cost_us(budget.detail()) * 1000;
+            let gap = u64::from(budget.stretch()) * 500 * MS;
             budget.observe(cost, gap);
             if i >= n / 2 {
                 (cpu, elapsed) = (cpu + cost, elapsed + gap);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cheap_is_read_in_full() {
+    fn cheap_samples_are_read_in_full() {
         let mut budget = Budget::new(0.0005);
         run(&mut budget, 100, |_| 100);
         assert_eq!((budget.detail(), budget.stretch()), (Detail::Full, 1));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn and_then_seldom() {
+    fn expensive_samples_are_taken_less_often() {
         let mut budget = Budget::new(0.0005);
         let share = run(&mut budget, 400, |_| 2000);
         assert!(budget.stretch() >= 8 && share <= 0.0005, "{share} at {}", budget.stretch());

@@ -1,4 +1,4 @@
-//! Clocks, absolute sleeps, and what keeps the sampling thread on time. Must never sleep for a
+//! Clocks, absolute sleeps, and how the sampling thread stays on time. Must never sleep for a
 //! length of time: only until a moment.
 
 use serde::Serialize;
@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Clock {
-    /// Atomic time: no leap seconds. Only where the kernel has been told the offset.
+    /// Atomic time: no leap seconds. Used only where the kernel knows the offset.
     Tai,
     Realtime,
     Monotonic,
@@ -23,13 +23,14 @@ impl Clock {
         }
     }
 
-    /// The clock that nodes share: TAI if the kernel knows its offset, as it does where ptp4l or
-    /// chrony tell it, else REALTIME.
+    /// The clock that nodes share: TAI if the kernel knows its offset, as it does with ptp4l or
+    /// chrony, else REALTIME.
     pub fn wall() -> Clock {
         let offset = Clock::Tai.now_ns().abs_diff(Clock::Realtime.now_ns());
-        match offset > 500_000_000 {
-            true => Clock::Tai,
-            false => Clock::Realtime,
+        if offset > 500_000_000 {
+            Clock::Tai
+        } else {
+            Clock::Realtime
         }
     }
 
@@ -38,11 +39,12 @@ impl Clock {
         read(self.id())
     }
 
-    /// Sleeps until the clock shows `ns`; a signal does not end it early, a step of the clock is
-    /// followed.
+    /// Sleeps until the clock shows `ns`. A signal does not end the sleep early, and it follows a
+    /// step of the clock.
     pub fn sleep_until(self, ns: u64) {
         let at = libc::timespec { tv_sec: (ns / NS) as i64, tv_nsec: (ns % NS) as i64 };
-        // SAFETY: the time is valid and the remaining time is not asked for.
+        // SAFETY: `at` is a valid time and lives through the call; null: no remaining time is
+        // wanted.
         while unsafe {
             libc::clock_nanosleep(self.id(), libc::TIMER_ABSTIME, &at, std::ptr::null_mut())
         } == libc::EINTR
@@ -54,7 +56,7 @@ const NS: u64 = 1_000_000_000;
 
 fn read(id: libc::clockid_t) -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to a value of ours.
+    // SAFETY: writes only to `t`, which lives through the call.
     unsafe { libc::clock_gettime(id, &mut t) };
     t.tv_sec as u64 * NS + t.tv_nsec as u64
 }
@@ -74,7 +76,7 @@ pub fn cpu_of(pid: u32) -> Option<u64> {
     // As clock_getcpuclockid(3) makes it.
     let id = (!(pid as libc::clockid_t) << 3) | 2;
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to a value of ours; an unknown process is an error.
+    // SAFETY: writes only to `t`, which lives through the call; an unknown process is an error.
     let ok = unsafe { libc::clock_gettime(id, &mut t) } == 0;
     ok.then(|| t.tv_sec as u64 * NS + t.tv_nsec as u64)
 }
@@ -84,25 +86,25 @@ pub fn next_boundary(now_ns: u64, interval_ns: u64) -> u64 {
     (now_ns / interval_ns + 1) * interval_ns
 }
 
-/// What was reached of [`steady`].
+/// What [`steady`] has achieved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Steadiness {
-    /// Nothing of the process can be paged out.
+    /// No memory of the process can be paged out.
     pub locked: bool,
-    /// The thread goes before ordinary ones.
+    /// The thread has precedence over ordinary ones.
     pub real_time: bool,
 }
 
-/// Readies the calling thread to sample on time: exact timers, memory locked, ahead of ordinary
-/// threads. What is not permitted is left out; the sampler reports it.
+/// Prepares the calling thread to sample on time: exact timers, locked memory, precedence over
+/// ordinary threads. What is not permitted is left out; the sampler reports it.
 pub fn steady(real_time: bool) -> Steadiness {
-    // SAFETY: these take plain numbers.
+    // SAFETY: the calls take numbers only.
     let locked = unsafe {
         libc::prctl(libc::PR_SET_TIMERSLACK, 1);
         libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) == 0
     };
     let priority = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the parameter is ours; 0 is this thread.
+    // SAFETY: `priority` lives through the call; 0 is the calling thread.
     let real_time = real_time
         && unsafe {
             libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &priority)
@@ -115,12 +117,12 @@ pub fn steady(real_time: bool) -> Steadiness {
 /// # Errors
 /// When there is no such processor.
 pub fn pin(cpu: usize) -> std::io::Result<()> {
-    // SAFETY: an all-zero set is valid, and is ours.
+    // SAFETY: a set of zeros is valid.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(std::io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: within the set; the set is ours.
+    // SAFETY: `cpu` was checked to be within `set`, which lives through the call.
     let ok = unsafe {
         libc::CPU_SET(cpu, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) == 0
@@ -128,7 +130,7 @@ pub fn pin(cpu: usize) -> std::io::Result<()> {
     ok.then_some(()).ok_or_else(std::io::Error::last_os_error)
 }
 
-/// A duration's nanoseconds; centuries fit.
+/// A duration in nanoseconds; centuries fit.
 pub fn ns(d: Duration) -> u64 {
     d.as_nanos() as u64
 }

@@ -1,24 +1,24 @@
 //! Which commands have series of their own in /metrics: those that use most of the node, by
-//! processor time and memory. The others are summed, and so are all kernel threads: a node that
-//! starts a million programs has as many series as one that starts ten. Pure.
+//! processor time and memory. The others are summed, as are all kernel threads: a node that starts
+//! a million programs has as many series as one that starts ten. Pure.
 
 use crate::sample::{text_of, Name, Process};
 use std::collections::HashMap;
 
-/// What is called so has no room of its own.
+/// The name of the series of all commands without one of their own.
 const OTHER: &str = "other";
 /// Longer than a command's name can be.
 const KERNEL: &str = "all kernel threads";
 const NAMELESS: &str = "(no name)";
 
-/// Of the use of a command, the new sample counts one part in so many.
+/// A new sample counts for one part in this many of the use of a command.
 const SMOOTH: f64 = 16.0;
-/// A command takes the place of another one when it uses so many times as much.
+/// A command replaces another one when it uses this many times as much.
 const MARGIN: f64 = 2.0;
-/// Use of the node that is as good as none: all uses together are 2 at most, so that few are kept.
+/// Use of the node that counts as none. All uses together are 2 at most, so that few are kept.
 const NOTHING: f64 = 1e-4;
 
-/// Of the processes of one command.
+/// The figures of the processes of one command.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
     pub cpu_ns: u64,
@@ -35,7 +35,7 @@ impl Group {
         self.threads += other.threads;
     }
 
-    /// Nothing is there any more; the counter stays.
+    /// The group without its processes, which have ended; the counter stays.
     fn without_processes(&self) -> Group {
         Group { cpu_ns: self.cpu_ns, ..Group::default() }
     }
@@ -46,19 +46,19 @@ impl Group {
 struct Now {
     /// `cpu_ns` since the sample before.
     grown: Group,
-    /// Of its processes since their start.
+    /// CPU time of its processes since their start.
     whole_cpu_ns: u64,
 }
 
-/// What is counted over all samples, so that scrapes may come as they like.
+/// The counts over all samples. They do not depend on when scrapes come.
 pub struct Commands {
     most: usize,
     groups: HashMap<Name, Group>,
     kernel: Group,
     other: Group,
-    /// The part of the node that each command uses, smoothed.
+    /// The share of the node that each command uses, smoothed.
     uses: HashMap<Name, f64>,
-    /// CPU time of each process when it was seen last.
+    /// CPU time of each process when it was last seen.
     seen: HashMap<(u32, u64), (u64, bool)>,
 }
 
@@ -75,25 +75,26 @@ impl Commands {
         }
     }
 
-    /// Takes the processes of a sample in.
+    /// Adds the processes of a sample.
     pub fn observe(&mut self, processes: &[Process]) {
         for group in self.groups.values_mut().chain([&mut self.kernel, &mut self.other]) {
             *group = group.without_processes();
         }
         let now = self.sums(processes);
         self.weigh(&now);
-        self.give_room(&now);
+        self.assign_series(&now);
         for (name, sum) in now {
             self.groups.get_mut(&name).unwrap_or(&mut self.other).add(&sum.grown);
         }
     }
 
-    /// What each command uses; kernel threads are counted at once.
+    /// The use of each command; kernel threads are added to their group directly.
     fn sums(&mut self, processes: &[Process]) -> HashMap<Name, Now> {
         let mut now: HashMap<Name, Now> = HashMap::new();
         self.seen.values_mut().for_each(|(_, present)| *present = false);
         for p in processes {
-            // What a process used before we came counts with it: counters are since its start.
+            // What a process used before the first sample counts with it: counters begin at its
+            // start.
             let before =
                 self.seen.insert((p.pid, p.start_ns), (p.cpu_ns, true)).map_or(0, |(cpu, _)| cpu);
             let one = Group {
@@ -116,7 +117,8 @@ impl Commands {
 
     fn weigh(&mut self, now: &HashMap<Name, Now>) {
         let all = |of: fn(&Group) -> u64| now.values().map(|n| of(&n.grown)).sum::<u64>().max(1);
-        let (cpu, memory) = (all(|g| g.cpu_ns), all(|g| g.rss_bytes));
+        let cpu = all(|g| g.cpu_ns);
+        let memory = all(|g| g.rss_bytes);
         self.uses.values_mut().for_each(|used| *used *= 1.0 - 1.0 / SMOOTH);
         for (name, Now { grown, .. }) in now {
             let share = grown.cpu_ns as f64 / cpu as f64 + grown.rss_bytes as f64 / memory as f64;
@@ -125,7 +127,8 @@ impl Commands {
         self.uses.retain(|_, used| *used > NOTHING);
     }
 
-    fn give_room(&mut self, now: &HashMap<Name, Now>) {
+    /// Decides which commands have series of their own.
+    fn assign_series(&mut self, now: &HashMap<Name, Now>) {
         let used = |name: &Name| self.uses.get(name).copied().unwrap_or(0.0);
         let by_use = |a: &Name, b: &Name| used(b).total_cmp(&used(a)).then(a.cmp(b));
         let mut waiting: Vec<Name> =
@@ -146,7 +149,7 @@ impl Commands {
             if let Some(old) = old {
                 self.groups.remove(&old);
             }
-            // Its counter begins with what its processes have used before.
+            // Its counter begins with what its processes have used before this sample.
             let Now { grown, whole_cpu_ns } = &now[&new];
             let cpu_ns = whole_cpu_ns.saturating_sub(grown.cpu_ns);
             self.groups.insert(new, Group { cpu_ns, ..Group::default() });
@@ -165,8 +168,8 @@ impl Commands {
         let mut rest = self.other.clone();
         let mut series: Vec<(String, Group)> = Vec::new();
         for (name, group) in all {
-            // A command may itself be called "other", or two may look alike as text: a series must
-            // not come twice.
+            // A command may itself be called "other", and two names may look alike as text: a
+            // series must not occur twice.
             if name == OTHER {
                 rest.add(group);
                 continue;
@@ -222,11 +225,11 @@ mod tests {
             last = series.into_iter().map(|(name, group)| (name, group.cpu_ns)).collect();
         }
         assert_eq!(last["steady"], 9900);
-        assert!(last[OTHER] > 9000, "what has no room is counted");
+        assert!(last[OTHER] > 9000, "commands without series are counted");
     }
 
     #[test]
-    fn a_busy_program_that_comes_later_gets_room() {
+    fn a_busy_program_that_comes_later_gets_a_series() {
         let mut commands = Commands::new(4);
         let idle: Vec<Process> = (0..40).map(|i| process(i + 10, &format!("idle{i}"), 7)).collect();
         commands.observe(&idle);
@@ -240,7 +243,7 @@ mod tests {
         }
         let series = commands.series();
         assert_eq!(of(&series, "solver").map(|g| (g.cpu_ns, g.processes)), Some((19_000, 1)));
-        // The others do not take turns.
+        // The others do not replace each other in turn.
         let names =
             |series: &[(String, Group)]| series.iter().map(|s| s.0.clone()).collect::<Vec<_>>();
         commands.observe(&[idle.clone(), vec![process(1, "solver", 20_000)]].concat());
@@ -248,11 +251,11 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_gone_makes_room() {
+    fn a_command_that_is_gone_is_replaced() {
         let mut commands = Commands::new(1);
         commands.observe(&[process(1, "old", 5)]);
         commands.observe(&[]);
-        assert!(of(&commands.series(), "old").is_some(), "as long as nothing wants its room");
+        assert!(of(&commands.series(), "old").is_some(), "no other command wants its series");
         for _ in 0..40 {
             commands.observe(&[process(2, "new", 7)]);
         }
@@ -265,7 +268,7 @@ mod tests {
         let worker =
             |i: u32| Process { kernel_thread: true, ..process(i, &format!("kworker/{i}:1"), 10) };
         let mut all: Vec<Process> = (10..90).map(worker).collect();
-        // A process may call itself as it likes.
+        // A process can give itself any name.
         all.push(process(1, "kworker/3:1", 3));
         commands.observe(&all);
         let series = commands.series();
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn no_series_comes_twice_whatever_processes_are_called() {
+    fn no_series_occurs_twice_whatever_the_names_of_processes() {
         let mut commands = Commands::new(9);
         let odd = |pid, name: &[u8]| Process { command: name_of(name), ..process(pid, "", 1) };
         commands.observe(&[

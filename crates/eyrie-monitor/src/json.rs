@@ -1,5 +1,5 @@
 //! Samples as JSON lines (docs/monitor-schema.json): one line for each sample, whatever the reader.
-//! What the reader does not know is null.
+//! Values that the reader does not know are null.
 
 use crate::accuracy::Accuracy;
 use crate::names::{Directory, Names};
@@ -15,8 +15,8 @@ struct Line<'a> {
     schema: &'static str,
     node: &'a str,
     number: u64,
-    /// Nanoseconds since 1970; more than a double holds exactly, so the JSON readers of some
-    /// languages need care.
+    /// Nanoseconds since 1970. A double does not hold that many digits, so readers of JSON need
+    /// care in some languages.
     intended_ns: u64,
     skew_ns: i64,
     step: u32,
@@ -50,7 +50,7 @@ struct Row<'a> {
     age: u16,
 }
 
-/// One line, without its end. `names` may be of another moment; what they lack is left out.
+/// One line, without its end. `names` may be of another moment; missing names are left out.
 pub fn line(node: &str, frame: &Frame, accuracy: &Accuracy, names: Option<&Directory>) -> String {
     let processes = frame
         .processes
@@ -114,7 +114,7 @@ fn known(n: u64) -> Option<u64> {
     (n != UNKNOWN).then_some(n)
 }
 
-/// The name of this node, as others know it.
+/// The name of this node, as uname(2) has it.
 pub fn node_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

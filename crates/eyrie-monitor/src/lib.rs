@@ -1,6 +1,6 @@
-//! Watches a node and its processes without slowing the job: light samples, taken everywhere at the
-//! same moment, each with its own cost. Must never allocate, lock a shared thing while it samples,
-//! or stop sampling because something that it reads has gone.
+//! Watches a node and its processes without slowing the job: light samples, taken on all nodes at
+//! the same moment, each with its own cost. Must never allocate or lock something shared while it
+//! samples, or stop sampling because something that it reads is gone.
 
 pub mod accuracy;
 pub mod adapt;

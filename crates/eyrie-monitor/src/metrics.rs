@@ -1,4 +1,4 @@
-//! The newest sample as OpenMetrics. Whatever a process or a device is called, the text is valid:
+//! The newest sample as OpenMetrics. The text is valid whatever the names of processes and devices:
 //! any user of a node may choose names.
 
 use crate::commands::{Commands, Group};
@@ -14,7 +14,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 
-/// What is counted over all samples, so that scrapes may come as they like.
+/// The counts over all samples. They do not depend on when scrapes come.
 pub struct Exporter {
     commands: Commands,
     skew: Histogram,
@@ -25,7 +25,7 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// At most `most` groups of processes beside kernel threads and "other".
+    /// At most `most` commands have series beside those of kernel threads and "other".
     pub fn new(most: usize) -> Exporter {
         Exporter {
             commands: Commands::new(most),
@@ -37,7 +37,7 @@ impl Exporter {
         }
     }
 
-    /// Takes a sample in.
+    /// Adds a sample.
     pub fn observe(&mut self, frame: Frame) {
         self.samples += 1;
         self.missed += u64::from(frame.head.step.saturating_sub(1));
@@ -55,7 +55,7 @@ impl Exporter {
     /// All metrics as text.
     ///
     /// # Errors
-    /// Never, as far as is known: what formatting gives.
+    /// Those of formatting; none are known.
     pub fn encode(&self, shared: &Shared) -> Result<String, fmt::Error> {
         let snapshot = Snapshot {
             frame: self.newest.clone(),
@@ -96,7 +96,7 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// One family of metrics: each entry is its labels and its value.
+/// The output, one family of metrics after the other: each entry is its labels and its value.
 struct Out<'a, 'b>(&'a mut DescriptorEncoder<'b>);
 
 impl Out<'_, '_> {
@@ -162,8 +162,8 @@ fn labels(first: (&'static str, &str), second: (&'static str, &str)) -> Labels {
     [(first.0, label_value(first.1)), (second.0, label_value(second.1))]
 }
 
-/// A value between quotes, which prometheus_client writes as it is. Other control characters than
-/// the end of a line are valid, but they have no place on a terminal.
+/// A value between quotes, which prometheus_client writes unchanged. Control characters other than
+/// the end of a line are valid, but do not belong on a terminal.
 fn label_value(text: &str) -> String {
     let mut value = String::with_capacity(text.len());
     for c in text.chars() {
@@ -292,7 +292,7 @@ impl Snapshot {
         )?;
         out.one(
             "eyrie_monitor_beyond",
-            "Processes that found no room",
+            "Processes for which there was no room",
             None,
             MetricType::Gauge,
             f64::from(head.beyond),
@@ -353,10 +353,10 @@ impl Snapshot {
             ("io", "full", p.io_full_us),
         ];
         let pressure = pressure
-            .map(|(of, who, us)| (labels(("resource", of), ("tasks", who)), us as f64 / 1e6));
+            .map(|(of, tasks, us)| (labels(("resource", of), ("tasks", tasks)), us as f64 / 1e6));
         out.counters(
             "eyrie_node_pressure",
-            "Time that tasks stood still for want of something",
+            "Time that tasks stood still for lack of a resource",
             Some(&SECONDS),
             pressure,
         )?;
@@ -367,7 +367,8 @@ impl Snapshot {
         let node = &frame.head.node;
         let network = |values: fn(&crate::sample::Interface) -> (u64, u64)| {
             node.network.iter().flat_map(move |i| {
-                let (name, (received, sent)) = (text_of(&i.name), values(i));
+                let name = text_of(&i.name);
+                let (received, sent) = values(i);
                 [("receive", received), ("send", sent)]
                     .map(|(way, n)| (labels(("interface", &name), ("direction", way)), n as f64))
             })

@@ -1,15 +1,15 @@
-//! What a process is called beyond what a sample holds: its control group and command line. Read
-//! once for each process, by whoever writes samples out and never by the sampler.
+//! The names of a process beyond those in a sample: its control group and command line. They are
+//! read once for each process, by the thread that writes samples out and never by the sampler.
 
 use crate::procfs::page_size;
 use crate::sample::Process;
 use std::collections::HashMap;
 
-/// Whose command lines are read.
+/// Which command lines are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CommandLines {
     None,
-    /// Of the user who runs the monitor.
+    /// Those of the user who runs the monitor.
     #[default]
     Own,
     All,
@@ -24,25 +24,25 @@ pub struct Names {
 struct Known {
     start_ns: u64,
     cgroup: u64,
-    /// The command's name then: another program has other arguments.
+    /// The command's name when they were read: another program has other arguments.
     command: [u8; 16],
     names: Names,
     seen: bool,
 }
 
 pub struct Directory {
-    whose: CommandLines,
+    command_lines: CommandLines,
     me: u32,
     known: HashMap<u32, Known>,
 }
 
 impl Directory {
-    pub fn new(whose: CommandLines) -> Directory {
-        Directory { whose, me: rustix::process::geteuid().as_raw(), known: HashMap::new() }
+    pub fn new(command_lines: CommandLines) -> Directory {
+        Directory { command_lines, me: rustix::process::geteuid().as_raw(), known: HashMap::new() }
     }
 
-    /// The names of each of these processes can be had afterwards; what is known of others is
-    /// forgotten.
+    /// Reads the names of these processes, where they are not known yet, and removes those of all
+    /// others.
     pub fn update(&mut self, processes: &[Process]) {
         self.known.values_mut().for_each(|k| k.seen = false);
         for p in processes {
@@ -53,7 +53,7 @@ impl Directory {
                 Some(known) => known.seen = true,
                 None => {
                     let names = self.read(p);
-                    let (start_ns, cgroup, command) = (p.start_ns, p.cgroup, p.command);
+                    let Process { start_ns, cgroup, command, .. } = *p;
                     self.known
                         .insert(p.pid, Known { start_ns, cgroup, command, names, seen: true });
                 }
@@ -69,7 +69,7 @@ impl Directory {
     fn read(&self, p: &Process) -> Names {
         let dir = format!("/proc/{}", p.pid);
         let cgroup = std::fs::read_to_string(format!("{dir}/cgroup")).unwrap_or_default();
-        let may = match self.whose {
+        let may = match self.command_lines {
             CommandLines::None => false,
             CommandLines::All => true,
             CommandLines::Own => owner(&dir) == Some(self.me),
@@ -88,8 +88,8 @@ fn owner(dir: &str) -> Option<u32> {
     rustix::fs::stat(dir).ok().map(|s| s.st_uid)
 }
 
-/// Of /proc/PID/cgroup: the path in version 2's tree; where that is the root and version 1 has more
-/// to say, what systemd or the memory controller says.
+/// The path in /proc/PID/cgroup: that of version 2. Where that is the root, the path of systemd or
+/// of the memory controller in version 1, if there is one.
 fn path_of(text: &str) -> &str {
     let path = |prefix: &str| text.lines().find_map(|l| l.split_once(':')?.1.strip_prefix(prefix));
     let unified = path(":").unwrap_or("");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_is_known_and_forgotten_when_it_is_not_there() {
+    fn our_own_process_is_known_and_removed_when_it_is_gone() {
         let me = Process { pid: std::process::id(), ..Process::NONE };
         let mut directory = Directory::new(CommandLines::Own);
         directory.update(&[me]);

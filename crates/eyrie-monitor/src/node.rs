@@ -1,5 +1,5 @@
-//! The node itself: load at every sample, processor time at every second one, the rest in turn
-//! between, from files that are kept open. A part that this node does not have is left out; a read
+//! The node itself: load at every sample, processor time at every second one, the rest in turn in
+//! between, from files that are kept open. A part that this node does not have is left out. A read
 //! that fails is tried again at its next turn.
 
 use crate::procfs::{after, again, keep, number, numbers, TICK_NS};
@@ -20,12 +20,11 @@ pub struct Reader {
     buffer: Box<[u8; BUFFER]>,
     now: NodeSample,
     turn: usize,
-    /// Everything at every sample.
+    /// Whether everything is read at every sample.
     all: bool,
 }
 
-/// /proc/stat of a node with hundreds of processors is cut after the first line, which is all that
-/// is needed.
+/// /proc/stat of a node with hundreds of processors is cut after the first line, which is enough.
 const BUFFER: usize = 16 << 10;
 /// Parts that take turns.
 const PARTS: usize = 5;
@@ -56,7 +55,7 @@ impl Reader {
         reader
     }
 
-    /// Reads what is due; the number of reads that failed.
+    /// Reads what is due; returns the number of reads that failed.
     pub fn read(&mut self, detail: Detail) -> u32 {
         let ages = &mut self.now.ages;
         let all = [
@@ -142,7 +141,7 @@ impl Reader {
     }
 }
 
-/// Reads a file if it is there and hands its text on; 1 when that failed.
+/// Reads a file, if it exists, and passes its text to `use_it`; 1 when that failed.
 fn read<F: std::borrow::Borrow<OwnedFd>>(
     file: &Option<F>,
     buffer: &mut [u8],
@@ -219,8 +218,8 @@ fn interfaces(text: &[u8]) -> Few<Interface, DEVICES> {
     all
 }
 
-/// /proc/diskstats: major minor name, then counts; partitions and devices that were never used are
-/// left out.
+/// /proc/diskstats: major minor name, then counts. Partitions, and devices that were never used,
+/// are left out.
 fn disk_list(text: &[u8]) -> Few<Disk, DEVICES> {
     let mut all = Few::default();
     for line in text.split(|b| *b == b'\n') {
@@ -243,7 +242,7 @@ fn disk_list(text: &[u8]) -> Few<Disk, DEVICES> {
     all
 }
 
-/// sda1, vda2, nvme0n1p3: what they do is counted for their disk already.
+/// sda1, vda2, nvme0n1p3: their counts are contained in those of their disk.
 fn is_partition(name: &[u8]) -> bool {
     let digits = name.iter().rev().take_while(|b| b.is_ascii_digit()).count();
     let stem = &name[..name.len() - digits];
@@ -252,7 +251,7 @@ fn is_partition(name: &[u8]) -> bool {
     digits > 0 && (numbered && stem.ends_with(b"p") || letters)
 }
 
-/// A place for a device: its own, or the last one, which is then called "other".
+/// The place for a device: its own, or the last one, which is then called "other".
 fn place<'a, T: Copy>(
     all: &'a mut Few<T, DEVICES>,
     name: &[u8],
@@ -330,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_take_turns_and_say_their_age() {
+    fn parts_are_read_in_turn_and_have_ages() {
         let mut reader = Reader::new(Path::new("/"), false);
         for _ in 0..5 {
             reader.read(Detail::Full);
@@ -350,8 +349,16 @@ mod tests {
             std::fs::write(path, text).unwrap();
         };
         put("proc/stat", "cpu  1 2 3 4 5 6 7 8 0 0\ncpu0 1\n");
-        put("proc/diskstats", "   8 0 sda 10 0 100 0 20 0 200 0 0 77 0\n   8 1 sda1 10 0 100 0 20 0 200 0 0 77 0\n 7 0 loop0 0 0 0 0 0 0 0 0 0 0 0\n");
-        put("proc/pressure/io", "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=3\n");
+        put(
+            "proc/diskstats",
+            "   8 0 sda 10 0 100 0 20 0 200 0 0 77 0\n   8 1 sda1 10 0 100 0 20 0 200 0 0 77 0\n \
+             7 0 loop0 0 0 0 0 0 0 0 0 0 0 0\n",
+        );
+        put(
+            "proc/pressure/io",
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=5\n\
+             full avg10=0.00 avg60=0.00 avg300=0.00 total=3\n",
+        );
         put("sys/class/hwmon/hwmon0/temp1_input", "-1500\n");
         put("sys/class/hwmon/hwmon0/name", "k10temp\n");
         let mut reader = Reader::new(root.path(), true);
@@ -382,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_are_known() {
+    fn partitions_are_recognised() {
         assert!([&b"sda1"[..], b"vda12", b"nvme0n1p3"].iter().all(|n| is_partition(n)));
         assert!(![&b"sda"[..], b"nvme0n1", b"dm-0", b"loop3", b"md127"]
             .iter()

@@ -1,5 +1,5 @@
 //! Reading /proc and /sys without allocating: paths on the stack, files kept open, numbers parsed
-//! in place. Pure but for the reads.
+//! in place. Pure except for the reads.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{openat, Mode, OFlags, CWD};
@@ -49,7 +49,7 @@ pub fn open(dir: impl rustix::fd::AsFd, path: &PidPath) -> Result<OwnedFd, Errno
     openat(dir, path.as_c_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Opens a file of /proc or /sys to be kept; `None` when it is not there or not ours to read.
+/// Opens a file of /proc or /sys to keep it open; `None` when it does not exist or is not readable.
 pub fn keep(path: impl Arg) -> Option<OwnedFd> {
     openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
@@ -60,7 +60,7 @@ pub fn again<'a>(file: &OwnedFd, buffer: &'a mut [u8]) -> Result<&'a [u8], Errno
     Ok(&buffer[..read])
 }
 
-/// The decimal number at the front, blanks before it skipped; with what follows it.
+/// The decimal number at the front, after blanks, and what follows it.
 pub fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let start = text.iter().position(|b| *b != b' ' && *b != b'\t')?;
     let text = &text[start..];
@@ -73,7 +73,7 @@ pub fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     Some((value, &text[end..]))
 }
 
-/// The numbers at the front, as many as there are, at most `N`.
+/// The numbers at the front, at most `N`, and how many there are.
 pub fn numbers<const N: usize>(mut text: &[u8]) -> ([u64; N], usize) {
     let mut all = [0; N];
     for (count, place) in all.iter_mut().enumerate() {
@@ -85,7 +85,7 @@ pub fn numbers<const N: usize>(mut text: &[u8]) -> ([u64; N], usize) {
     (all, N)
 }
 
-/// What follows `key` in a text of lines, on its line.
+/// What follows `key` on the first line that begins with it.
 pub fn after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     text.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(key))
 }
@@ -105,8 +105,8 @@ pub struct Stat {
     pub rss_pages: u64,
 }
 
-/// `None` when it is not such a line. The command's name may hold anything, parentheses and blanks
-/// too: it ends at the last `)`.
+/// `None` when it is not such a line. The command's name may contain anything, even parentheses and
+/// blanks: it ends at the last `)`.
 pub fn stat(text: &[u8]) -> Option<Stat> {
     let (pid, _) = number(text)?;
     let open = text.iter().position(|b| *b == b'(')?;
@@ -136,7 +136,7 @@ pub fn stat(text: &[u8]) -> Option<Stat> {
     })
 }
 
-/// Nanoseconds of a tick of /proc: always a hundredth of a second on Linux.
+/// Nanoseconds of a tick of /proc: a hundredth of a second on all Linux systems.
 pub const TICK_NS: u64 = 10_000_000;
 
 #[cfg(test)]
@@ -146,7 +146,8 @@ mod tests {
 
     #[test]
     fn a_stat_line_with_a_hostile_name() {
-        let line = b"42 (a) R 1 (b) S 7 42 42 0 -1 4194560 100 0 0 0 12 34 0 0 20 0 3 0 5678 1000 99 18446744073709551615";
+        let line = b"42 (a) R 1 (b) S 7 42 42 0 -1 4194560 100 0 0 0 12 34 0 0 20 0 3 0 5678 1000 \
+                     99 18446744073709551615";
         let stat = stat(line).unwrap();
         assert_eq!((stat.pid, stat.state, stat.parent, stat.threads), (42, b'S', 7, 3));
         assert_eq!(
@@ -182,7 +183,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_is_read_can_break_the_parsers(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn no_input_breaks_the_parsers(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = stat(&bytes);
             let _ = numbers::<8>(&bytes);
             let _ = after(&bytes, b"x");

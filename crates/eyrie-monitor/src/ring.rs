@@ -1,6 +1,6 @@
-//! The recent samples, in memory that was laid out once. The sampler adds one after it is taken;
-//! everybody else copies. Nobody may hold the lock for longer than one copy, and nothing here makes
-//! the sampler sample.
+//! The recent samples, in memory that is allocated once. The sampler adds each sample after it is
+//! taken; all other threads copy. No thread may hold the lock for longer than one copy, and nothing
+//! here makes the sampler sample.
 
 use crate::sample::{Head, Process};
 use std::collections::VecDeque;
@@ -22,11 +22,11 @@ struct Kept {
 
 struct Inner {
     heads: VecDeque<Kept>,
-    /// A circle; a sample's processes follow each other in it, over its end if need be.
+    /// A ring; the processes of a sample follow each other in it, across its end if necessary.
     processes: Box<[Process]>,
     next: usize,
     used: usize,
-    /// Nobody is to wait any more.
+    /// No thread is to wait any more.
     over: bool,
 }
 
@@ -36,10 +36,10 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Room for `bytes` of processes, and at least for one sample of `capacity`.
+    /// A ring with room for `bytes` of processes, and at least for one sample of `capacity`.
     pub fn new(bytes: usize, capacity: usize) -> Ring {
         let places = (bytes / size_of::<Process>()).max(capacity);
-        // A sample has a process at least: this one.
+        // A sample has at least one process: this one.
         let samples = (bytes / size_of::<Kept>()).clamp(2, 4096);
         Ring {
             inner: Mutex::new(Inner {
@@ -57,7 +57,7 @@ impl Ring {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a sample; the oldest make room. Allocates nothing.
+    /// Adds a sample and removes the oldest ones for it. Allocates nothing.
     pub fn push(&self, head: &Head, processes: &[Process]) {
         self.lock().push(head, processes);
         self.added.notify_all();
@@ -75,7 +75,7 @@ impl Ring {
         inner.heads.back().map(|kept| inner.copy(kept))
     }
 
-    /// The sample that follows number `after` (`None`: the oldest), of those that are still here.
+    /// The first sample in the ring with a number above `after` (`None`: the oldest).
     pub fn following(&self, after: Option<u64>) -> Option<Frame> {
         let inner = self.lock();
         let at = inner
@@ -84,7 +84,7 @@ impl Ring {
         inner.heads.get(at).map(|kept| inner.copy(kept))
     }
 
-    /// Waits for a sample that follows number `after`, for at most `patience`.
+    /// Waits for a sample with a number above `after`, for at most `patience`.
     pub fn wait(&self, after: Option<u64>, patience: Duration) -> Option<Frame> {
         let until = Instant::now() + patience;
         let mut inner = self.lock();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_make_room_and_nothing_is_torn() {
+    fn the_oldest_are_removed_and_no_sample_is_torn() {
         let ring = Ring::new(100 * size_of::<Process>(), 10);
         for number in 0..500 {
             let all = processes(number, 1 + (number as usize * 7) % 40);

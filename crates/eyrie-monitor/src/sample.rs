@@ -1,5 +1,5 @@
-//! One sample: a node and its processes at one moment, in one schema whatever the reader. Plain
-//! numbers in memory that is laid out once; must never hold anything that allocates.
+//! One sample: a node and its processes at one moment, in one schema whatever the reader. It is
+//! plain numbers in memory that is allocated once; it must never hold anything that allocates.
 
 use crate::reader::kind::Kind;
 use serde::Serialize;
@@ -22,11 +22,11 @@ pub struct Process {
     pub kernel_thread: bool,
     /// Samples since it was last read: 0 is now.
     pub age: u16,
-    /// Whether the rate policy wants it written: what changes as foretold need not be.
+    /// Whether the rate policy wants it written: what is as forecast need not be.
     pub due: bool,
     /// CPU time of all threads, ended ones included.
     pub cpu_ns: u64,
-    /// Of it in user space; [`UNKNOWN`] where the reader has the sum only.
+    /// The part in user space; [`UNKNOWN`] where the reader has the sum only.
     pub user_ns: u64,
     pub system_ns: u64,
     pub rss_bytes: u64,
@@ -59,10 +59,10 @@ impl Process {
     }
 }
 
-/// Interfaces and disks that have room in a sample; others are summed into the last place, called
+/// Interfaces and disks for which a sample has room. Others are summed in the last place, called
 /// "other".
 pub const DEVICES: usize = 16;
-/// Temperatures that have room in a sample.
+/// Temperatures for which a sample has room.
 pub const TEMPERATURES: usize = 32;
 
 /// A device's name, zeros behind.
@@ -129,7 +129,7 @@ pub struct Memory {
     pub swap_free_bytes: u64,
 }
 
-/// Time during which some, or all, tasks stood still for want of something, since boot.
+/// Time since boot during which some, or all, tasks stood still for lack of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pressure {
     pub cpu_some_us: u64,
@@ -165,7 +165,7 @@ impl<T: Serialize, const N: usize> Serialize for Few<T, N> {
     }
 }
 
-/// The node. `ages` says for each part how many samples ago it was read.
+/// The node. `ages` has the number of samples since each part was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct NodeSample {
     pub cpu: Cpu,
@@ -181,7 +181,8 @@ pub struct NodeSample {
     pub ages: Ages,
 }
 
-/// Samples since each part of the node was read; [`Ages::NEVER`]: not yet, or not to be had here.
+/// Samples since each part of the node was read; [`Ages::NEVER`]: not yet, or it does not exist
+/// here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Ages {
     pub cpu: u16,
@@ -210,51 +211,51 @@ impl Default for Ages {
     }
 }
 
-/// What a sample cost the node, and when it was taken.
+/// The cost of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cost {
-    /// CPU time of the sampling thread for the sample before it is handed on: processes, then the
-    /// node.
+    /// CPU time of the sampling thread for this sample: processes, then the node.
     pub processes_ns: u64,
     pub node_ns: u64,
-    /// CPU time of the sampling thread from its waking to its sleep, of the sample before this one:
-    /// it is known when it is over.
+    /// CPU time of the sampling thread from its waking to its sleep, for the sample before this
+    /// one: that of this one is not known yet.
     pub whole_ns: u64,
-    /// CPU time of the whole monitor since its start: with output, health and answers to scrapes.
+    /// CPU time of the whole monitor since its start, with output, health and answers to scrapes.
     pub monitor_ns: u64,
 }
 
-/// How much is read, as far as the budget allows.
+/// How much is read within the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Detail {
     /// Everything that was asked for.
     #[default]
     Full,
-    /// Processes below a tenth of a core are read when they are old or new.
+    /// Processes below a tenth of a core are read only when they are old or new.
     Busy,
     /// The same, and of the node only processor time.
     Least,
 }
 
-/// Everything of a sample except its processes.
+/// A sample without its processes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Head {
     /// Number of the sample on this node, from 0.
     pub number: u64,
-    /// The intended moment, nanoseconds since 1970 of the clock that it was aligned to.
+    /// The intended moment, in nanoseconds since 1970, of the clock that the samples are aligned
+    /// to.
     pub intended_ns: u64,
     /// From the intended moment to the first read, nanoseconds.
     pub skew_ns: i64,
-    /// Intervals since the previous sample: 1 unless moments were missed or left out.
+    /// Intervals since the previous sample: 1, unless moments were missed or left out.
     pub step: u32,
     pub interval_ns: u64,
     pub reader: Kind,
     pub detail: Detail,
     pub cost: Cost,
-    /// Processes that found no room.
+    /// Processes for which there was no room.
     pub beyond: u32,
-    /// Reads that failed for another reason than that the process has gone.
+    /// Reads that failed for another reason than that the process is gone.
     pub failed: u32,
     pub node: NodeSample,
 }
@@ -270,7 +271,7 @@ pub fn text_of(name: &Name) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(&name[..end])
 }
 
-/// A name of at most 16 bytes, zeros behind; longer ones are cut.
+/// A name of at most 16 bytes, padded with zeros; longer ones are cut.
 pub fn name_of(text: &[u8]) -> Name {
     let mut name = [0; 16];
     let len = text.len().min(16);

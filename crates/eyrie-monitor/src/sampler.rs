@@ -1,6 +1,6 @@
-//! The sampler: one thread that sleeps until the moment, reads, hands the sample on and sleeps
-//! again. Must never allocate in a tick, share a lock while it reads, or stop for anything that it
-//! reads.
+//! The sampler: one thread that sleeps until the moment, reads, adds the sample to the ring and
+//! sleeps again. It must never allocate in a tick, share a lock while it reads, or stop because of
+//! anything that it reads.
 
 use crate::accuracy::{self, Accuracy};
 use crate::ages::REFRESH;
@@ -22,7 +22,7 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Config {
     pub interval: Duration,
-    /// `None`: the best that works.
+    /// `None`: the best one that works.
     pub reader: Option<Kind>,
     pub policy: Policy,
     /// Share of one core.
@@ -31,13 +31,13 @@ pub struct Config {
     /// The conductor, for `once` and `always`.
     pub with: Option<SocketAddr>,
     pub key: Key,
-    /// Processes that a sample has room for; `None`: twice as many as there are now, and at least
+    /// Processes for which a sample has room; `None`: twice as many as there are now, and at least
     /// 4096.
     pub capacity: Option<usize>,
     pub ring_bytes: usize,
-    /// Every part of the node at every sample, not in turn.
+    /// Whether every part of the node is read at every sample, not in turn.
     pub node_all: bool,
-    /// Ahead of ordinary threads, where permitted.
+    /// Whether the thread gets precedence over ordinary ones, where permitted.
     pub real_time: bool,
     pub pin: Option<usize>,
     pub nice: i32,
@@ -66,14 +66,14 @@ impl Default for Config {
     }
 }
 
-/// What was found out at the start; reported before the first sample.
+/// What was found out at the start. It is reported before the first sample.
 #[derive(Clone, Debug, Serialize)]
 pub struct Started {
     pub reader: Kind,
-    /// Better readers, and why they were not taken.
+    /// Better readers, and why they were not chosen.
     pub declined: Vec<Declined>,
     pub accuracy: Accuracy,
-    /// CPU time of one sample as measured at the start, nanoseconds: median.
+    /// Median CPU time of one sample, as measured at the start, in nanoseconds.
     pub cost_ns: u64,
     pub processes: usize,
     pub capacity: usize,
@@ -94,25 +94,25 @@ pub struct Sampler {
     budget: Option<Budget>,
     processes: Vec<Process>,
     number: u64,
-    /// Thread CPU time at the last waking.
+    /// CPU time of the thread when it woke up last.
     woke_cpu_ns: u64,
     whole_ns: u64,
     started: Started,
-    /// Where another sampler's output goes on: samples are numbered from the first.
+    /// Moments in a row for which the conductor's tick was missing.
     alone: u64,
 }
 
-/// Samples that measure the cost at the start.
+/// Samples taken at the start to measure the cost.
 const TRIALS: usize = 9;
-/// A sample may take at most this part of the interval.
+/// The interval is at least this many times the cost of a sample.
 const PART: u64 = 2;
 
 impl Sampler {
-    /// Finds a reader, measures what it costs, and agrees with the other nodes.
+    /// Finds a reader, measures its cost, and agrees with the other nodes.
     ///
     /// # Errors
-    /// One line for the user: reader not available, interval below what can be, budget impossible,
-    /// conductor silent.
+    /// One line for the user: the reader is not available, the interval is too short, the budget is
+    /// impossible, or the conductor does not answer.
     pub fn prepare(config: Config) -> Result<Sampler, String> {
         let capacity = config.capacity.unwrap_or_else(|| (2 * count_processes()).max(4096));
         let interval_ns = clock::ns(config.interval);
@@ -124,7 +124,7 @@ impl Sampler {
         let mut sampler = Sampler {
             interval_ns,
             node,
-            // Replaced below: agreeing takes time, and what is impossible should be said first.
+            // Replaced below: agreeing takes time, and an impossible wish should be refused first.
             pace: Pace::new(Mode::Off, interval_ns, None, &config.key)?,
             budget: config.budget.map(Budget::new),
             processes: Vec::with_capacity(capacity),
@@ -154,7 +154,8 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Takes some samples for nothing but their cost, and refuses what cannot be kept.
+    /// Takes some samples to measure their cost, and refuses an interval or budget that is too
+    /// small.
     fn measure(&mut self) -> Result<(), String> {
         let mut costs: Vec<u64> = (0..TRIALS)
             .map(|_| {
@@ -170,7 +171,8 @@ impl Sampler {
         let smallest = (PART * cost).next_multiple_of(10_000);
         if self.interval_ns < smallest {
             return Err(format!(
-                "an interval of {} is below what this node can do: a sample with reader {} costs {}, the smallest interval is {}us",
+                "an interval of {} is below what this node can do: a sample with reader {} costs \
+                 {}, the smallest interval is {}us",
                 nanoseconds(self.interval_ns as f64),
                 self.started.reader.name(),
                 nanoseconds(cost as f64),
@@ -180,7 +182,8 @@ impl Sampler {
         let lowest = smallest_share(cost, self.interval_ns);
         match self.config.budget {
             Some(budget) if budget < lowest => Err(format!(
-                "a budget of {}% is impossible: a sample costs {} here, so the smallest budget at an interval of {} is {}%",
+                "a budget of {}% is impossible: a sample costs {} here, so the smallest budget at \
+                 an interval of {} is {}%",
                 percent(budget),
                 nanoseconds(cost as f64),
                 nanoseconds(self.interval_ns as f64),
@@ -199,16 +202,16 @@ impl Sampler {
         Ring::new(self.config.ring_bytes, self.started.capacity)
     }
 
-    /// Readies the calling thread, which is then the one to sample.
+    /// Prepares the calling thread, which then samples.
     ///
     /// # Errors
-    /// When it was to be bound to a processor that does not exist.
+    /// When the processor does not exist to which it is to be bound.
     pub fn settle(&mut self) -> Result<Steadiness, String> {
         if let Some(cpu) = self.config.pin {
             clock::pin(cpu).map_err(|e| format!("cannot run on processor {cpu}: {e}"))?;
         }
         if self.config.nice != 0 {
-            // Of this thread only, on Linux.
+            // On Linux this changes the calling thread only.
             rustix::process::nice(self.config.nice)
                 .map_err(|e| format!("cannot be nice {}: {e}", self.config.nice))?;
         }
@@ -217,7 +220,7 @@ impl Sampler {
         Ok(steadiness)
     }
 
-    /// Samples until `stop`, which is looked at after each sample.
+    /// Samples until `stop` is set, which is checked after each sample.
     pub fn run(&mut self, ring: &Ring, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             self.tick(ring);
@@ -232,7 +235,7 @@ impl Sampler {
         ring.push(&head, &self.processes);
     }
 
-    /// Samples now. The processes are in `self.processes`.
+    /// Samples now. The processes are in `self.processes` afterwards.
     fn sample(&mut self, moment: Moment) -> Head {
         let woke = thread_cpu_ns();
         self.whole_ns = woke - self.woke_cpu_ns;
@@ -265,7 +268,7 @@ impl Sampler {
         head
     }
 
-    /// Reads processes, then the node: CPU time of both.
+    /// Reads processes, then the node; returns the CPU time of both.
     fn read(&mut self, detail: Detail) -> (crate::reader::Tally, u64, u64) {
         let policy = match (detail, self.config.policy) {
             (Detail::Full, policy) => policy,
@@ -286,21 +289,21 @@ impl Sampler {
         (tally, between - begin, thread_cpu_ns() - between)
     }
 
-    /// Reads everything once, outside of any rhythm: for measuring. The CPU time of the processes
-    /// and of the node, nanoseconds.
+    /// Reads everything once, outside of any rhythm, to measure it. Returns the CPU time for the
+    /// processes and for the node, in nanoseconds.
     pub fn read_once(&mut self) -> (u64, u64) {
         self.number += 1;
         let (_, processes, node) = self.read(Detail::Full);
         (processes, node)
     }
 
-    /// What the last reading found.
+    /// The processes of the last reading.
     pub fn processes(&self) -> &[Process] {
         &self.processes
     }
 }
 
-/// A share in percent, with the digits that count.
+/// A share in percent, with its significant digits.
 fn percent(share: f64) -> String {
     let percent = share * 100.0;
     let digits = (3.0 - percent.abs().max(1e-9).log10().floor()).clamp(1.0, 9.0) as usize;
@@ -327,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_that_cannot_be_kept_is_refused_with_one_that_can() {
+    fn an_interval_that_is_too_short_is_refused_with_one_that_works() {
         let why = Sampler::prepare(Config { interval: Duration::from_micros(1), ..config() })
             .err()
             .unwrap();
@@ -339,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_cannot_be_kept_is_refused_with_one_that_can() {
+    fn a_budget_that_is_too_small_is_refused_with_one_that_works() {
         let why = Sampler::prepare(Config { budget: Some(1e-9), ..config() }).err().unwrap();
         assert!(why.contains("impossible"), "{why}");
         let smallest = eyrie_units::share(why.rsplit(" is ").next().unwrap()).unwrap();
@@ -347,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_full_says_so_and_goes_on() {
+    fn a_full_table_is_counted_and_sampling_goes_on() {
         let mut sampler = Sampler::prepare(Config {
             capacity: Some(2),
             interval: Duration::from_millis(20),
@@ -363,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_written_with_the_digits_that_count() {
+    fn shares_are_written_with_their_significant_digits() {
         assert_eq!(
             ["0.0005", "0.1", "1", "0.0000001"].map(|s| percent(s.parse().unwrap())),
             ["0.05", "10", "100", "0.00001"]

@@ -1,6 +1,6 @@
-//! What a running monitor tells others: OpenMetrics, the newest sample, the ring, its health.
-//! Answers come from what was sampled already: a scrape must never trigger a sample, and a slow or
-//! silent client must never hold anything up.
+//! What a running monitor serves: OpenMetrics, the newest sample, the ring, its health. Answers
+//! come from samples that were taken already: a scrape must never trigger a sample, and a slow or
+//! silent client must never delay anything.
 
 use crate::json;
 use crate::metrics::Exporter;
@@ -21,16 +21,16 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
 
-/// Clients at a time, over both listeners. One more takes the place of the oldest that has not
-/// asked yet, or else of the oldest.
+/// Most clients at a time, over both listeners. One more replaces the oldest that has not sent its
+/// request yet, or else the oldest.
 const CLIENTS: usize = 64;
-/// A client that takes longer than this, from its connection to the end of its answer, is sent
-/// away.
+/// A client that takes longer than this, from its connection to the end of its answer, is
+/// disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a question may take to arrive.
+/// How long a request may take to arrive.
 const QUESTION_PATIENCE: Duration = Duration::from_secs(5);
-/// After a connection that could not be taken: out of descriptors, or the like, which is not to be
-/// tried again at once.
+/// The pause after a connection that could not be accepted: out of descriptors, or the like, which
+/// is no reason to try again at once.
 const PAUSE: Duration = Duration::from_millis(100);
 pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -78,7 +78,7 @@ pub fn run(
     })
 }
 
-/// The clients that are connected. None of them waits for another one.
+/// The connected clients. None of them waits for another one.
 struct Room {
     shared: Arc<Shared>,
     exporter: Arc<Mutex<Exporter>>,
@@ -88,18 +88,18 @@ struct Room {
 #[derive(Default)]
 struct Clients {
     next: u64,
-    /// In the order in which they came.
+    /// In the order of their arrival.
     present: BTreeMap<u64, Client>,
 }
 
 struct Client {
-    /// Its question has arrived.
+    /// Whether its request has arrived.
     asked: bool,
     task: AbortHandle,
 }
 
 impl Room {
-    /// Serves a client; one that was there is sent away when there are too many.
+    /// Serves a client. When there are too many, another one is disconnected for it.
     async fn welcome<S, A>(self: &Arc<Self>, accepted: std::io::Result<(S, A)>)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -110,8 +110,9 @@ impl Room {
             let silent = clients.present.iter().find(|(_, client)| !client.asked);
             let oldest =
                 silent.or_else(|| clients.present.iter().next()).map(|(number, _)| *number);
-            let leaving = oldest.and_then(|number| clients.present.remove(&number));
-            leaving.into_iter().for_each(|client| client.task.abort());
+            if let Some(client) = oldest.and_then(|number| clients.present.remove(&number)) {
+                client.task.abort();
+            }
         }
         let number = clients.next;
         clients.next += 1;
@@ -124,7 +125,7 @@ impl Room {
         clients.present.insert(number, Client { asked: false, task: task.abort_handle() });
     }
 
-    /// A client's question has arrived.
+    /// Notes that a client's request has arrived.
     fn asked(&self, number: u64) {
         if let Some(client) = lock(&self.clients).present.get_mut(&number) {
             client.asked = true;
@@ -132,7 +133,7 @@ impl Room {
     }
 }
 
-/// One question, one answer: whoever wants more comes again.
+/// Answers one request. A client that wants more connects again.
 async fn serve<S>(stream: S, room: &Room, number: u64)
 where
     S: hyper::rt::Read + hyper::rt::Write + Unpin,
@@ -205,7 +206,7 @@ fn text(status: StatusCode, kind: &str, text: String) -> Answer {
     answer.body(Either::Left(Full::from(text))).expect("plain headers")
 }
 
-/// The ring as it was when it was asked for, sample by sample: never all of it in memory twice.
+/// The ring as it was at the request, sample by sample: never all of it in memory twice.
 struct Recording {
     shared: Arc<Shared>,
     after: Option<u64>,

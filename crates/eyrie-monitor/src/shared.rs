@@ -1,5 +1,5 @@
-//! What a running monitor's threads share: the sampler writes it, others answer from it and show
-//! it.
+//! What the threads of a running monitor share: the sampler writes it, others answer from it and
+//! show it.
 
 use crate::health::HealthState;
 use crate::names::Directory;
@@ -16,7 +16,7 @@ pub struct Shared {
     pub health: Mutex<Vec<(String, HealthState)>>,
 }
 
-/// Locks although another thread may have panicked with it: samples are plain data.
+/// Locks even if another thread has panicked with the lock: samples are plain data.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! How far from the intended moment samples are taken: a summary that takes no memory as it grows,
-//! and the comparison of nodes. Pure.
+//! How far from the intended moment samples are taken: a summary of constant size, and the
+//! comparison of nodes. Pure.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 const BUCKETS: usize = 100;
 const LOWEST_LOG: f64 = 8.0;
 
-/// Counts by size of skew, so that quantiles are known to a fifth of their value.
+/// Counts of skews by size, so that quantiles are known to a fifth of their value.
 #[derive(Clone, Copy, Debug)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
@@ -23,7 +23,7 @@ impl Default for Histogram {
     }
 }
 
-/// What is said of many skews, nanoseconds.
+/// A summary of many skews, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
     pub count: u64,
@@ -78,9 +78,9 @@ pub struct Taken {
     pub skew_ns: i64,
 }
 
-/// For each moment that at least two nodes took: from the first to the last of them, nanoseconds,
-/// in order of time. Moments belong together when they are the same interval; the clocks of the
-/// nodes are believed.
+/// For each moment at which at least two nodes sampled, in order of time: the nanoseconds from the
+/// first to the last of them. Samples of the same interval belong to one moment; the clocks of the
+/// nodes are assumed to be right.
 pub fn between_nodes(taken: &[Taken], interval_ns: u64) -> Vec<u64> {
     let mut moments: BTreeMap<u64, BTreeMap<&str, i128>> = BTreeMap::new();
     for t in taken {

@@ -1,4 +1,4 @@
-//! The library without its server is small: nothing of HTTP and no async runtime comes with it.
+//! The library without its server is small: it brings neither HTTP nor an async runtime.
 
 use std::process::Command;
 

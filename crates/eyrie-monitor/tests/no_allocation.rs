@@ -1,4 +1,4 @@
-//! Nothing is allocated in a tick, whatever the reader, while processes come and go.
+//! A tick allocates nothing, whatever the reader, while processes come and go.
 
 use eyrie_monitor::policy::Policy;
 use eyrie_monitor::reader::Kind;
@@ -14,16 +14,16 @@ thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is left to the system's allocator; counting does not allocate.
+// SAFETY: every call goes to the system's allocator unchanged, and counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.with(|c| c.set(c.get() + 1));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promises are those that `System` needs.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         COUNT.with(|c| c.set(c.get() + 1));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promises are those that `System` needs.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -58,7 +58,7 @@ fn a_tick_allocates_nothing() {
             };
             let mut sampler = match Sampler::prepare(config) {
                 Ok(sampler) => sampler,
-                // Not for this user or node: the reason is tested elsewhere.
+                // Not available to this user or on this node; other tests check the reasons.
                 Err(why) if why.contains("not available") => continue,
                 Err(why) => panic!("{why}"),
             };
@@ -66,9 +66,10 @@ fn a_tick_allocates_nothing() {
             let ring = sampler.ring();
             let mut running = Vec::new();
             for round in 0..4 {
-                match round % 2 {
-                    0 => running = children(5),
-                    _ => end(&mut running),
+                if round % 2 == 0 {
+                    running = children(5);
+                } else {
+                    end(&mut running);
                 }
                 let before = COUNT.with(Cell::get);
                 sampler.tick(&ring);

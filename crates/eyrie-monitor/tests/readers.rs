@@ -1,4 +1,4 @@
-//! Every reader says of known processes what /proc says, within the accuracy that it states.
+//! Every reader agrees with /proc about known processes, within the accuracy that it states.
 
 use eyrie_monitor::accuracy;
 use eyrie_monitor::reader::Kind;
@@ -6,7 +6,7 @@ use eyrie_monitor::sample::{Process, UNKNOWN};
 use eyrie_monitor::sampler::{Config, Sampler};
 use std::process::{Child, Command};
 
-/// The readers that this node and user can have.
+/// The readers that this node and user can use.
 fn samplers() -> Vec<Sampler> {
     let start = |kind| Sampler::prepare(Config { reader: Some(kind), ..Config::default() });
     Kind::ALL.into_iter().filter_map(|kind| start(kind).ok()).collect()
@@ -62,7 +62,8 @@ fn all_readers_agree_with_proc() {
          \x20   while time.thread_time() < end: pass\n\
          t = threading.Thread(target=work, args=(0.15,)); t.start(); t.join()\n\
          hold = threading.Event()\n\
-         for _ in range(2): threading.Thread(target=lambda: (work(0.1), hold.wait()), daemon=True).start()\n\
+         wait = lambda: (work(0.1), hold.wait())\n\
+         for _ in range(2): threading.Thread(target=wait, daemon=True).start()\n\
          work(0.1)\n\
          while time.process_time() < 0.46: time.sleep(0.01)\n\
          print('ready', flush=True)\n\
@@ -73,7 +74,7 @@ fn all_readers_agree_with_proc() {
     for mut sampler in samplers() {
         let kind = sampler.started().reader;
         let stated = accuracy::of(kind);
-        // All that is read in turn has had its turn.
+        // Now everything that is read in turn has been read.
         for _ in 0..130 {
             sampler.read_once();
         }
@@ -85,25 +86,25 @@ fn all_readers_agree_with_proc() {
         assert!(!seen.kernel_thread);
         assert_eq!(seen.start_ns / 10_000_000, truth.start_ticks, "{kind:?}");
         let cpu = (truth.user_ticks + truth.system_ticks) * 10_000_000;
-        // It sleeps now: nothing is late, and /proc itself rounds twice. The thread that has ended
-        // is not in taskstats.
+        // It sleeps now: nothing is late, and /proc itself rounds twice. taskstats does not have
+        // the thread that has ended.
         let (low, high) = if kind == Kind::Taskstats {
             (cpu - 180_000_000, cpu + 20_000_000)
         } else {
             (cpu - 1_000_000, cpu + 20_000_000)
         };
         assert!((low..=high).contains(&seen.cpu_ns), "{kind:?}: {} and {cpu}", seen.cpu_ns);
-        match stated.user_and_system {
-            // Ticks and switches charge differently; the readers that split what they have lose
-            // nothing.
-            true => assert!(
+        if stated.user_and_system {
+            // Ticks and switches charge differently; the readers that split the sum lose nothing.
+            assert!(
                 (seen.user_ns + seen.system_ns).abs_diff(seen.cpu_ns) <= 250_000_000,
                 "{kind:?}: {seen:?}"
-            ),
-            false => assert_eq!((seen.user_ns, seen.system_ns), (UNKNOWN, UNKNOWN)),
+            );
+        } else {
+            assert_eq!((seen.user_ns, seen.system_ns), (UNKNOWN, UNKNOWN));
         }
         let rss = truth.rss_pages * eyrie_monitor::procfs::page_size();
-        let allowed = 2 * stated.rss_error_bytes; // /proc is off by as much
+        let allowed = 2 * stated.rss_error_bytes; // /proc may be off by as much
         assert!(seen.rss_bytes.abs_diff(rss) <= allowed, "{kind:?}: {} and {rss}", seen.rss_bytes);
         assert!(rss > 32 << 20);
     }
@@ -120,14 +121,14 @@ fn processes_that_vanish_or_come_never_stop_a_reader() {
             gone.wait().unwrap();
             sampler.read_once();
             assert!(find(&sampler, new.0.id()).is_some(), "{kind:?}");
-            assert!(find(&sampler, gone.id()).is_none(), "{kind:?} still has one that has gone");
+            assert!(find(&sampler, gone.id()).is_none(), "{kind:?} has a process that is gone");
             assert!(find(&sampler, std::process::id()).is_some(), "{kind:?}");
         }
     }
 }
 
 #[test]
-fn a_zombie_and_a_kernel_thread_are_told_apart() {
+fn a_zombie_and_a_kernel_thread_are_recognised() {
     let mut zombie = Command::new("true").spawn().unwrap();
     let pid = zombie.id();
     while stat(pid).state != b'Z' {

@@ -1,5 +1,5 @@
-/* A task iterator (Linux 5.8): each read of its file gives a record of every task, threads
- * included, which user space adds up. It never blocks and never writes to the kernel. */
+/* A task iterator (Linux 5.8): each read of its file returns a record of every task, threads
+ * included. User space adds them up. It never blocks and never writes to the kernel. */
 #include "kernel.h"
 
 struct bpf_iter_meta {
@@ -11,9 +11,9 @@ struct bpf_iter__task {
     struct task_struct *task;
 };
 
-/* A thread that is not its process's first. */
+/* A thread that is not the first one of its process. */
 struct thread {
-    u64 mark; /* ~0: no process has run for so long */
+    u64 mark; /* ~0: no process has run for that long */
     u64 utime, stime, runtime;
     u64 process;
 };

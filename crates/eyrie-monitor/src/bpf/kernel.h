@@ -1,6 +1,6 @@
-/* What the BPF programs know of the kernel: only the fields they read, by name. Offsets are filled
- * in when a program is loaded, from the running kernel's own type information (CO-RE), so one build
- * fits all kernels. Nothing here may depend on a kernel's layout. */
+/* The kernel's structures as the BPF programs need them: only the fields that they read, by name.
+ * Offsets are filled in when a program is loaded, from the running kernel's own type information
+ * (CO-RE), so that one build fits all kernels. Nothing here may depend on a kernel's layout. */
 #pragma once
 
 typedef unsigned char u8;
@@ -87,7 +87,7 @@ struct task_struct___old {
 
 /* One process, as src/bpf/mod.rs reads it. */
 struct record {
-    u64 own;          /* ns; of the run time, the first thread's */
+    u64 own;          /* ns; the run time of the first thread */
     u64 runtime;      /* ns; exact */
     u64 utime, stime; /* ns; the kernel's estimates, of which only the proportion is used */
     s64 rss_pages;
@@ -117,7 +117,7 @@ inline_always u32 state_of(struct task_struct *task) {
     return task->__state;
 }
 
-/* What changes from sample to sample, of a process's first thread and of the threads that have
+/* Fills what changes from sample to sample, for a process's first thread and the threads that have
  * ended. */
 inline_always void fill_changing(struct record *r, struct task_struct *task) {
     struct signal_struct *signal = task->signal;
@@ -131,7 +131,7 @@ inline_always void fill_changing(struct record *r, struct task_struct *task) {
     r->exit_state = task->exit_state;
 }
 
-/* What seldom changes. */
+/* Fills what rarely changes. */
 inline_always void fill_lasting(struct record *r, struct task_struct *task, u64 start) {
     r->pid = task->pid;
     r->start_boottime = start;

@@ -1,6 +1,6 @@
 //! The BPF programs, embedded, and the few functions of libbpf that load them. libbpf is opened
-//! when it is needed, so that neither building nor running Eyrie depends on it. Must never be the
-//! reason that a monitor does not start: whoever cannot load says why.
+//! when it is needed, so that neither building nor running Eyrie depends on it. Must never keep a
+//! monitor from starting: a program that cannot be loaded is an error with its reason.
 
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void, CStr};
@@ -36,7 +36,7 @@ const CAP_BPF: u32 = 39;
 /// Inode of the first pid namespace (PROC_PID_INIT_INO of the kernel).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// Why BPF cannot be used here at all, if that is so.
+/// Checks whether BPF can be used here; if not, says why.
 fn obstacle(object: &[u8]) -> Result<(), String> {
     if object.is_empty() {
         return Err("this eyrie was built without clang".into());
@@ -89,7 +89,7 @@ struct Functions {
 
 impl Functions {
     fn find(library: &Library) -> Result<Functions, libloading::Error> {
-        // SAFETY: the types are those of libbpf's interface, which is stable within version 1.
+        // SAFETY: the types above are those of libbpf's interface, which is stable in version 1.
         unsafe {
             Ok(Functions {
                 open: *library.get(b"bpf_object__open_mem\0")?,
@@ -114,18 +114,19 @@ pub struct Loaded {
     object: NonNull<Object>,
     links: Vec<NonNull<Link>>,
     functions: Functions,
-    /// Last, so that the functions outlive their use.
+    /// The last field, so that the library is unloaded after the last use of its functions.
     _library: Library,
 }
 
-// SAFETY: libbpf's objects are bound to no thread, and all use is through &mut or at construction.
+// SAFETY: libbpf's objects are bound to no thread; after construction they are used only through
+// `&mut self` or read-only functions.
 unsafe impl Send for Loaded {}
 
 impl Loaded {
     /// Loads an embedded object; `sizes` are entries of maps that are known only now.
     ///
     /// # Errors
-    /// In words for users, after "not available:".
+    /// The reason, for users, to stand after "not available:".
     pub fn new(object: &'static [u8], sizes: &[(&CStr, u32)]) -> Result<Loaded, String> {
         obstacle(object)?;
         // SAFETY: libbpf's initialization has no requirements.
@@ -133,8 +134,7 @@ impl Loaded {
             .map_err(|_| "libbpf.so.1 is missing (Debian: apt-get install libbpf1)".to_string())?;
         let functions =
             Functions::find(&library).map_err(|e| format!("libbpf is not as expected: {e}"))?;
-        // SAFETY: no printing at all is allowed; the object's bytes are static; null options are
-        // allowed.
+        // SAFETY: null switches printing off; `object` is static; null options are allowed.
         let opened = unsafe {
             (functions.set_print)(std::ptr::null());
             (functions.open)(object.as_ptr().cast(), object.len(), std::ptr::null())
@@ -144,12 +144,12 @@ impl Loaded {
         let loaded = Loaded { object, links: Vec::new(), functions, _library: library };
         for (name, entries) in sizes {
             let map = loaded.map(name)?;
-            // SAFETY: the map belongs to the object, which is not loaded yet.
+            // SAFETY: `map` belongs to the object, which is open and not loaded yet.
             if unsafe { (loaded.functions.set_max_entries)(map, *entries) } != 0 {
                 return Err(format!("a map cannot have {entries} entries"));
             }
         }
-        // SAFETY: the object is open and not loaded.
+        // SAFETY: the object is open and not loaded yet.
         if unsafe { (loaded.functions.load)(loaded.object.as_ptr()) } != 0 {
             return Err(format!("the kernel refuses the program: {}", last_error()));
         }
@@ -157,7 +157,7 @@ impl Loaded {
     }
 
     fn map(&self, name: &CStr) -> Result<*mut Map, String> {
-        // SAFETY: the object is open, the name ends with a zero.
+        // SAFETY: `self` keeps the object open, and the name ends with a zero.
         let map = unsafe { (self.functions.find_map)(self.object.as_ptr(), name.as_ptr()) };
         if map.is_null() {
             return Err(format!("the program has no map {name:?}"));
@@ -166,7 +166,7 @@ impl Loaded {
     }
 
     fn program(&self, name: &CStr) -> Result<*mut Program, String> {
-        // SAFETY: as above.
+        // SAFETY: `self` keeps the object open, and the name ends with a zero.
         let program = unsafe { (self.functions.find_program)(self.object.as_ptr(), name.as_ptr()) };
         if program.is_null() {
             return Err(format!("there is no program {name:?}"));
@@ -174,28 +174,29 @@ impl Loaded {
         Ok(program)
     }
 
-    /// The descriptor of a program; valid as long as the object.
+    /// The descriptor of a program; valid as long as `self`.
     pub fn program_fd(&self, name: &CStr) -> Result<RawFd, String> {
-        // SAFETY: the program belongs to the loaded object.
+        // SAFETY: the program belongs to the object, which `new` has loaded.
         Ok(unsafe { (self.functions.program_fd)(self.program(name)?) })
     }
 
     /// Maps an array that was made mappable; `bytes` are its size.
     pub fn mapped(&self, name: &CStr, bytes: usize) -> Result<Mapped, String> {
-        // SAFETY: the map belongs to the loaded object.
+        // SAFETY: the map belongs to the object, which `new` has loaded.
         let fd = unsafe { (self.functions.map_fd)(self.map(name)?) };
         Mapped::new(fd, bytes).map_err(|e| format!("cannot map {name:?}: {e}"))
     }
 
-    /// Attaches an iterator; the descriptor of the link, valid as long as the object.
+    /// Attaches an iterator; returns the descriptor of the link, valid as long as `self`.
     pub fn attach_iterator(&mut self, name: &CStr) -> Result<RawFd, String> {
         let program = self.program(name)?;
-        // SAFETY: the program belongs to the loaded object; null options are allowed.
+        // SAFETY: the program belongs to the object, which `new` has loaded; null options are
+        // allowed.
         let link = unsafe { (self.functions.attach_iter)(program, std::ptr::null()) };
         let link = NonNull::new(link)
             .ok_or_else(|| format!("cannot attach {name:?}: {}", last_error()))?;
         self.links.push(link);
-        // SAFETY: the link was just made.
+        // SAFETY: `link` was just made, and `self.links` keeps it.
         Ok(unsafe { (self.functions.link_fd)(link.as_ptr()) })
     }
 }
@@ -203,10 +204,10 @@ impl Loaded {
 impl Drop for Loaded {
     fn drop(&mut self) {
         for link in &self.links {
-            // SAFETY: the link was made by libbpf and is destroyed once.
+            // SAFETY: `attach_iterator` made the link, and nothing else destroys it.
             unsafe { (self.functions.destroy_link)(link.as_ptr()) };
         }
-        // SAFETY: the object was made by libbpf and is closed once.
+        // SAFETY: `new` opened the object, and nothing else closes it.
         unsafe { (self.functions.close)(self.object.as_ptr()) };
     }
 }
@@ -221,12 +222,12 @@ pub struct Mapped {
     bytes: usize,
 }
 
-// SAFETY: plain memory that one reader owns.
+// SAFETY: the mapping is plain memory, which only the owner of this value reads or writes.
 unsafe impl Send for Mapped {}
 
 impl Mapped {
     fn new(fd: RawFd, bytes: usize) -> std::io::Result<Mapped> {
-        // SAFETY: a new mapping at a place that the kernel chooses.
+        // SAFETY: the kernel chooses the address, so that the mapping overlaps no other.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -243,27 +244,29 @@ impl Mapped {
         }
     }
 
-    /// The memory as `count` values of a type that any bytes are valid for.
+    /// The memory as `count` values of type `T`.
     ///
     /// # Safety
     /// Any bytes are a valid `T`, and the program does not run meanwhile.
     pub unsafe fn slice<T: Copy>(&self, count: usize) -> &[T] {
         assert!(count * size_of::<T>() <= self.bytes);
-        // SAFETY: within the mapping, which is aligned to a page; the rest is the caller's.
+        // SAFETY: the assertion keeps the slice within the mapping, which is aligned to a page. The
+        // caller promises the rest.
         unsafe { std::slice::from_raw_parts(self.at.cast().as_ptr(), count) }
     }
 
     /// Writes a value at the beginning.
     pub fn write<T: Copy>(&mut self, value: T) {
         assert!(size_of::<T>() <= self.bytes);
-        // SAFETY: within the mapping, aligned to a page, and not borrowed.
+        // SAFETY: the assertion keeps the value within the mapping, which is aligned to a page, and
+        // `&mut self` excludes a borrowed slice.
         unsafe { self.at.cast().write(value) }
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: made by mmap with this size.
+        // SAFETY: `new` made the mapping with this size, and nothing uses it after `self`.
         unsafe { libc::munmap(self.at.as_ptr(), self.bytes) };
     }
 }
@@ -271,14 +274,14 @@ impl Drop for Mapped {
 const BPF_PROG_TEST_RUN: c_int = 10;
 const BPF_ITER_CREATE: c_int = 33;
 
-/// `union bpf_attr` as far as it is used, zeros otherwise.
+/// `union bpf_attr`: the fields that are used, zeros otherwise.
 #[repr(C, align(8))]
 struct Attributes([u32; 32]);
 
 fn bpf(command: c_int, first: RawFd) -> std::io::Result<c_int> {
     let mut attributes = Attributes([0; 32]);
     attributes.0[0] = first as u32;
-    // SAFETY: the attributes live through the call, and their size is given.
+    // SAFETY: `attributes` lives through the call, and its size is passed.
     let done =
         unsafe { libc::syscall(libc::SYS_bpf, command, &attributes, size_of::<Attributes>()) };
     match done {
@@ -295,7 +298,7 @@ pub fn run(program: RawFd) -> std::io::Result<()> {
 /// Begins to read from an iterator.
 pub fn begin(link: RawFd) -> std::io::Result<OwnedFd> {
     let fd = bpf(BPF_ITER_CREATE, link)?;
-    // SAFETY: the kernel has just given it to us.
+    // SAFETY: `fd` is a new descriptor, which nothing else owns.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     debug_assert!(fd.as_raw_fd() >= 0);
     Ok(fd)

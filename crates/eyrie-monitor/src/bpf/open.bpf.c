@@ -5,10 +5,10 @@
 
 struct control {
     /* from user space */
-    u32 refresh; /* read what seldom changes again */
+    u32 refresh; /* read again what rarely changes */
     /* to user space */
     u32 count;
-    u32 beyond; /* processes that found no room */
+    u32 beyond; /* processes for which there was no room */
 };
 
 struct {
@@ -43,7 +43,7 @@ inline_always void visit(struct control *c, struct task_struct *task) {
     u32 at = c->count;
     int pid = task->pid;
     if (pid != task->tgid) {
-        /* The threads of a process follow its first. */
+        /* The threads of a process follow its first one. */
         u32 last = at - 1;
         struct record *r = bpf_map_lookup_elem(&records, &last);
         if (r && r->pid == (u32)task->tgid) add_thread(r, task);
@@ -57,9 +57,9 @@ inline_always void visit(struct control *c, struct task_struct *task) {
         return;
     }
     c->count = at + 1;
-    /* Who has not run since the last sample is as it was, but that it may wait for a processor now,
-     * or that pages of it were reclaimed: nothing of it need be fetched from memory. Two processes
-     * with one number and the same run time to the nanosecond there are not. */
+    /* A process that has not run since the last sample is unchanged, except that it may wait for a
+     * processor now, or that its pages were reclaimed: it need not be fetched from memory. No two
+     * processes have the same number and the same run time to the nanosecond. */
     if (r->pid == (u32)pid && r->threads == 1 && r->own == task->se.sum_exec_runtime && !c->refresh)
         return;
     u64 start = task->start_boottime;

@@ -1,6 +1,6 @@
-//! A leaky bucket: counts what has happened lately. What is in it leaks away evenly, a whole
-//! threshold within the rule's time, so that faults spread over years never add up; it overflows at
-//! twice the threshold, so that one bad hour is not held against a node for weeks. Pure.
+//! A leaky bucket: counts recent events. Its content leaks away evenly, a whole threshold within
+//! the rule's time, so that faults spread over years never add up. It overflows at twice the
+//! threshold, so that one bad hour does not count against a node for weeks. Pure.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Adds `count` at `now`; the level afterwards. `threshold` leaks away in `within`.
+    /// Adds `count` at `now`; returns the new level. `threshold` leaks away in `within`.
     pub fn add(&mut self, count: f64, threshold: f64, within: Duration, now: Duration) -> f64 {
         let elapsed = self.at.map_or(Duration::ZERO, |at| now.saturating_sub(at));
         let leaked = threshold * elapsed.as_secs_f64() / within.as_secs_f64();
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_slower_than_it_leaks_never_adds_up() {
+    fn events_slower_than_the_leak_never_add_up() {
         let mut bucket = Bucket::default();
         let levels = (0..1000).map(|day| bucket.add(9.0, 10.0, DAY, DAY * day));
         assert!(levels.fold(0.0, f64::max) < 10.0);

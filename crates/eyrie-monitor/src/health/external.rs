@@ -1,5 +1,5 @@
-//! A site's own check program, with a time limit. Its whole process group is ended when the limit
-//! has passed.
+//! A site's own check program, with a time limit. When the limit has passed, its whole process
+//! group is killed.
 
 use super::reading::{Reading, Value};
 use std::io::Read;
@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The most that is kept of what a program prints.
+/// Most bytes that are kept of a program's output.
 const KEPT: u64 = 1 << 20;
 
 /// How a program ended.
@@ -32,7 +32,7 @@ pub fn run(program: &str, arguments: &[String], limit: Duration) -> Ended {
         Err(e) => return Ended::NotStarted(e),
     };
     let output = child.stdout.take().expect("asked for");
-    // A thread reads, so that a full pipe does not hold the program up; it ends with the pipe.
+    // A thread reads, so that a full pipe does not block the program. It ends with the pipe.
     let (send, receive) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut text = Vec::new();
@@ -40,7 +40,7 @@ pub fn run(program: &str, arguments: &[String], limit: Duration) -> Ended {
         let _ = send.send(text);
     });
     let until = Instant::now() + limit;
-    // What it has left behind in its group may hold the pipe open: that counts towards the limit.
+    // Other processes of its group may hold the pipe open, which counts towards the limit.
     let text = receive.recv_timeout(limit);
     let status = wait_until(&mut child, until);
     end_group(&mut child);
@@ -55,7 +55,7 @@ pub fn run(program: &str, arguments: &[String], limit: Duration) -> Ended {
     }
 }
 
-/// Waits for the end; `None` when the moment has come first.
+/// Waits for the end of the program; `None` when `until` comes first.
 fn wait_until(child: &mut Child, until: Instant) -> Option<std::process::ExitStatus> {
     loop {
         if let Ok(Some(status)) = child.try_wait() {
@@ -64,7 +64,7 @@ fn wait_until(child: &mut Child, until: Instant) -> Option<std::process::ExitSta
         if Instant::now() >= until {
             return None;
         }
-        // Its output has ended: so has it, or will at once.
+        // Its output has ended, so the program has ended or will at once.
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -76,7 +76,7 @@ fn end_group(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// A check: 1 is bad.
+/// A reading from a check program: 1 is bad.
 pub fn check(program: &str, arguments: &[String], limit: Duration) -> Reading {
     let (bad, said) = match run(program, arguments, limit) {
         Ended::Code(0, _) => (false, "it found nothing wrong".into()),

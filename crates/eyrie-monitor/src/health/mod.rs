@@ -1,6 +1,6 @@
-//! Whether a node is about to fail: rules from one file, judged from what the node counts and
-//! shows. States are ok, suspect and failing; each change is an event with its evidence. Must never
-//! block for longer than a check's time limit, nor judge from a reading it lacks.
+//! Whether a node is about to fail: rules from one file, applied to what the node counts and
+//! measures. States are ok, suspect and failing; each change is an event with its evidence. Must
+//! never block for longer than a check's time limit, nor judge without a reading.
 
 mod bucket;
 mod external;
@@ -28,31 +28,31 @@ pub struct Event {
     pub time_ns: u64,
     pub node: String,
     pub rule: String,
-    /// The device, interface, file system ... that it is about.
+    /// The device, interface, file system ... that the event is about.
     pub what: String,
     pub from: HealthState,
     pub to: HealthState,
-    /// Of the whole node afterwards: the worst of all.
+    /// The state of the whole node afterwards: the worst of all.
     pub node_state: HealthState,
     pub evidence: Evidence,
 }
 
-/// Why.
+/// The evidence for a change of state.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evidence {
     /// In words.
     pub said: String,
-    /// What was read, or is in the bucket.
+    /// What was read, or the level of the bucket.
     pub value: Option<f64>,
     pub threshold: Option<f64>,
-    /// File or program that it comes from.
+    /// The file or program that it was read from.
     pub read_from: String,
     /// Where the threshold comes from.
     pub source: String,
     pub injected: bool,
 }
 
-/// All rules with what they have seen.
+/// All rules, with the state of what they watch.
 pub struct Health {
     rules: Vec<Rule>,
     node: String,
@@ -73,7 +73,7 @@ impl Health {
         }
     }
 
-    /// Reads and judges what is due. `now` is of a clock that does not jump.
+    /// Reads and judges what is due. `now` is a time of a clock that does not jump.
     pub fn check(&mut self, world: &World, now: Duration, time_ns: u64) -> Vec<Event> {
         let mut events = Vec::new();
         for at in 0..self.rules.len() {
@@ -123,7 +123,9 @@ impl Health {
                 source: rule.source.clone(),
                 injected: false,
             };
-            let (name, what, to) = (rule.name.clone(), reading.what.clone(), judged.state);
+            let name = rule.name.clone();
+            let what = reading.what.clone();
+            let to = judged.state;
             events.push(self.event(time_ns, name, what, from, to, evidence));
         }
         events
@@ -132,7 +134,7 @@ impl Health {
     /// Raises (or with [`HealthState::Ok`] clears) a rule by hand.
     ///
     /// # Errors
-    /// When there is no such rule; names those that there are.
+    /// When there is no such rule; names those that exist.
     pub fn inject(&mut self, rule: &str, to: HealthState, time_ns: u64) -> Result<Event, String> {
         let Some(found) = self.rules.iter().find(|r| r.name == rule) else {
             let names: Vec<&str> = self.rules.iter().map(|r| r.name.as_str()).collect();
@@ -174,13 +176,13 @@ impl Health {
         }
     }
 
-    /// Of the node: the worst of all.
+    /// The state of the node: the worst of all.
     pub fn state(&self) -> HealthState {
         let tracked = self.tracks.values().map(Track::state);
         tracked.chain(self.injected.values().copied()).max().unwrap_or_default()
     }
 
-    /// Of each rule: the worst of what it watches.
+    /// The state of each rule: the worst of what it watches.
     pub fn states(&self) -> Vec<(String, HealthState)> {
         let of = |(at, rule): (usize, &Rule)| {
             let tracked =

@@ -1,5 +1,5 @@
-//! What rules read: counters and levels of this node, below a root that tests may replace. A thing
-//! that is not there gives no reading; nothing is ever assumed of it.
+//! What rules read: counters and levels of this node, below a root that tests may replace. What
+//! does not exist gives no reading; nothing is ever assumed about it.
 
 use super::reading::{Reading, Value};
 use super::time::Time;
@@ -42,7 +42,7 @@ impl World {
         all
     }
 
-    /// As the node has it, without the root.
+    /// The path on the node, without the root.
     fn shown(&self, path: &Path) -> String {
         Path::new("/").join(path.strip_prefix(&self.root).unwrap_or(path)).display().to_string()
     }
@@ -55,7 +55,7 @@ pub enum Errors {
     Uncorrected,
 }
 
-/// What can be read.
+/// A kind of reading.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "probe", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Probe {
@@ -110,7 +110,7 @@ impl Probe {
     }
 }
 
-/// Errors of memory modules: of each module where the driver knows them, else of the controller.
+/// Errors of memory: of each module where the driver knows the modules, else of the controller.
 fn edac(world: &World, errors: Errors) -> Vec<Reading> {
     let short = match errors {
         Errors::Corrected => "ce",
@@ -158,7 +158,7 @@ fn temperatures(world: &World) -> Vec<Reading> {
                 text.parse::<f64>().ok().map(|m| m / 1000.0)
             };
             let (Some(now), Some(critical)) = (milli("input"), milli("crit")) else { continue };
-            // Firmware that knows no critical temperature says 0 or something absurd.
+            // Firmware without a critical temperature reports 0 or an absurd one.
             if !(20.0..200.0).contains(&critical) {
                 continue;
             }
@@ -226,10 +226,10 @@ fn infiniband(world: &World, counters: &[String]) -> Vec<Reading> {
     all
 }
 
-/// The used part of a file system, of its bytes or its inodes, whichever is more.
+/// The used part of a file system, of its bytes or its inodes, whichever is larger.
 fn space(world: &World, path: &str) -> Option<Reading> {
     let s = rustix::fs::statvfs(world.at(path)).ok()?;
-    // As df counts: what only root may use is neither used nor free.
+    // As df counts: what is reserved for root is neither used nor free.
     let used = |total: u64, free: u64, available: u64| {
         let used = total.saturating_sub(free);
         if used + available == 0 {
@@ -238,8 +238,8 @@ fn space(world: &World, path: &str) -> Option<Reading> {
             used as f64 / (used + available) as f64
         }
     };
-    let (bytes, inodes) =
-        (used(s.f_blocks, s.f_bfree, s.f_bavail), used(s.f_files, s.f_ffree, s.f_favail));
+    let bytes = used(s.f_blocks, s.f_bfree, s.f_bavail);
+    let inodes = used(s.f_files, s.f_ffree, s.f_favail);
     Some(Reading {
         what: path.into(),
         value: Value::Level(bytes.max(inodes)),
@@ -269,9 +269,10 @@ fn memory(world: &World) -> Option<Reading> {
 
 fn clock(world: &World) -> Reading {
     let (synchronized, error) = (world.clock)();
-    let said = match synchronized {
-        true => format!("the clock is synchronized within {} ms", error.as_millis()),
-        false => "the clock is not synchronized: is chronyd, ntpd or ptp4l running?".into(),
+    let said = if synchronized {
+        format!("the clock is synchronized within {} ms", error.as_millis())
+    } else {
+        "the clock is not synchronized: is chronyd, ntpd or ptp4l running?".into()
     };
     Reading {
         what: "clock".into(),
@@ -282,9 +283,9 @@ fn clock(world: &World) -> Reading {
 }
 
 fn clock_status() -> (bool, Duration) {
-    // SAFETY: all zeros is a valid timex, and asks without changing.
+    // SAFETY: a timex of zeros is valid, and changes nothing.
     let mut timex: libc::timex = unsafe { std::mem::zeroed() };
-    // SAFETY: the structure is ours.
+    // SAFETY: `timex` lives through the call.
     let state = unsafe { libc::adjtimex(&mut timex) };
     let synchronized = state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0;
     (synchronized, Duration::from_micros(timex.maxerror.max(0) as u64))

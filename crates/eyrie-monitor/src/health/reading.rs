@@ -1,16 +1,16 @@
-//! What is read of a node for its health, and how it is judged to be.
+//! Readings about the health of a node, and the states that follow from them.
 
 use serde::Serialize;
 
-/// How a part of the node, or the node, is.
+/// The state of a part of the node, or of the node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HealthState {
     #[default]
     Ok,
-    /// It may fail: prepare.
+    /// It may fail: prepare to leave.
     Suspect,
-    /// It is failing: leave.
+    /// It is failing: leave now.
     Failing,
 }
 
@@ -26,13 +26,13 @@ impl std::str::FromStr for HealthState {
     }
 }
 
-/// What one thing showed.
+/// One reading of one thing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
     /// The device, sensor, interface ...
     pub what: String,
     pub value: Value,
-    /// In words, with the unit.
+    /// The reading in words, with its unit.
     pub said: String,
     pub read_from: String,
 }

@@ -1,4 +1,4 @@
-//! The rules' file. Every threshold must say where it comes from; unknown words are errors.
+//! The rules file. Every threshold must name its source; unknown words are errors.
 
 use super::probe::{Probe, World};
 use super::reading::{HealthState, Reading};
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::path::Path;
 use std::time::Duration;
 
-/// The rules that are used when no file is named.
+/// The rules that apply when no file is named.
 pub const DEFAULT: &str = include_str!("rules.toml");
 
 #[derive(Clone, Debug, Deserialize)]
@@ -16,7 +16,7 @@ pub struct Rules {
     pub rule: Vec<Rule>,
 }
 
-/// One rule: what is read, how often, and what is too much.
+/// One rule: what is read, how often, and which values are too high.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Rule {
@@ -26,7 +26,7 @@ pub struct Rule {
     pub source: String,
     pub suspect: Option<f64>,
     pub failing: Option<f64>,
-    /// Of counters: the time in which a threshold's worth is forgotten.
+    /// For counters: the time in which a whole threshold leaks away.
     #[serde(default = "day")]
     pub within: Time,
     #[serde(default = "ten_seconds")]
@@ -34,10 +34,10 @@ pub struct Rule {
     /// Readings in a row that must reach a threshold.
     #[serde(default = "one")]
     pub raise_after: u32,
-    /// Part of a threshold at or below which it is over.
+    /// The part of a threshold at or below which its state ends.
     #[serde(default = "nine_tenths")]
     pub clear_below: f64,
-    /// How long it must stay there.
+    /// How long the level must stay there.
     #[serde(default = "minute")]
     pub clear_after: Time,
 }
@@ -69,18 +69,18 @@ impl Rule {
         }
     }
 
-    /// The level at or below which a state is over.
+    /// The level at or below which a state ends.
     pub fn clears_at(&self, state: HealthState) -> f64 {
         let threshold = match state {
             HealthState::Failing => self.failing.or(self.suspect),
             _ => self.suspect.or(self.failing),
         };
         let threshold = threshold.unwrap_or(0.0);
-        // Of a threshold below zero (degrees below critical), a tenth more is further below.
+        // With a threshold below zero (degrees below critical), a tenth less is further below.
         threshold - threshold.abs() * (1.0 - self.clear_below)
     }
 
-    /// Reads what the rule is about.
+    /// Reads what the rule watches.
     pub fn read(&self, world: &World) -> Vec<Reading> {
         self.read.read(world)
     }
@@ -88,7 +88,7 @@ impl Rule {
 
 impl Rules {
     /// # Errors
-    /// In words with the line, for the user.
+    /// The reason with the line, for the user.
     pub fn parse(text: &str) -> Result<Rules, String> {
         let rules: Rules =
             toml::from_str(text).map_err(|e| e.to_string().trim_end().to_string())?;
@@ -113,7 +113,7 @@ impl Rules {
     }
 
     /// # Errors
-    /// When the file cannot be read, or is not as it must be.
+    /// When the file cannot be read, or is not valid.
     pub fn load(path: &Path) -> Result<Rules, String> {
         let text = std::fs::read_to_string(path)
             .map_err(|e| format!("cannot read {}: {e}", path.display()))?;

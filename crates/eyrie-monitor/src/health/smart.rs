@@ -1,12 +1,12 @@
-//! What drives say of themselves, through smartctl's JSON. A drive that smartctl cannot read, or a
-//! node without smartctl, gives no reading.
+//! What drives report about themselves, through smartctl's JSON. A drive that smartctl cannot read,
+//! or a node without smartctl, gives no reading.
 
 use super::external::{run, Ended};
 use super::reading::{Reading, Value};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// smartctl waits for drives that are busy; longer than this is left for the next time.
+/// smartctl waits for busy drives. What takes longer than this is read the next time.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Deserialize)]
@@ -59,7 +59,7 @@ struct Nvme {
 fn smartctl(program: Option<&str>, arguments: &[&str]) -> Option<Vec<u8>> {
     let arguments: Vec<String> = arguments.iter().map(|a| a.to_string()).collect();
     match run(program.unwrap_or("smartctl"), &arguments, LIMIT) {
-        // The exit code is a set of bits about the drive; the JSON says it better.
+        // The exit code is a set of bits about the drive; the JSON is more precise.
         Ended::Code(_, text) => Some(text),
         _ => None,
     }
@@ -76,7 +76,7 @@ fn reports(program: Option<&str>) -> Vec<(String, Report)> {
     devices.into_iter().filter_map(report).collect()
 }
 
-/// Raw values of these attributes; of NVMe drives the media errors.
+/// Raw values of the wanted attributes; the media errors of NVMe drives.
 pub fn attributes(program: Option<&str>, wanted: &[u64]) -> Vec<Reading> {
     let mut all = Vec::new();
     for (device, report) in reports(program) {
@@ -94,7 +94,7 @@ pub fn attributes(program: Option<&str>, wanted: &[u64]) -> Vec<Reading> {
             .flat_map(|a| &a.table)
             .filter(|a| wanted.contains(&a.id))
         {
-            // Seagate packs three counters into 188; the lowest is the count.
+            // Seagate packs three counters into attribute 188; the lowest is the count.
             add(
                 &format!("{} {}", a.id, a.name),
                 if a.id == 188 { a.raw.value & 0xffff } else { a.raw.value },
@@ -117,8 +117,7 @@ pub fn verdicts(program: Option<&str>) -> Vec<Reading> {
             (None, None) => return None,
             (failed, warned) => failed.unwrap_or(false) || warned.unwrap_or(false),
         };
-        let said =
-            if bad { "the drive expects to fail" } else { "the drive is content with itself" };
+        let said = if bad { "the drive expects to fail" } else { "the drive reports no fault" };
         Some(Reading {
             what: device.clone(),
             value: Value::Level(bad.into()),

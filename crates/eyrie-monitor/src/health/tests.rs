@@ -1,4 +1,4 @@
-//! Every rule of the default file, and the parts they are made of, against a fake node.
+//! Every rule of the default file, and the parts of rules, on a fake node.
 
 use super::*;
 use std::path::Path;
@@ -13,14 +13,14 @@ struct FakeNode {
 }
 
 impl FakeNode {
-    /// A node under these rules with nothing in it.
+    /// An empty node with these rules.
     fn new(rules: Rules) -> FakeNode {
         let root = tempfile::tempdir().unwrap();
         let world = World { clock: || (true, SECOND), ..World::new(root.path()) };
         FakeNode { world, health: Health::new(rules, "n1"), now: SECOND, root }
     }
 
-    /// A node under one of the default rules, read every second.
+    /// A node with one of the default rules, read every second.
     fn with(rule: &str) -> FakeNode {
         let mut rules = Rules::default();
         rules.rule.retain(|r| r.name == rule);
@@ -45,7 +45,7 @@ impl FakeNode {
         self.check_after(SECOND)
     }
 
-    /// The only event, and what it is about.
+    /// Reads once; returns the only event.
     fn event(&mut self) -> Event {
         let mut events = self.check();
         assert_eq!(events.len(), 1, "{events:?}");
@@ -53,8 +53,8 @@ impl FakeNode {
     }
 }
 
-/// A script that can be run. Another process writes it: a child that some other test makes while
-/// this one has it open for writing would keep it open, and the kernel runs no such file.
+/// An executable script. Another process writes it: if this one had it open for writing, a child of
+/// another test would inherit it, and the kernel does not execute a file that is open for writing.
 fn program(dir: &Path, text: &str) -> String {
     let path = dir.join("program").to_str().unwrap().to_string();
     let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$2" && chmod 755 "$2""#;
@@ -68,7 +68,7 @@ fn the_default_rules_have_sources_and_an_empty_node_is_ok() {
     let mut node = FakeNode::new(Rules::default());
     node.put("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 900 kB\n");
     let mut rules = Rules::default();
-    // Drives and file systems are those of the machine that tests.
+    // Drives and file systems are those of the machine that runs the test.
     rules.rule.retain(|r| !r.name.starts_with("disk"));
     node.health = Health::new(rules, "n1");
     assert_eq!(node.check(), []);
@@ -82,7 +82,7 @@ fn corrected_errors_fill_a_bucket_that_leaks() {
     let dimm = "sys/devices/system/edac/mc/mc0/dimm3/";
     node.put(&format!("{dimm}dimm_label"), "DIMM_A1\n");
     node.put(&format!("{dimm}dimm_ce_count"), "1000\n");
-    assert_eq!(node.check(), [], "what happened before we watched does not count");
+    assert_eq!(node.check(), [], "what happened before the first reading does not count");
     node.put(&format!("{dimm}dimm_ce_count"), "1009\n");
     assert_eq!(node.check(), [], "9 are below 10");
     node.put(&format!("{dimm}dimm_ce_count"), "1011\n");
@@ -95,14 +95,14 @@ fn corrected_errors_fill_a_bucket_that_leaks() {
     assert!(event.evidence.source.contains("mcelog") && event.evidence.value > Some(10.9));
     node.put(&format!("{dimm}dimm_ce_count"), "1060\n");
     assert_eq!(node.event().to, HealthState::Failing);
-    // Hysteresis: two days later nothing is in the bucket, and an hour after that it is over.
+    // Hysteresis: two days later the bucket is empty, and an hour after that the state ends.
     assert_eq!(node.check_after(Duration::from_secs(2 * 86_400)), []);
     let events = node.check_after(Duration::from_secs(3600));
     assert_eq!((events[0].to, events[0].node_state), (HealthState::Ok, HealthState::Ok));
 }
 
 #[test]
-fn nine_errors_a_day_for_a_month_are_no_reason() {
+fn nine_errors_a_day_for_a_month_do_not_count() {
     let mut node = FakeNode::with("memory-corrected-errors");
     for day in 0..30 {
         node.put("sys/devices/system/edac/mc/mc0/ce_count", 9 * day);
@@ -124,7 +124,7 @@ fn one_uncorrected_error_is_enough() {
 }
 
 #[test]
-fn a_hot_sensor_must_stay_hot_and_cool_down_well() {
+fn a_sensor_must_stay_hot_to_raise_and_cool_down_well_to_clear() {
     let mut node = FakeNode::with("temperature");
     let sensor = |node: &FakeNode, now: i32| {
         node.put("sys/class/hwmon/hwmon2/name", "k10temp");
@@ -142,7 +142,7 @@ fn a_hot_sensor_must_stay_hot_and_cool_down_well() {
     sensor(&node, 91_000);
     assert!(node.check().is_empty());
     let events = node.check_after(Duration::from_secs(60));
-    assert_eq!(events[0].to, HealthState::Suspect, "below critical, yet near");
+    assert_eq!(events[0].to, HealthState::Suspect, "below critical, but near");
     sensor(&node, 86_000);
     assert!(
         node.check().is_empty() && node.check_after(Duration::from_secs(600)).is_empty(),
@@ -151,7 +151,7 @@ fn a_hot_sensor_must_stay_hot_and_cool_down_well() {
     sensor(&node, 80_000);
     assert!(node.check().is_empty());
     assert_eq!(node.check_after(Duration::from_secs(60))[0].to, HealthState::Ok);
-    // A sensor that knows no critical temperature is not judged.
+    // A sensor without a critical temperature is not judged.
     node.put("sys/class/hwmon/hwmon3/temp1_input", 999_000);
     assert_eq!(node.check(), []);
 }
@@ -190,7 +190,7 @@ fn throttling_network_and_infiniband_are_counted() {
         node.put(file, 5 + count - 1);
         let almost = node.check();
         assert!(almost.iter().all(|e| e.to < state), "{rule}: {almost:?}");
-        // Some leak away in the seconds between.
+        // Some leak away in the seconds in between.
         node.put(file, 5 + count + count / 10 + 1);
         assert_eq!(node.event().to, state, "{rule}");
     }
@@ -209,7 +209,7 @@ fn a_counter_that_was_reset_counts_from_nothing() {
 }
 
 #[test]
-fn drives_are_asked_through_smartctl() {
+fn drives_are_read_through_smartctl() {
     let dir = tempfile::tempdir().unwrap();
     let fake = program(
         dir.path(),
@@ -244,7 +244,7 @@ esac"#,
 fn space_and_memory_run_out() {
     let mut rules = Rules::default();
     rules.rule.retain(|r| r.name == "disk-full");
-    // What this machine's disk has used is above nothing.
+    // The used part of this machine's disk is above zero.
     (rules.rule[0].suspect, rules.rule[0].failing) = (Some(0.0), None);
     let mut node = FakeNode::new(rules);
     let event = node.event();
@@ -264,7 +264,7 @@ fn space_and_memory_run_out() {
 }
 
 #[test]
-fn a_clock_that_nobody_sets() {
+fn a_clock_that_is_not_synchronized() {
     let mut node = FakeNode::with("clock");
     node.world.clock = || (false, SECOND);
     assert!((0..3).all(|_| node.check().is_empty()));
@@ -280,7 +280,8 @@ fn a_check_of_the_site_has_a_time_limit() {
     let judge = |text: &str| {
         let check = program(dir.path(), text);
         let rules = Rules::parse(&format!(
-            "[[rule]]\nname = 'site'\nsource = 'ours'\nfailing = 1\nread = {{ probe = 'check', program = '{check}', limit = '200ms' }}\n"
+            "[[rule]]\nname = 'site'\nsource = 'ours'\nfailing = 1\n\
+             read = {{ probe = 'check', program = '{check}', limit = '200ms' }}\n"
         ));
         FakeNode::new(rules.unwrap()).check()
     };
@@ -292,7 +293,7 @@ fn a_check_of_the_site_has_a_time_limit() {
             && events[0].evidence.said.contains("scratch")
     );
     assert!(judge("kill -9 $$")[0].evidence.said.contains("signal 9"));
-    // It ignores what asks it to end, and its child holds its output open.
+    // It ignores SIGTERM, and its child holds its output open.
     let begin = std::time::Instant::now();
     let events = judge("trap '' TERM; sleep 60 & sleep 60");
     assert!(events[0].evidence.said.contains("did not end within 200 ms"), "{events:?}");

@@ -1,4 +1,4 @@
-//! Times in the rules' file.
+//! Times in the rules file.
 
 use serde::{Deserialize, Deserializer};
 use std::fmt;

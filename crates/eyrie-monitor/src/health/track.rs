@@ -1,5 +1,6 @@
-//! The state of one thing that a rule watches: raised when a threshold is reached often enough,
-//! lowered only when it has stayed well below for a while, so that it does not flap. Pure.
+//! The state of one thing that a rule watches. It is raised when a threshold is reached often
+//! enough, and lowered only when the level has stayed well below for a while, so that it does not
+//! flap. Pure.
 
 use super::bucket::Bucket;
 use super::reading::{HealthState, Value};
@@ -9,20 +10,20 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default)]
 pub struct Track {
     state: HealthState,
-    /// The counter when it was read last: what it showed at first happened before we watched.
+    /// The counter at the last reading. What the first reading shows happened before.
     counter: Option<u64>,
     suspect: Bucket,
     failing: Bucket,
     /// Readings in a row at or above the threshold of this state.
     above: (HealthState, u32),
-    /// Since when it has been below what clears it.
+    /// Since when the level has been at or below what clears the state.
     below_since: Option<Duration>,
 }
 
-/// What a reading came to.
+/// The result of a reading.
 pub struct Judged {
     pub state: HealthState,
-    /// The level, or what is in the bucket.
+    /// The level, or that of the bucket.
     pub value: f64,
     pub threshold: Option<f64>,
 }
@@ -46,10 +47,10 @@ impl Track {
         Judged { state: self.state, value: (level * 1000.0).round() / 1000.0, threshold }
     }
 
-    /// Of a counter: what is in its buckets, and the state they reach.
+    /// For a counter: the level of its bucket, and the state that it reaches.
     fn count(&mut self, rule: &Rule, total: u64, now: Duration) -> (f64, HealthState) {
         let new = match self.counter {
-            // It went back: the device was reset, and has counted this much since.
+            // It went back: the device was reset, and has counted this many since.
             Some(before) if total < before => total,
             Some(before) => total - before,
             None => 0,

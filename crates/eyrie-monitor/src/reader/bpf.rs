@@ -1,4 +1,4 @@
-//! What both BPF readers share: the kernel's record of a process as one of ours.
+//! What both BPF readers share: conversion of the kernel's record of a process.
 
 use crate::bpf::Record;
 use crate::sample::Process;
@@ -29,8 +29,8 @@ pub fn process(r: &Record, page: u64) -> Process {
     }
 }
 
-/// Splits the exact run time in the proportion of what was seen at timer ticks, as the kernel does
-/// for /proc.
+/// Splits the exact run time in the proportion that timer ticks have shown, as the kernel does for
+/// /proc.
 fn split(runtime: u64, user: u64, system: u64) -> (u64, u64) {
     let both = user + system;
     if both == 0 {

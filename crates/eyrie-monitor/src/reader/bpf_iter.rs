@@ -1,5 +1,5 @@
-//! The BPF iterator over tasks: a read gives a record of every task, threads included, that are
-//! added up here. Needs Linux 5.8, CAP_BPF and CAP_PERFMON.
+//! The BPF iterator over tasks: a read returns a record of every task. This reader adds the threads
+//! of a process up. It needs Linux 5.8, CAP_BPF and CAP_PERFMON.
 
 use super::bpf;
 use super::kind::Kind;
@@ -23,24 +23,24 @@ struct Thread {
 
 /// The mark of a thread's record.
 const THREAD: u64 = u64::MAX;
-/// The kernel hands out at most 8 pages at a time.
+/// The kernel returns at most 8 pages at a time.
 const BUFFER: usize = 32 << 10;
 
 pub struct Iter {
     link: RawFd,
     buffer: Box<[u8; BUFFER]>,
     records: Vec<Record>,
-    /// Threads that came before their process, which happens when process numbers have wrapped
+    /// Threads that came before their process, which happens after process numbers have wrapped
     /// around.
     early: Vec<Thread>,
     page: u64,
     rates: Rates,
-    /// After its descriptors.
+    /// Dropped after the descriptors, which are valid as long as it is.
     _loaded: Loaded,
 }
 
 impl Iter {
-    /// # Errors
+    /// Why this node or user cannot use it.
     /// Says why this node or user cannot have it.
     pub fn new(capacity: usize) -> Result<Iter, String> {
         let mut loaded = Loaded::new(ITER, &[])?;
@@ -55,19 +55,20 @@ impl Iter {
         })
     }
 
-    /// Reads all records; the number of processes that found no room.
+    /// Reads all records; returns the number of processes for which there was no room.
     fn gather(&mut self) -> std::io::Result<u32> {
         let file = begin(self.link)?;
         self.records.clear();
         self.early.clear();
-        let (mut kept, mut beyond) = (0, 0);
+        let mut kept = 0;
+        let mut beyond = 0;
         loop {
             let read = rustix::io::read(&file, &mut self.buffer[kept..])?;
             if read == 0 {
                 break;
             }
             let filled = kept + read;
-            let used = self.take(filled, &mut beyond);
+            let used = self.parse(filled, &mut beyond);
             self.buffer.copy_within(used..filled, 0);
             kept = filled - used;
         }
@@ -77,21 +78,21 @@ impl Iter {
         Ok(beyond)
     }
 
-    /// Takes whole records from the front of the buffer; how many bytes they were.
-    fn take(&mut self, filled: usize, beyond: &mut u32) -> usize {
+    /// Parses whole records at the front of the buffer; returns how many bytes they had.
+    fn parse(&mut self, filled: usize, beyond: &mut u32) -> usize {
         let mut at = 0;
         while let Some(mark) = self.buffer[..filled].get(at..at + 8) {
             let is_thread = mark == THREAD.to_ne_bytes();
             let size = if is_thread { size_of::<Thread>() } else { size_of::<Record>() };
             let Some(raw) = self.buffer[..filled].get(at..at + size) else { break };
             if is_thread {
-                // SAFETY: as many bytes as the type has, and any are valid.
+                // SAFETY: `raw` has as many bytes as a `Thread`, and any bytes are a valid one.
                 let thread = unsafe { raw.as_ptr().cast::<Thread>().read_unaligned() };
                 if !add(&mut self.records, &thread) && self.early.len() < self.early.capacity() {
                     self.early.push(thread);
                 }
             } else if self.records.len() < self.records.capacity() {
-                // SAFETY: as above.
+                // SAFETY: `raw` has as many bytes as a `Record`, and any bytes are a valid one.
                 self.records.push(unsafe { raw.as_ptr().cast::<Record>().read_unaligned() });
             } else {
                 *beyond += 1;
@@ -102,7 +103,7 @@ impl Iter {
     }
 }
 
-/// Adds a thread to its process, if that is known: records come by number.
+/// Adds a thread to its process, if that is known: records are ordered by process number.
 fn add(records: &mut [Record], thread: &Thread) -> bool {
     let found = match records.last() {
         Some(last) if u64::from(last.pid) == thread.process => Ok(records.len() - 1),

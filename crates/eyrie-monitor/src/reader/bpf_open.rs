@@ -1,6 +1,6 @@
 //! The BPF open-coded task iterator: one call leaves a record of every process in mapped memory.
-//! The cheapest reader; needs Linux 6.7, CAP_BPF and CAP_PERFMON. Must never rely on memory that
-//! the kernel writes while it is read: the call is over by then.
+//! It is the cheapest reader, and needs Linux 6.7, CAP_BPF and CAP_PERFMON. It must never read
+//! memory that the kernel is writing: it reads only when the call is over.
 
 use super::bpf;
 use super::kind::Kind;
@@ -27,13 +27,13 @@ pub struct Open {
     capacity: usize,
     page: u64,
     rates: Rates,
-    /// After its descriptors.
+    /// Dropped after the descriptors, which are valid as long as it is.
     _loaded: Loaded,
 }
 
 impl Open {
     /// # Errors
-    /// Says why this node or user cannot have it.
+    /// Why this node or user cannot use it.
     pub fn new(capacity: usize) -> Result<Open, String> {
         let loaded = Loaded::new(OPEN, &[(c"records", capacity as u32)])?;
         Ok(Open {
@@ -58,10 +58,10 @@ impl Reader for Open {
         if run(self.program).is_err() {
             return Tally { failed: 1, ..Tally::default() };
         }
-        // SAFETY: plain numbers, and the program has ended.
+        // SAFETY: any bytes are a valid `Control`, and the program has ended: `run` is over.
         let control = unsafe { self.control.slice::<Control>(1)[0] };
         let count = (control.count as usize).min(self.capacity);
-        // SAFETY: as above.
+        // SAFETY: any bytes are a valid `Record`, and the program has ended: `run` is over.
         let records = unsafe { self.records.slice::<Record>(count) };
         for (at, record) in records.iter().enumerate() {
             let mut process = bpf::process(record, self.page);

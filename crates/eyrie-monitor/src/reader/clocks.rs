@@ -1,5 +1,5 @@
-//! CPU clocks and kept-open statm: two short system calls for each process. The best reader for an
-//! ordinary user; knows user and system time together only.
+//! CPU clocks and kept-open statm: two short system calls for each process. It is the best reader
+//! for an ordinary user, but knows only the sum of user and system time.
 
 use super::kind::Kind;
 use super::roster::Roster;
@@ -20,14 +20,14 @@ impl Clocks {
     }
 }
 
-/// Reads one process; false when it has gone.
+/// Reads one process; false when it is gone.
 fn read_one(roster: &mut Roster, at: usize, tick: &Tick, page: u64) -> bool {
     if (at as u64 + tick.number) % u64::from(LASTING) == 0 && !roster.reread(at) {
         return false;
     }
     let entry = &mut roster.entries[at];
     let Some(cpu_ns) = cpu_of(entry.process.pid) else { return false };
-    // Kept open, it fails when the process has gone, also when its number is used again.
+    // The kept-open file fails when the process is gone, even if its number is in use again.
     let mut buffer = [0; 128];
     let Some(Ok(text)) = entry.statm.as_ref().map(|f| again(f, &mut buffer)) else {
         return false;

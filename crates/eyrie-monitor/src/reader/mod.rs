@@ -1,6 +1,6 @@
-//! Readers: ways to learn what every process does, from the cheapest to the one that always works.
-//! Each is one file; all fill the same record. A reader must never allocate in `read`, nor stop
-//! because a process has gone.
+//! Readers: ways to find out what every process does, from the cheapest to the one that always
+//! works. Each is one file, and all fill the same record. A reader must never allocate in `read`,
+//! nor stop because a process is gone.
 
 mod bpf;
 mod bpf_iter;
@@ -20,7 +20,7 @@ use serde::Serialize;
 /// Starts a reader.
 ///
 /// # Errors
-/// Says why this node or user cannot have it.
+/// Why this node or user cannot use it.
 pub fn start(kind: Kind, capacity: usize) -> Result<Box<dyn Reader>, String> {
     Ok(match kind {
         Kind::BpfOpen => Box::new(bpf_open::Open::new(capacity)?),
@@ -31,17 +31,18 @@ pub fn start(kind: Kind, capacity: usize) -> Result<Box<dyn Reader>, String> {
     })
 }
 
-/// A reader that was not taken, and why.
+/// A reader that was not chosen, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Declined {
     pub reader: Kind,
     pub why: String,
 }
 
-/// Takes the reader that was asked for, else the best that works; with the better ones that do not.
+/// Chooses the wanted reader, or else the best that works. Returns also the better ones that do
+/// not.
 ///
 /// # Errors
-/// When the one asked for, or none, works.
+/// When the wanted reader, or every one, does not work.
 pub fn choose(
     wanted: Option<Kind>,
     capacity: usize,
@@ -52,8 +53,8 @@ pub fn choose(
         return Ok((reader, Vec::new()));
     }
     let mut declined = Vec::new();
-    // taskstats lacks much and costs more than it saves beside BPF, but beats /proc; the order is
-    // that of measured cost.
+    // taskstats lacks much and costs more than it saves beside BPF, but beats /proc. The order is
+    // that of the measured cost.
     for kind in [Kind::BpfOpen, Kind::BpfIter, Kind::Clocks, Kind::Taskstats, Kind::Proc] {
         match start(kind, capacity) {
             Ok(reader) => return Ok((reader, declined)),

@@ -1,5 +1,5 @@
-//! Plain /proc: opens, reads and closes /proc/PID/stat of every process. Works everywhere, for
-//! everybody, and costs the most; without a rate policy it is what most monitors do.
+//! Plain /proc: opens, reads and closes /proc/PID/stat of every process. It works everywhere and
+//! for every user, and costs the most. Without a rate policy it does what most monitors do.
 
 use super::kind::Kind;
 use super::roster::Roster;
@@ -23,7 +23,7 @@ impl Reader for Plain {
     }
 
     fn read(&mut self, tick: &Tick, out: &mut Vec<Process>) -> Tally {
-        // Without a policy the directory is listed each time: the baseline that the paper measures.
+        // Without a policy the directory is listed each time: that is the baseline of the paper.
         let looked = match tick.policy {
             Policy::Off => self.roster.look(),
             _ => self.roster.update(tick),

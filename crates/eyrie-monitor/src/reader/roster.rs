@@ -1,6 +1,6 @@
-//! The processes that the readers of /proc know, kept in order of their number with what is open
-//! for each. Looks at the directory only when the node has made a new process; must never allocate
-//! after it was made.
+//! The processes that the readers of /proc know, in order of their number, with their open files.
+//! It lists the directory only when the node has made a new process. It must never allocate after
+//! it was made.
 
 use super::tick::{Tally, Tick};
 use crate::adapt::Rate;
@@ -13,8 +13,8 @@ use std::mem::MaybeUninit;
 
 pub struct Entry {
     pub process: Process,
-    /// Open as long as the process lives, and an error afterwards: numbers that are used again are
-    /// not mistaken.
+    /// Kept open. Once the process is gone, reading fails, so that a process with the same number
+    /// is not mistaken for it.
     pub statm: Option<OwnedFd>,
     pub rate: Rate,
     present: bool,
@@ -28,19 +28,19 @@ pub struct Roster {
     keeps_statm: bool,
     directory: Box<[MaybeUninit<u8>; 32 << 10]>,
     page: u64,
-    /// Processes that found no room at the last look.
+    /// Processes for which there was no room in the last listing.
     pub beyond: u32,
-    /// New processes were found at the last look.
+    /// Whether the last listing had new processes.
     pub newcomers: bool,
 }
 
 const PF_KTHREAD: u64 = 0x0020_0000;
-/// A look at the directory after this many samples even if no process was made: what has gone is
-/// then forgotten for certain.
+/// The directory is listed after this many samples even if no process was made: then processes that
+/// are gone are certainly removed.
 const LOOK: u64 = 64;
 
 impl Roster {
-    /// # Errors
+    /// When /proc does not exist.
     /// When /proc is not there.
     pub fn new(capacity: usize, keeps_statm: bool) -> Result<Roster, String> {
         let open = |path: &str| procfs::keep(path).ok_or_else(|| format!("cannot read {path}"));
@@ -60,7 +60,7 @@ impl Roster {
         })
     }
 
-    /// Brings the list up to date, if the node has made processes (or threads) since.
+    /// Updates the list, if the node has made processes (or threads) since.
     pub fn update(&mut self, tick: &Tick) -> Result<(), Errno> {
         let mut text = [0; 64];
         let last = procfs::again(&self.loadavg, &mut text).ok().and_then(|t| {
@@ -75,7 +75,7 @@ impl Roster {
         self.look()
     }
 
-    /// Reads the directory: new processes are added, those that have gone are removed.
+    /// Lists the directory: adds new processes and removes those that are gone.
     pub fn look(&mut self) -> Result<(), Errno> {
         self.beyond = 0;
         self.entries.iter_mut().for_each(|e| e.present = false);
@@ -108,9 +108,9 @@ impl Roster {
         Ok(())
     }
 
-    /// Adds every process to `out`, those whose turn it is read anew with `read`, which says
-    /// whether the process is still there; those that have gone are forgotten. `looked`: how the
-    /// last look at the directory ended.
+    /// Adds every process to `out`. Those that are due are read with `read`, which returns whether
+    /// the process still exists; those that are gone are removed. `looked`: the result of the last
+    /// listing.
     pub fn sample(
         &mut self,
         looked: Result<(), Errno>,
@@ -141,7 +141,7 @@ impl Roster {
         tally
     }
 
-    /// Reads /proc/PID/stat of one process anew; false when it has gone.
+    /// Reads /proc/PID/stat of one process again; false when it is gone.
     pub fn reread(&mut self, at: usize) -> bool {
         refresh(&self.proc, &mut self.entries[at], self.page, false).is_ok()
     }
@@ -154,7 +154,7 @@ fn refresh(proc: &OwnedFd, entry: &mut Entry, page: u64, keep: bool) -> Result<(
     let text = procfs::again(&procfs::open(proc, &PidPath::new(pid, "stat"))?, &mut buffer)?.len();
     let stat = procfs::stat(&buffer[..text]).ok_or(Errno::INVAL)?;
     if entry.process.start_ns != 0 && entry.process.start_ns != stat.start_ticks * TICK_NS {
-        // The number belongs to another process now.
+        // Another process has the number now.
         *entry = Entry {
             process: Process { pid, ..Process::NONE },
             statm: None,
@@ -182,7 +182,7 @@ fn fill(process: &mut Process, stat: &Stat, page: u64) {
     process.rss_bytes = stat.rss_pages * page;
 }
 
-/// Raises the limit of open files if it must be.
+/// Raises the limit of open files if necessary.
 fn allow_files(needed: u64) -> Result<(), String> {
     use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -1,6 +1,6 @@
-//! taskstats: CPU time of processes over netlink, 64 asked for with one message (Kamoshida and
-//! Taura's OPT2, in batches). Needs CAP_NET_ADMIN; memory and state come from /proc, in turn. What
-//! the kernel answers may be short, late or an error for one process.
+//! taskstats: CPU time of processes over netlink, 64 of them with one message (OPT2 of Kamoshida
+//! and Taura, in batches). It needs CAP_NET_ADMIN; memory and state come from /proc, in turn. An
+//! answer of the kernel may be short or late, or an error for one process.
 
 use super::kind::Kind;
 use super::roster::Roster;
@@ -15,9 +15,9 @@ use rustix::net::{
 };
 use std::time::Duration;
 
-/// Processes asked for at once.
+/// Processes in one request.
 const BATCH: usize = 64;
-/// Of an answer: two headers, the number, and the statistics with room for what later kernels add.
+/// Bytes of an answer: two headers, the number, and the statistics with room for later kernels.
 const ANSWER: usize = 1024;
 
 // From linux/netlink.h, genetlink.h and taskstats.h.
@@ -45,7 +45,7 @@ pub struct Taskstats {
     roster: Roster,
     socket: OwnedFd,
     family: u16,
-    /// Requests that belong together: their place in the roster is in the sequence number.
+    /// Requests of one batch; their sequence numbers are places in the roster.
     request: Vec<u8>,
     answer: Box<[u8; ANSWER]>,
     page: u64,
@@ -60,7 +60,7 @@ impl Taskstats {
             Some(netlink::GENERIC),
         )
         .map_err(|e| format!("no generic netlink: {e}"))?;
-        // The kernel answers at once; a wait that never ends must not stop the sampler.
+        // The kernel answers at once. A missing answer must not stop the sampler.
         rustix::net::sockopt::set_socket_timeout(
             &socket,
             rustix::net::sockopt::Timeout::Recv,
@@ -83,7 +83,7 @@ impl Taskstats {
         Ok(reader)
     }
 
-    /// Asks for ourselves: permission and format are then known.
+    /// Asks for this process itself, which shows whether permission and format are right.
     fn probe(&mut self) -> Result<(), String> {
         put_request(&mut self.request, self.family, 0, std::process::id());
         send(&self.socket, &self.request, SendFlags::empty())
@@ -96,13 +96,13 @@ impl Taskstats {
         }
     }
 
-    /// One answer: its sequence number, and what it says.
+    /// Receives one answer: its sequence number and its content.
     fn receive(&mut self) -> Result<(u32, Result<Times, Errno>), Errno> {
         let (read, _) = recv(&self.socket, &mut self.answer[..], RecvFlags::empty())?;
         answer(&self.answer[..read]).ok_or(Errno::BADMSG)
     }
 
-    /// Asks for all that are in the request and takes the answers.
+    /// Sends the batch and receives its answers.
     fn ask(&mut self, asked: usize, tally: &mut Tally) {
         if asked == 0 {
             return;
@@ -113,7 +113,7 @@ impl Taskstats {
             for _ in 0..asked {
                 match self.receive() {
                     Ok((at, Ok(times))) => self.set(at as usize, times),
-                    // It has gone: the next look at the directory forgets it.
+                    // It is gone: the next listing removes it.
                     Ok((at, Err(Errno::SRCH))) => self.set_gone(at as usize),
                     Ok((_, Err(_))) => tally.failed += 1,
                     Err(_) => {
@@ -140,7 +140,7 @@ impl Taskstats {
         }
     }
 
-    /// Memory and state of those whose turn it is.
+    /// Reads memory and state, if it is the turn of this process.
     fn in_turn(&mut self, at: usize, tick: &Tick) {
         let turn = at as u64 + tick.number;
         if turn % u64::from(LASTING) == 0 && !self.roster.reread(at) {
@@ -157,7 +157,7 @@ impl Taskstats {
     }
 }
 
-/// A process that has gone, until it is taken out.
+/// The state of a process that is gone, until it is removed.
 const GONE: u8 = 0;
 
 impl Reader for Taskstats {
@@ -200,7 +200,7 @@ impl Reader for Taskstats {
     }
 }
 
-/// What an answer says.
+/// The times in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Times {
     cpu_ns: u64,
@@ -232,7 +232,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_ne_bytes)
 }
 
-/// The attribute of this kind among those that follow each other in `bytes`.
+/// The attribute of this kind in a sequence of attributes.
 fn attribute(mut bytes: &[u8], kind: u16) -> Option<&[u8]> {
     loop {
         let length = u16_at(bytes, 0)? as usize;
@@ -247,7 +247,7 @@ fn attribute(mut bytes: &[u8], kind: u16) -> Option<&[u8]> {
     }
 }
 
-/// `None` when it is no answer to us.
+/// `None` when it is not an answer to a request.
 fn answer(bytes: &[u8]) -> Option<(u32, Result<Times, Errno>)> {
     let sequence = u32::from_ne_bytes(bytes.get(8..12)?.try_into().ok()?);
     if u16_at(bytes, 4)? == NLMSG_ERROR {
@@ -264,7 +264,7 @@ fn answer(bytes: &[u8]) -> Option<(u32, Result<Times, Errno>)> {
     Some((sequence, Ok(times)))
 }
 
-/// The number that the kernel has given to taskstats.
+/// The family number that the kernel has assigned to taskstats.
 fn family(socket: &OwnedFd) -> Result<u16, String> {
     let mut request = Vec::new();
     put_header(&mut request, HEADERS + 16, GENL_ID_CTRL, 0, CTRL_CMD_GETFAMILY);

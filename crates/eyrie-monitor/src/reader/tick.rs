@@ -1,16 +1,16 @@
-//! What a reader is: told a tick, it fills records and says what went wrong.
+//! The interface of a reader: at each tick it fills records and reports what went wrong.
 
 use super::kind::Kind;
 use crate::policy::Policy;
 use crate::sample::Process;
 
-/// What a reader is told at each sample.
+/// What a reader gets at each sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Tick {
     pub number: u64,
-    /// Of a clock that does not jump.
+    /// A time of a clock that does not jump.
     pub now_ns: u64,
-    /// Names, parents and the like are to be read again, not only what changes.
+    /// Whether names, parents and the like are read again, too.
     pub refresh: bool,
     pub policy: Policy,
 }
@@ -18,9 +18,9 @@ pub struct Tick {
 /// What went wrong in a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Processes that found no room.
+    /// Processes for which there was no room.
     pub beyond: u32,
-    /// Reads that failed otherwise than because the process has gone.
+    /// Reads that failed for another reason than that the process is gone.
     pub failed: u32,
 }
 

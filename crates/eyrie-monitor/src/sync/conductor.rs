@@ -1,6 +1,6 @@
-//! The conductor: one process, best on a node where no job runs. Answers followers that ask for its
-//! time and sends a tick to those that want one. Must never send to an address that has not asked,
-//! nor keep more followers than it has room for.
+//! The conductor: one process, best on a node where no job runs. It answers followers that ask for
+//! its time and sends ticks to those that want them. It must never send to an address that has not
+//! asked, nor keep more followers than it has room for.
 
 use super::wire::{Datagram, Key, Kind, SIZE};
 use crate::clock::{next_boundary, Clock};
@@ -11,7 +11,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const FOLLOWERS: usize = 65_536;
-/// A follower that has not asked for so many intervals is forgotten; one that saves on its budget
+/// A follower that has not asked for this many intervals is removed. One that saves on its budget
 /// asks every 64.
 const FORGET: u64 = 4 * crate::budget::LONGEST_STRETCH as u64;
 
@@ -21,38 +21,38 @@ pub struct Conductor {
     interval_ns: u64,
     start: u64,
     wall_offset: u64,
-    /// Those that want ticks, and when they last asked.
+    /// The followers that want ticks, and when they last asked.
     followers: HashMap<SocketAddr, u64>,
 }
 
 impl Conductor {
     /// # Errors
-    /// When the address cannot be had.
+    /// When the address is not available.
     pub fn new(listen: SocketAddr, interval_ns: u64, key: Key) -> Result<Conductor, String> {
         let socket =
             UdpSocket::bind(listen).map_err(|e| format!("cannot listen on {listen}: {e}"))?;
         socket.set_nonblocking(true).map_err(|e| format!("{listen}: {e}"))?;
-        let (wall, start) = (Clock::Realtime.now_ns(), Clock::Monotonic.now_ns());
-        // Moments fall on multiples of the interval of the wall clock, too, as long as nobody sets
-        // it.
+        let wall = Clock::Realtime.now_ns();
+        let start = Clock::Monotonic.now_ns();
+        // Moments are multiples of the interval on the wall clock, too, as long as that is not set.
         let start = start - wall % interval_ns;
         let wall_offset = Clock::Realtime.now_ns() - Clock::Monotonic.now_ns();
         Ok(Conductor { socket, key, interval_ns, start, wall_offset, followers: HashMap::new() })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// Conducts until `stop`, which is looked at once each interval.
+    /// Conducts until `stop` is set, which is checked once in each interval.
     pub fn run(&mut self, stop: &AtomicBool) {
         crate::clock::steady(true);
         while !stop.load(Ordering::Relaxed) {
             let clock = Clock::Monotonic;
             let next = self.start + next_boundary(clock.now_ns() - self.start, self.interval_ns);
             self.answer_until(next);
-            // The last stretch by an absolute sleep: a poll may end early.
+            // The rest by an absolute sleep: a poll may end early.
             clock.sleep_until(next);
             self.tick(next);
         }
@@ -130,12 +130,13 @@ mod tests {
 
     const INTERVAL: u64 = 20_000_000;
 
-    /// Runs `with` beside a conductor.
+    /// Runs `with` while a conductor runs.
     fn conducted(with: impl FnOnce(SocketAddr)) {
         let mut conductor =
             Conductor::new("127.0.0.1:0".parse().unwrap(), INTERVAL, Key::from_secret(b"s"))
                 .unwrap();
-        let (address, stop) = (conductor.address().unwrap(), AtomicBool::new(false));
+        let address = conductor.address().unwrap();
+        let stop = AtomicBool::new(false);
         std::thread::scope(|s| {
             s.spawn(|| conductor.run(&stop));
             with(address);
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn followers_take_the_same_moments() {
+    fn followers_sample_at_the_same_moments() {
         conducted(|address| {
             let take = |mode| {
                 let key = Key::from_secret(b"s");
@@ -158,7 +159,7 @@ mod tests {
             });
             let phase = once[0].intended_ns % INTERVAL;
             for moment in once.iter().chain(&always) {
-                assert_eq!(moment.intended_ns % INTERVAL, phase, "all moments lie on one grid");
+                assert_eq!(moment.intended_ns % INTERVAL, phase, "all moments are on one grid");
                 assert!(!moment.alone);
             }
             assert!(once.windows(2).all(|w| w[1].intended_ns > w[0].intended_ns));
@@ -187,7 +188,7 @@ mod tests {
             );
         });
         let mut pace = pace.unwrap();
-        // A tick may still lie in the socket.
+        // A tick may still be in the socket.
         let alone = (0..3).map(|_| pace.wait(INTERVAL, 1)).filter(|m| m.alone).count();
         assert!(alone >= 2);
     }

@@ -1,7 +1,8 @@
-//! Another node's clock in terms of our own: offset and rate from exchanges of which some were
+//! Another node's clock relative to this one: offset and rate, from exchanges some of which were
 //! delayed. Pure; must never allocate.
 
-/// An exchange, nanoseconds: we sent, they received and answered by their clock, we received.
+/// An exchange, in nanoseconds: this node sent, the other received and answered by its own clock,
+/// this node received.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
     pub sent: u64,
@@ -10,8 +11,8 @@ pub struct Exchange {
     pub returned: u64,
 }
 
-/// Their clock minus ours at one of our moments, and how wrong it may be: half the way there and
-/// back (RFC 5905, section 8).
+/// The other clock minus this one at a moment of this one, and its possible error: half of the
+/// round trip (RFC 5905, section 8).
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Point {
     at: u64,
@@ -20,9 +21,9 @@ struct Point {
 }
 
 const POINTS: usize = 64;
-/// The rate of a clock is believed within this: crystals differ by parts in a hundred thousand.
+/// The largest rate that is believed: crystals differ by parts in a hundred thousand.
 const FASTEST: f64 = 500e-6;
-/// A slope over less time than this says more of the delays than of the clocks.
+/// A slope over less time than this shows more of the delays than of the clocks.
 const BASELINE_NS: u64 = 5_000_000_000;
 
 #[derive(Clone, Debug)]
@@ -38,7 +39,7 @@ impl Default for Drift {
 }
 
 impl Drift {
-    /// Takes an exchange in; those that cannot be are left out.
+    /// Adds an exchange; impossible ones are left out.
     pub fn add(&mut self, e: Exchange) {
         let (away, inside) = (e.returned.checked_sub(e.sent), e.answered.checked_sub(e.received));
         let (Some(away), Some(inside)) = (away, inside) else { return };
@@ -50,8 +51,8 @@ impl Drift {
         self.next = (self.next + 1) % POINTS;
     }
 
-    /// The half of the points that was delayed least: a delay is mostly on one way, and looks like
-    /// an offset.
+    /// The half of the points with the least delay: a delay is mostly in one direction, and looks
+    /// like an offset.
     fn good(&self) -> impl Iterator<Item = &Point> {
         let mut delays = [u64::MAX; POINTS];
         let mut count = 0;
@@ -64,7 +65,7 @@ impl Drift {
         self.points.iter().flatten().filter(move |p| p.delay <= limit)
     }
 
-    /// Offset at the middle of the points, that middle, and rate, by least squares.
+    /// The offset at the middle of the points, that middle, and the rate, by least squares.
     fn line(&self) -> Option<(i128, u64, f64)> {
         let first = self.good().next()?;
         let (mut n, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
@@ -75,15 +76,13 @@ impl Drift {
             (early, late) = (early.min(p.at), late.max(p.at));
         }
         let variance = xx - x * x / n;
-        let rate = match n >= 4.0 && late - early >= BASELINE_NS && variance > 0.0 {
-            true => ((xy - x * y / n) / variance).clamp(-FASTEST, FASTEST),
-            false => 0.0,
-        };
+        let long = n >= 4.0 && late - early >= BASELINE_NS && variance > 0.0;
+        let rate = if long { ((xy - x * y / n) / variance).clamp(-FASTEST, FASTEST) } else { 0.0 };
         let middle = (first.at as f64 + x / n) as u64;
         Some((first.offset + (y / n) as i128, middle, rate))
     }
 
-    /// Our clock at the moment when theirs shows `theirs`; `None` before the first exchange.
+    /// This clock at the moment when the other shows `theirs`; `None` before the first exchange.
     pub fn ours(&self, theirs: u64) -> Option<u64> {
         let (offset, middle, rate) = self.line()?;
         // theirs = ours + offset + rate (ours − middle)
@@ -92,7 +91,7 @@ impl Drift {
         u64::try_from(without - correction).ok()
     }
 
-    /// Their clock when ours shows `ours`.
+    /// The other clock when this one shows `ours`.
     pub fn theirs(&self, ours: u64) -> Option<u64> {
         let (offset, middle, rate) = self.line()?;
         let correction = ((i128::from(ours) - i128::from(middle)) as f64 * rate) as i128;
@@ -122,7 +121,8 @@ mod tests {
             let begin = 10_000 * SECOND;
             let mut now = begin;
             for (there, back, jam) in &late {
-                // One in ten is held up by a busy network for up to a millisecond, one way.
+                // One in ten is delayed by a busy network for up to a millisecond, in one
+                // direction.
                 let jam = if *jam == 0 { 1_000_000 } else { 0 };
                 let received = now + 10_000 + there + jam;
                 let returned = received + 5_000 + 10_000 + back;
@@ -136,13 +136,14 @@ mod tests {
             }
             let true_moment = now + SECOND / 2;
             let found = drift.ours(their_clock(true_moment, offset, rate)).unwrap();
-            prop_assert!(found.abs_diff(true_moment) < 40_000, "{} ns off", found.abs_diff(true_moment));
+            let off = found.abs_diff(true_moment);
+            prop_assert!(off < 40_000, "{off} ns off");
             let theirs = drift.theirs(found).unwrap();
             prop_assert!(theirs.abs_diff(their_clock(true_moment, offset, rate)) < 1_000);
         }
 
         #[test]
-        fn nonsense_is_left_out(n in any::<[u64; 4]>()) {
+        fn impossible_exchanges_are_left_out(n in any::<[u64; 4]>()) {
             let mut drift = Drift::default();
             drift.add(Exchange { sent: n[0], received: n[1], answered: n[2], returned: n[3] });
             let _ = (drift.ours(n[0]), drift.theirs(n[1]));

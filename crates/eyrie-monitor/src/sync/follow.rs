@@ -1,6 +1,6 @@
-//! A node that follows a conductor: asks for its time after a sample (never between), keeps the
-//! drift of its own clock, and either goes by that clock or waits for ticks. Must never wait longer
-//! than three intervals for anybody.
+//! A node that follows a conductor: it asks for the conductor's time after a sample (never between
+//! samples), estimates the drift of its own clock, and either uses that clock or waits for ticks.
+//! It must never wait for another node for longer than three intervals.
 
 use super::drift::{Drift, Exchange};
 use super::moment::{Mode, Moment};
@@ -11,9 +11,9 @@ use rustix::fd::AsFd;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// How long the first answer is waited for.
+/// How long to wait for the first answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// First exchanges, before the first sample.
+/// Exchanges before the first sample.
 const FIRST: usize = 8;
 
 pub struct Follower {
@@ -21,10 +21,10 @@ pub struct Follower {
     socket: UdpSocket,
     key: Key,
     drift: Drift,
-    /// The agreed start, and what makes the conductor's clock the time since 1970.
+    /// The agreed start, and the difference from the conductor's clock to the time since 1970.
     start: u64,
     wall_offset: u64,
-    /// By the conductor's clock.
+    /// The last moment, by the conductor's clock.
     last: Option<u64>,
     number: u64,
 }
@@ -33,7 +33,7 @@ impl Follower {
     /// Agrees with the conductor.
     ///
     /// # Errors
-    /// When it does not answer, or keeps another interval.
+    /// When it does not answer, or has another interval.
     pub fn join(
         mode: Mode,
         interval_ns: u64,
@@ -53,7 +53,8 @@ impl Follower {
         while answers < FIRST {
             if begin.elapsed() > PATIENCE {
                 return Err(format!(
-                    "{with} has not answered for {} s: is `eyrie monitor conduct` running there, with the same secret?",
+                    "{with} has not answered for {} s: is `eyrie monitor conduct` running there, \
+                     with the same secret?",
                     PATIENCE.as_secs()
                 ));
             }
@@ -91,11 +92,11 @@ impl Follower {
             interval: 0,
             wall_offset: 0,
         };
-        // If it is lost, the next one is not.
+        // If it is lost, the next one will arrive.
         let _ = self.socket.send(&datagram.encode(&self.key));
     }
 
-    /// Takes a datagram in; `None` when it is not from the conductor.
+    /// Handles a datagram; `None` when it is not from the conductor.
     fn take(&mut self, bytes: &[u8]) -> Option<Datagram> {
         let returned = Clock::Monotonic.now_ns();
         let datagram = Datagram::decode(bytes, &self.key)?;
@@ -113,8 +114,8 @@ impl Follower {
         }
     }
 
-    /// Asks once, and takes the answer if it comes soon: an exchange of some tens of microseconds,
-    /// right after a sample, so that no other moment is disturbed.
+    /// Asks once, and handles the answer if it comes soon: an exchange of some tens of
+    /// microseconds, right after a sample, so that it disturbs no other moment.
     fn exchange(&mut self) {
         self.ask();
         let mut bytes = [0; SIZE + 1];
@@ -138,7 +139,8 @@ impl Follower {
     }
 
     fn wait_for_tick(&mut self, interval_ns: u64, stretch: u32) -> Moment {
-        // So that the conductor knows that we live, and we its clock.
+        // Then the conductor knows that this follower lives, and the follower the conductor's
+        // clock.
         self.exchange();
         let gap = interval_ns * u64::from(stretch);
         let until = Clock::Monotonic.now_ns() + 3 * gap;
@@ -154,8 +156,8 @@ impl Follower {
                 let Some(tick) = self.take(&bytes[..read]).filter(|d| d.kind == Kind::Tick) else {
                     continue;
                 };
-                // An old one that was held up is no moment to sample at; of a stretch the last one
-                // is.
+                // A delayed old tick is no moment to sample at. Of the ticks in a stretch only the
+                // last one is.
                 let due =
                     self.last.is_none_or(|last| tick.answered >= last + gap - interval_ns / 2);
                 let intended = self.drift.ours(tick.answered).unwrap_or(arrived);
@@ -180,7 +182,7 @@ impl Follower {
     }
 }
 
-/// Waits until there is something to read, for at most so many nanoseconds.
+/// Waits until there is something to read, for at most `ns` nanoseconds.
 fn readable(socket: &UdpSocket, ns: u64) -> bool {
     let limit =
         Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };

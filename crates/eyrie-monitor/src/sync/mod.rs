@@ -1,5 +1,5 @@
-//! When samples are taken: everywhere at the same moment. A pace waits for the next moment and says
-//! which one it was. Must never drift, wait without a bound, or wake between two moments.
+//! When samples are taken: on all nodes at the same moment. A pace waits for the next moment and
+//! returns it. It must never drift, wait without a bound, or wake up between two moments.
 
 mod conductor;
 mod drift;
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_missed_are_counted() {
+    fn missed_moments_are_counted() {
         let mut pace = Pace::new(Mode::Off, MS, None, &Key::default()).unwrap();
         let first = pace.wait(MS, 1);
         Clock::Realtime.sleep_until(first.intended_ns + 10 * MS);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn who_follows_must_know_whom() {
+    fn a_follower_needs_the_address_of_its_conductor() {
         assert!(Pace::new(Mode::Once, MS, None, &Key::default()).err().unwrap().contains("--with"));
         assert_eq!("always".parse(), Ok(Mode::Always));
         assert!("sometimes".parse::<Mode>().unwrap_err().contains("choose"));

@@ -7,14 +7,14 @@ use std::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// They agree on a start once, then each goes by its own clock (Kamoshida and Taura's
-    /// SYNC_ONCE), whose drift is corrected.
+    /// They agree on a start once, then each uses its own clock, whose drift is corrected
+    /// (SYNC_ONCE of Kamoshida and Taura).
     Once,
-    /// A process on another node sends a tick every time (SYNC_ALWAYS).
+    /// A process on another node sends a tick for every sample (SYNC_ALWAYS).
     Always,
     /// Whole multiples of the interval on the clock that all nodes share.
     Clock,
-    /// Each at its own moment.
+    /// Each node has its own moments.
     Off,
 }
 
@@ -43,6 +43,6 @@ pub struct Moment {
     pub skew_ns: i64,
     /// Intervals since the moment before.
     pub step: u32,
-    /// The tick that should have said so did not come.
+    /// Whether the tick for it did not come.
     pub alone: bool,
 }

@@ -1,8 +1,8 @@
-//! Datagrams between a conductor and those that follow it. Fixed size, a version, and a keyed
-//! checksum: what is not ours is dropped.
+//! Datagrams between a conductor and its followers. They have a fixed size, a version, and a keyed
+//! checksum; any other datagram is dropped.
 
-/// The secret that conductor and followers share; the default is none, and then whoever can reach
-/// them can send ticks.
+/// The secret that conductor and followers share. By default there is none, and then any process
+/// that can reach them can send ticks.
 #[derive(Clone)]
 pub struct Key([u8; 32]);
 
@@ -21,19 +21,19 @@ impl Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// A follower asks the time: `sent` is its own.
+    /// A follower asks for the time: `sent` is its own time.
     Ask = 1,
     /// The conductor answers: `sent` as asked, `received` and `answered` by its clock.
     Answer = 2,
-    /// The conductor says: sample now. `answered` is the moment by its clock.
+    /// The conductor says to sample now. `answered` is the moment by its clock.
     Tick = 3,
 }
 
-/// Times are nanoseconds; of which clock, the sender knows.
+/// Times are in nanoseconds, of the sender's clock unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
     pub kind: Kind,
-    /// Of an [`Kind::Ask`]: whether ticks are wanted.
+    /// In an [`Kind::Ask`]: whether ticks are wanted.
     pub wants_ticks: bool,
     pub number: u64,
     pub sent: u64,
@@ -42,7 +42,7 @@ pub struct Datagram {
     /// The agreed start, by the conductor's clock.
     pub start: u64,
     pub interval: u64,
-    /// What must be added to the conductor's clock to have nanoseconds since 1970.
+    /// The difference from the conductor's clock to nanoseconds since 1970.
     pub wall_offset: u64,
 }
 
@@ -73,7 +73,7 @@ impl Datagram {
         bytes
     }
 
-    /// `None` when it is damaged, of another version or not from one who has the secret.
+    /// `None` when it is damaged, of another version, or made with another secret.
     pub fn decode(bytes: &[u8], key: &Key) -> Option<Datagram> {
         let bytes: &[u8; SIZE] = bytes.try_into().ok()?;
         if &bytes[..4] != MAGIC || bytes[BODY..] != checksum(&bytes[..BODY], key) {
@@ -111,11 +111,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_sent_arrives_and_what_is_damaged_does_not(n in any::<[u64; 7]>(), flip in 0..SIZE * 8, wants_ticks: bool) {
+        fn a_datagram_arrives_unless_it_is_damaged(
+            n in any::<[u64; 7]>(), flip in 0..SIZE * 8, wants_ticks: bool,
+        ) {
             let key = Key::from_secret(b"secret");
             let datagram = Datagram {
-                kind: Kind::Answer, wants_ticks, number: n[0], sent: n[1], received: n[2], answered: n[3], start: n[4],
-                interval: n[5], wall_offset: n[6],
+                kind: Kind::Answer, wants_ticks, number: n[0], sent: n[1], received: n[2],
+                answered: n[3], start: n[4], interval: n[5], wall_offset: n[6],
             };
             let mut bytes = datagram.encode(&key);
             prop_assert_eq!(Datagram::decode(&bytes, &key), Some(datagram));

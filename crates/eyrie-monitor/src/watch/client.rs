@@ -1,5 +1,5 @@
-//! Asks a running monitor: HTTP over its socket or its port, one question for each connection, with
-//! a bound.
+//! The client of a running monitor: HTTP over its socket or its port, one request for each
+//! connection, with a bound.
 
 use anyhow::{bail, Context};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,16 +10,16 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where a monitor answers.
+/// The place where a monitor answers.
 pub enum Place {
     Port(String),
     Socket(PathBuf),
 }
 
-/// Sends what is asked for to `out`.
+/// Sends a request for `path`, and writes the answer to `out`.
 ///
 /// # Errors
-/// When nobody answers there, or not with success.
+/// When no monitor answers there, or it refuses.
 pub fn get(place: &Place, path: &str, out: &mut impl Write) -> anyhow::Result<()> {
     match place {
         Place::Port(address) => {
@@ -45,7 +45,7 @@ fn exchange(
     path: &str,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    // Version 1.0: the answer ends with the connection.
+    // In version 1.0 the answer ends with the connection.
     write!(to, "GET {path} HTTP/1.0\r\n\r\n")?;
     let mut from = BufReader::new(from);
     let mut status = String::new();
@@ -66,7 +66,7 @@ fn exchange(
 /// A host and port; a port alone is that of this machine's loopback.
 ///
 /// # Errors
-/// When it is none, or its name is not known.
+/// When it is not an address, or its name is unknown.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     let text = match text.parse::<u16>() {
         Ok(port) => format!("127.0.0.1:{port}"),
@@ -82,8 +82,7 @@ pub fn socket(base: &Path, pid: u32) -> PathBuf {
     base.join(format!("monitor-{pid}.sock"))
 }
 
-/// The monitors of this user that answer, by process number. Sockets of those that have died are
-/// removed.
+/// The monitors of this user that answer, by process number. Sockets of dead monitors are removed.
 pub fn living(base: &Path) -> Vec<u32> {
     let number = |entry: std::fs::DirEntry| -> Option<u32> {
         let name = entry.file_name().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! Judges the node's health, right after a sample is taken.
+//! Judges the node's health, right after each sample.
 
 use crate::clock::Clock;
 use crate::health::{Event, Health, HealthState, Rules, World};
@@ -6,16 +6,16 @@ use crate::shared::{lock, Shared};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longer than any interval; what ends the wait early is the end of the monitor.
+/// Longer than any interval. The end of the monitor ends the wait early.
 const LONG: Duration = Duration::from_secs(365 * 86_400);
 
-/// What is done with changes of health.
+/// Called with each change of health.
 pub type Tell = Box<dyn FnMut(&Event) + Send>;
 
 /// How a node's health is judged.
 pub struct Judgement {
     pub rules: Rules,
-    /// Rules that are raised by hand.
+    /// Rules raised by hand.
     pub injected: Vec<(String, HealthState)>,
     pub tell: Tell,
 }
@@ -41,9 +41,10 @@ impl Judge {
     pub fn run(&mut self, shared: &Shared) {
         let begin = Instant::now();
         *lock(&shared.health) = self.health.states();
-        let (mut seen, mut next) = (None, Duration::ZERO);
+        let mut seen = None;
+        let mut next = Duration::ZERO;
         loop {
-            // Rules are seldom due; between, nothing wakes.
+            // Rules are rarely due; in between the thread does not wake up.
             if let Some(wait) = next.checked_sub(begin.elapsed()) {
                 std::thread::sleep(wait);
             }

@@ -1,5 +1,5 @@
 //! A running monitor: the sampler's thread, and around it those that judge, answer and show. It
-//! prints nothing: whoever starts it is told. Nothing here may hold the sampler up.
+//! prints nothing itself. Nothing here may delay the sampler.
 
 pub mod client;
 mod judge;
@@ -27,19 +27,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What a monitor is to do.
+/// The options of a monitor.
 pub struct Options {
     /// Name of the node in samples.
     pub node: String,
     pub sampler: Config,
     /// `None`: health is not judged.
     pub judgement: Option<Judgement>,
-    /// Where Prometheus is answered.
+    /// The address for Prometheus.
     pub listen: Option<SocketAddr>,
-    /// Series of commands that Prometheus is given at most.
+    /// Most series of commands for Prometheus.
     pub series: usize,
     pub command_lines: CommandLines,
-    /// Where monitors of this user have their sockets.
+    /// The directory for sockets of this user's monitors.
     pub sockets: anyhow::Result<PathBuf>,
 }
 
@@ -50,9 +50,9 @@ pub struct Limit {
     pub until: Option<Instant>,
 }
 
-/// Who is shown the samples as they come.
+/// Shows the samples as they come.
 pub trait Viewer {
-    /// Asked before each sample, with how long it is until it is there, about: a live view waits
+    /// Called before each sample, with the approximate time until it is there; a live view waits
     /// for keys meanwhile. `false` ends the monitor.
     ///
     /// # Errors
@@ -65,17 +65,17 @@ pub trait Viewer {
     /// When it cannot be shown.
     fn show(&mut self, frame: &Frame) -> anyhow::Result<()>;
 
-    /// Whether somebody looks at it and presses keys.
+    /// Whether the view is on a terminal, where a user presses keys.
     fn is_live(&self) -> bool;
 }
 
 /// A running monitor.
 pub struct Watch {
     pub shared: Arc<Shared>,
-    /// Where Prometheus is answered.
+    /// The address for Prometheus.
     pub scraped_at: Option<SocketAddr>,
     pub steadiness: Steadiness,
-    /// Why `eyrie monitor dump` will not find this one.
+    /// Why `eyrie monitor dump` cannot find this monitor.
     pub unfindable: Option<anyhow::Error>,
     exporter: Arc<Mutex<Exporter>>,
     stop: Arc<AtomicBool>,
@@ -83,7 +83,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts sampling; returns when the sampler is settled. Setting `stop` and
+    /// Starts sampling; returns when the sampler is ready. Setting `stop` and
     /// [`crate::ring::Ring::end_waits`] end it.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl Watch {
         let root = sampler.root.clone();
         let judge = judgement.map(|j| Judge::new(j, &node, &root)).transpose();
         let judge = judge.map_err(anyhow::Error::msg)?;
-        // Said before anything is measured: a port that is taken will not become free by that.
+        // Before anything is measured: measuring does not free a port that is in use.
         let tcp = listen.map(bind).transpose()?;
         let mut sampler = Sampler::prepare(sampler).map_err(anyhow::Error::msg)?;
         let shared = Arc::new(Shared {
@@ -133,12 +133,12 @@ impl Watch {
     /// Shows samples until the limit, the viewer or `stop` ends it.
     ///
     /// # Errors
-    /// The viewer's.
+    /// Those of the viewer.
     pub fn follow(&self, limit: Limit, viewer: &mut dyn Viewer) -> anyhow::Result<Summary> {
         let mut summary = Summary::default();
         let mut seen = None;
         while !self.stop.load(Ordering::Relaxed) && !limit.is_over(summary.count) {
-            // Keys are waited for until the next sample is there: only it and they wake us.
+            // Waits for keys until the next sample is there: only these two wake the thread.
             if !viewer.until_next(self.until_next(summary.last.0))? {
                 break;
             }
@@ -152,14 +152,14 @@ impl Watch {
         Ok(summary)
     }
 
-    /// How long it is until the sample after one with this intended moment is there, about.
+    /// The approximate time until the sample is there that follows one with this intended moment.
     fn until_next(&self, last_ns: u64) -> Duration {
         let next = last_ns + self.shared.started.interval_ns + 2_000_000;
         let wait = next.saturating_sub(Clock::Realtime.now_ns());
         Duration::from_nanos(wait.min(self.shared.started.interval_ns))
     }
 
-    /// The next sample in order; those that the ring has lost are left out.
+    /// The next sample in order; samples that the ring has removed are left out.
     fn next(&self, seen: &mut Option<u64>, limit: Limit, live: bool) -> Option<Frame> {
         let patience = if live { Duration::from_millis(20) } else { LONG };
         let left =
@@ -178,12 +178,14 @@ impl Limit {
     }
 }
 
-/// Longer than any interval; what ends a wait early is a signal.
+/// Longer than any interval. A signal ends a wait early.
 const LONG: Duration = Duration::from_secs(365 * 86_400);
 
 fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).with_context(|| {
-        format!("cannot listen on {address}: choose another --listen, or end who has it")
+        format!(
+            "cannot listen on {address}: choose another --listen, or end the process that uses it"
+        )
     })
 }
 

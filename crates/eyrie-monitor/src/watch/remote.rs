@@ -1,14 +1,14 @@
-//! Monitors that run elsewhere, asked for their newest samples in turn.
+//! Monitors on other nodes, asked for their newest samples in turn.
 
 use super::client::{self, Place};
 use super::view::{NodeView, Rates, Seen};
 use anyhow::Context;
 use std::time::Duration;
 
-/// Shortest time from one question to the next.
+/// Shortest time from one request to the next.
 const SHORTEST: Duration = Duration::from_millis(50);
 
-/// Monitors that listen somewhere.
+/// Monitors that listen at known addresses.
 pub struct Remote {
     addresses: Vec<String>,
     rates: Rates,
@@ -16,7 +16,7 @@ pub struct Remote {
     newest_ns: Vec<u64>,
 }
 
-/// What they said.
+/// The answers of all monitors.
 pub struct Answers {
     pub nodes: Vec<NodeView>,
     /// At least one of them has a new sample.
@@ -33,10 +33,11 @@ impl Remote {
 
     /// Asks each of them.
     ///
-    /// # Errors
+    /// When a monitor does not answer with a sample.
     /// When one does not answer with a sample.
     pub fn ask(&mut self) -> anyhow::Result<Answers> {
-        let (mut nodes, mut changed) = (Vec::new(), false);
+        let mut nodes = Vec::new();
+        let mut changed = false;
         let mut interval = Duration::from_millis(500);
         for (at, address) in self.addresses.iter().enumerate() {
             let mut text = Vec::new();

@@ -1,4 +1,4 @@
-//! What is said of all samples at the end.
+//! The summary of all samples at the end.
 
 use crate::ring::Frame;
 use crate::sample::Detail;
@@ -37,13 +37,14 @@ impl Summary {
         self.first.get_or_insert(self.last);
     }
 
-    /// In words; `None` without a sample.
+    /// The summary in words; `None` without a sample.
     pub fn text(&mut self) -> Option<String> {
         let (begin, used) = self.first?;
         let cost = self.cost_text(begin, used);
         let skew = self.skew.summary();
         Some(format!(
-            "{} samples, {} missed, {} failed reads, {} with less detail; late by {} (median), {} (99 %), {} (most){}",
+            "{} samples, {} missed, {} failed reads, {} with less detail; late by {} (median), {} \
+             (99 %), {} (most){}",
             self.count,
             self.missed,
             self.failed,
@@ -55,15 +56,16 @@ impl Summary {
         ))
     }
 
-    /// What it cost; of one sample alone nothing is known, since each tells the cost of the one
-    /// before.
+    /// The cost in words. With a single sample nothing is known, since each sample has the cost of
+    /// the one before.
     fn cost_text(&mut self, begin_ns: u64, used_ns: u64) -> String {
         self.cost.sort_unstable();
         let Some(cost) = self.cost.get(self.cost.len() / 2) else { return String::new() };
         let elapsed = self.last.0.saturating_sub(begin_ns).max(1);
         let share = (self.last.1 - used_ns) as f64 / elapsed as f64 * 100.0;
         format!(
-            "; a sample costs {} (median, with waking); the whole monitor used {share:.4} % of a core",
+            "; a sample costs {} (median, with waking); the whole monitor used {share:.4} % of a \
+             core",
             nanoseconds(*cost as f64)
         )
     }

@@ -1,4 +1,4 @@
-//! What the table and the plain lines show: rates, from two samples of the same node, whether they
+//! What the table and the plain lines show: rates from two samples of the same node, whether they
 //! were taken here or came as JSON. Pure.
 
 use crate::names::Directory;
@@ -7,7 +7,7 @@ use eyrie_units::plain;
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// A sample, as far as it is shown. Counts are totals.
+/// A sample, reduced to what is shown. Counts are totals.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     pub node: String,
@@ -17,7 +17,7 @@ pub struct Seen {
     pub monitor_ns: u64,
     pub skew_ns: i64,
     pub detail: String,
-    /// Processor time of the node; of the sample before where it is the turn of another part.
+    /// Processor time of the node; that of an older sample where `cpu_age` is not 0.
     pub busy_ns: u64,
     pub all_ns: u64,
     pub cpu_age: u64,
@@ -69,7 +69,8 @@ pub struct NodeView {
 
 impl Seen {
     pub fn of_frame(node: &str, frame: &Frame, names: &Directory) -> Seen {
-        let (head, n) = (&frame.head, &frame.head.node);
+        let head = &frame.head;
+        let n = &head.node;
         let process = |p: &crate::sample::Process| Process {
             pid: p.pid,
             start_ns: p.start_ns,
@@ -103,7 +104,7 @@ impl Seen {
         }
     }
 
-    /// Of a line as `--json` writes it; what is missing is 0.
+    /// From a line of `--json`; missing values are 0.
     pub fn of_json(line: &Value) -> Seen {
         let n = |v: &Value| v.as_u64().unwrap_or(0);
         let list = |v: &Value, fields: [&str; 2]| -> u64 {
@@ -151,7 +152,7 @@ impl Seen {
     }
 }
 
-/// The whole command line where it is known, else the name, as a terminal may have it.
+/// The whole command line where it is known, else the name, made safe for a terminal.
 fn command(name: &str, line: Option<&str>) -> String {
     plain::line(line.filter(|line| !line.is_empty()).unwrap_or(name)).into_owned()
 }
@@ -162,11 +163,11 @@ pub struct Rates {
     before: HashMap<String, Before>,
 }
 
-/// What is known of a node.
+/// The previous state of a node.
 #[derive(Default)]
 struct Before {
     seen: Seen,
-    /// Parts that take turns: their totals, when they were read, and the rate then.
+    /// Parts that are read in turn: their totals, when they were read, and the rate then.
     cpu: Part<2>,
     network: Part<1>,
     disk: Part<1>,
@@ -176,7 +177,7 @@ struct Before {
 struct Part<const N: usize> {
     read_ns: u64,
     totals: [u64; N],
-    /// What it grew by, and in which time.
+    /// By how much it grew, and in which time.
     growth: Option<([u64; N], u64)>,
 }
 
@@ -187,7 +188,7 @@ impl<const N: usize> Default for Part<N> {
 }
 
 impl<const N: usize> Part<N> {
-    /// Takes totals in if they are new.
+    /// Takes new totals; old ones are ignored.
     fn take(&mut self, age: u64, now_ns: u64, totals: [u64; N]) {
         if age != 0 || now_ns <= self.read_ns {
             return;
@@ -205,7 +206,7 @@ impl<const N: usize> Part<N> {
 }
 
 impl Rates {
-    /// The rates between the node's sample before and this one. Of the first, all rates are 0.
+    /// The rates from the node's previous sample to this one. For the first one all rates are 0.
     pub fn take(&mut self, at: usize, seen: Seen) -> NodeView {
         let before = self.before.entry(seen.node.clone()).or_default();
         before.cpu.take(seen.cpu_age, seen.time_ns, [seen.busy_ns, seen.all_ns]);
@@ -272,7 +273,8 @@ mod tests {
 
     fn sample(time_s: u64, cpu_s: f64) -> Seen {
         Seen::of_json(&json!({
-            "node": "n1", "intended_ns": time_s * 1_000_000_000, "cost": {"processes_ns": 10, "node_ns": 5, "monitor_ns": time_s * 1_000_000},
+            "node": "n1", "intended_ns": time_s * 1_000_000_000,
+            "cost": {"processes_ns": 10, "node_ns": 5, "monitor_ns": time_s * 1_000_000},
             "system": {"cpu": {"user_ns": time_s * 500_000_000, "idle_ns": time_s * 1_500_000_000},
                        "network": [{"received_bytes": time_s * 100, "sent_bytes": 0}]},
             "processes": [{"pid": 7, "start_ns": 1, "command": "a", "cpu_ns": (cpu_s * 1e9) as u64},
@@ -290,7 +292,7 @@ mod tests {
         assert_eq!(node.rows[1].cpu, 0.0, "another process with the same number has no rate yet");
         assert!((node.monitor - 0.001).abs() < 1e-9);
         assert_eq!(node.seen.cost_ns, 15);
-        // When it is another part's turn, the rate stays, and is over both samples the next time.
+        // While other parts are read, the rate stays; the next one is over both samples.
         let aged = Seen { cpu_age: 1, busy_ns: 0, ..sample(13, 2.5) };
         assert!((rates.take(0, aged).cpu - 0.25).abs() < 1e-9);
         assert!((rates.take(0, sample(14, 2.5)).cpu - 0.25).abs() < 1e-9);
