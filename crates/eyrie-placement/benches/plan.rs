@@ -1,5 +1,5 @@
-//! How long a plan for one failure takes as the network grows: all methods and the search, stencil
-//! traffic, one core; and what incremental re-evaluation and parallel counting gain.
+//! How long a plan for one failure takes as the network grows (all methods and the search, stencil
+//! traffic, one core), and what incremental re-evaluation and parallel counting gain.
 //! `bench/placement.sh` runs and plots it.
 
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion};
@@ -66,7 +66,7 @@ fn evaluation(c: &mut Criterion) {
         b.iter(|| evaluator.score_moves(&base, &moves, &mut scratch).expect("a score"))
     });
     group.bench_function("full", |b| b.iter(|| evaluator.count(laid.home.clone()).expect("loads")));
-    // Where counting in parallel pays: many messages for each link.
+    // Here counting in parallel pays: there are many messages for each link.
     let (net, laid, _) = instance("torus:10x10x10");
     let traffic = Traffic::parse("alltoall", &laid.shape, 1 << 10).expect("traffic");
     let evaluator = Evaluator { network: net.as_ref(), traffic: &traffic };

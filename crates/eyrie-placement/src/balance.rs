@@ -1,7 +1,7 @@
-//! Which ranks of a running job should change their nodes, by what each of them computes and what
-//! its node can: so that the busiest node has less to do, or so that fewer nodes have ranks. Moves
-//! nothing and measures nothing. It must never make the busiest node busier, nor name a move that
-//! costs more than it brings.
+//! Which ranks of a running job should change their nodes, given what each rank computes and what
+//! its node can do: so that the busiest node has less to do, or so that fewer nodes have ranks.
+//! Moves nothing and measures nothing. It must never make the busiest node busier, or name a move
+//! that costs more than it brings.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,47 +11,47 @@ use eyrie_topology::NodeId;
 use crate::plan::Move;
 use crate::traffic::Rank;
 
-/// Processors that ranks can use: a place. Nodes on one host may have the same ones.
+/// A place: processors that ranks can use. Nodes on one host may have the same place.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Processors {
-    /// How many there are.
+    /// The number of processors.
     pub count: f64,
-    /// How many of them others keep busy: what is no rank of the job.
+    /// How many of them other processes keep busy, which are no ranks of the job.
     pub others: f64,
 }
 
 impl Processors {
-    /// What is left for ranks. Others never take all: the kernel shares.
+    /// What is left for ranks. Other processes never take all: the kernel shares.
     pub fn free(&self) -> f64 {
         (self.count - self.others).max(self.count / 20.0)
     }
 }
 
-/// What a node has room for.
+/// The room of a node.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Room {
-    /// Ranks may come to it.
+    /// Whether ranks may come to it.
     pub open: bool,
-    /// Its processors, by their place in a list of them.
+    /// Its processors, by their index in the list of places.
     pub place: usize,
     /// How many ranks it may have.
     pub slots: u32,
 }
 
-/// A rank and what it computes.
+/// A rank and its load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RankLoad {
     pub rank: Rank,
     pub node: NodeId,
-    /// Processors that it keeps busy with computing, on average.
+    /// Processors that its computation keeps busy, on average.
     pub uses: f64,
-    /// Bytes that have to go over when it moves.
+    /// Bytes that are sent when it moves.
     pub memory: u64,
     /// Seconds that the job may lose when it moves.
     pub cost: f64,
 }
 
-/// What was measured.
+/// A measurement of the whole job.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured {
     pub places: Vec<Processors>,
@@ -60,7 +60,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// How busy each place is with the ranks on it: what they use, over what it has for them.
+    /// The load of each place: what its ranks use, divided by what it has for them.
     pub fn loads(&self) -> Vec<f64> {
         let mut loads = vec![0.0; self.places.len()];
         for load in &self.ranks {
@@ -71,24 +71,24 @@ impl Measured {
     }
 }
 
-/// Moves that belong together: one, or two ranks that change places.
+/// Moves that belong together: one, or those of two ranks that change places.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     pub moves: Vec<Move>,
-    /// How busy the busiest place is after it.
+    /// The load of the busiest place after it.
     pub then: f64,
     /// Seconds that it costs.
     pub cost: f64,
 }
 
-/// Where the load comes to lie by moves that pay.
+/// The moves that pay, and the load that they lead to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Balance {
-    /// How busy the busiest place is: 1 when its ranks could use no more of it.
+    /// The load of the busiest place before: 1 when its ranks cannot use more of it.
     pub before: f64,
-    /// What is to be done, in this order.
+    /// The steps to take, in this order.
     pub steps: Vec<Change>,
-    /// What would lower the load further, and costs more than it brings.
+    /// Steps that would lower the load further, but cost more than they bring.
     pub too_dear: Vec<Change>,
 }
 
@@ -102,13 +102,13 @@ impl Balance {
     }
 }
 
-/// What brings less than this may as well be chance: two measurements of the same differ by more.
+/// A gain below this may be chance: two measurements of the same job differ by more.
 pub const NOISE: f64 = 0.05;
-/// How unlike two loads must be to be different.
+/// Loads that differ by less are equal.
 const EPSILON: f64 = 1e-9;
 
-/// Moves that lower the load of the busiest place, as long as they have paid within `payback`
-/// seconds: in each of them the job gains by how much less busy it is.
+/// Moves that lower the load of the busiest place, as long as they pay within `payback` seconds: in
+/// each of these seconds the job gains as much as the busiest place is less busy.
 pub fn balance(measured: &Measured, payback: f64) -> Balance {
     let mut state = Arrangement::new(measured);
     let before = state.busiest();
@@ -121,10 +121,13 @@ pub fn balance(measured: &Measured, payback: f64) -> Balance {
     Balance { before, steps, too_dear }
 }
 
-/// How many of the steps are to be taken: so many that most is gained, and that no end of them
-/// costs more than it brings, also when it begins after a step that by itself may be chance.
+/// How many of the steps to take: as many as gain most, provided that no last part of them costs
+/// more than it brings. Such a part may also begin after a step that may be chance by itself.
 fn paying(before: f64, steps: &[Change], payback: f64) -> usize {
-    let (mut best, mut most, mut load, mut cost) = (0, 0.0, before, 0.0);
+    let mut best = 0;
+    let mut most = 0.0;
+    let mut load = before;
+    let mut cost = 0.0;
     for (taken, step) in (1..).zip(steps) {
         cost += step.cost;
         let gain = (before - step.then) * payback - cost;
@@ -137,34 +140,34 @@ fn paying(before: f64, steps: &[Change], payback: f64) -> usize {
     best
 }
 
-/// Where ranks are while moves are looked for.
+/// Where ranks are during the search for moves.
 struct Arrangement<'a> {
     measured: &'a Measured,
-    /// By place: what its ranks use, over what it has for them.
+    /// By place: its load.
     loads: Vec<f64>,
-    /// By node.
+    /// By node: its ranks.
     counts: Vec<u32>,
     node_of: Vec<NodeId>,
-    /// A rank moves once.
+    /// Ranks that have moved: a rank moves once.
     moved: Vec<bool>,
-    /// No move makes a rank that computes all the time faster.
+    /// The lowest possible load: no move speeds up a rank that computes all the time.
     least: f64,
 }
 
-/// A step that could be taken: ranks by their place in the list.
+/// A possible step. Ranks are given by their index.
 struct Candidate {
     rank: usize,
     to: NodeId,
-    /// Goes the other way.
+    /// The rank that goes the other way.
     back: Option<usize>,
-    /// The higher one of the two places' loads after it.
+    /// The higher load of the two places after it.
     then: f64,
     cost: f64,
 }
 
 impl<'a> Arrangement<'a> {
     fn new(measured: &'a Measured) -> Arrangement<'a> {
-        // One with several threads can use as many processors.
+        // A rank with several threads can use as many processors.
         let alone = |load: &RankLoad| load.uses / load.uses.ceil().max(1.0);
         let mut state = Arrangement {
             measured,
@@ -192,7 +195,7 @@ impl<'a> Arrangement<'a> {
         self.loads.iter().copied().fold(self.least, f64::max)
     }
 
-    /// The next step that lowers the load of the busiest place; `None` when there is none.
+    /// The next step that lowers the load of the busiest place, if there is one.
     fn next(&mut self) -> Option<Change> {
         let by_load =
             |(a, x): &(usize, &f64), (b, y): &(usize, &f64)| x.total_cmp(y).then(b.cmp(a));
@@ -205,7 +208,7 @@ impl<'a> Arrangement<'a> {
         (best.then < load - EPSILON).then(|| self.take(best))
     }
 
-    /// All that could be done with a rank of this place.
+    /// All possible steps with a rank of this place.
     fn candidates(&self, from: usize) -> Vec<Candidate> {
         let here = |rank: &usize| self.place(self.node_of[*rank]) == from;
         let ranks: Vec<usize> =
@@ -229,7 +232,7 @@ impl<'a> Arrangement<'a> {
         all
     }
 
-    /// The node of a place that has room for most ranks more.
+    /// The node of a place that has most room for further ranks.
     fn room(&self, place: usize) -> Option<NodeId> {
         let room = |node: &NodeId| {
             let Room { slots, .. } = self.measured.nodes[*node as usize];
@@ -273,7 +276,7 @@ impl<'a> Arrangement<'a> {
     }
 }
 
-/// The lower load first, then the cheaper step.
+/// Orders by the lower load, then by the cheaper step.
 fn better(a: &Candidate, b: &Candidate) -> Ordering {
     let alike = (a.then - b.then).abs() <= EPSILON;
     let by_load = if alike { Ordering::Equal } else { a.then.total_cmp(&b.then) };
@@ -281,27 +284,27 @@ fn better(a: &Candidate, b: &Candidate) -> Ordering {
     by_load.then(a.cost.total_cmp(&b.cost)).then(key(a).cmp(&key(b)))
 }
 
-/// Fewer nodes that have ranks.
+/// A way to have ranks on fewer nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Consolidation {
-    /// Nodes that keep their ranks and take the others.
+    /// Nodes that keep their ranks and get the others.
     pub kept: BTreeSet<NodeId>,
     /// Nodes whose ranks leave.
     pub left: BTreeSet<NodeId>,
     pub moves: Vec<Move>,
 }
 
-/// Why ranks do not fit on so few nodes.
+/// Why ranks do not fit on that few nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TooFew {
-    /// So many nodes have ranks, and they are no more than are asked for.
+    /// This many nodes have ranks, and they are no more than are asked for.
     Already(usize),
-    /// Those with the most room have so many slots.
+    /// The nodes with the most room have this many slots.
     Slots(u64),
 }
 
-/// Which `number` nodes the ranks should go to, so that the fewest bytes move: those that have most
-/// of them already and room for all. Where a rank goes, its share of the load is the lowest.
+/// Which `number` nodes the ranks should go to, so that the fewest bytes move: the nodes that have
+/// most of them already, with room for all. Each rank goes where the load is lowest.
 ///
 /// # Errors
 /// When there is nothing to do, or no room.
@@ -330,8 +333,8 @@ fn slots<'a>(measured: &Measured, nodes: impl IntoIterator<Item = &'a NodeId>) -
     nodes.into_iter().map(|node| u64::from(measured.nodes[*node as usize].slots)).sum()
 }
 
-/// The nodes with most bytes of ranks; where these have too little room, others with more of it
-/// take the places of those with the fewest bytes for each slot that is won.
+/// The nodes with most bytes of ranks. If these have too little room, others with more room replace
+/// those with the fewest bytes for each slot that is gained.
 fn keep(
     measured: &Measured,
     used: &BTreeSet<NodeId>,
@@ -361,7 +364,7 @@ fn keep(
     Ok(kept.into_iter().collect())
 }
 
-/// The node with room where the rank makes the load the lowest.
+/// The node with room on which the rank makes the lowest load.
 fn emptiest(state: &Arrangement<'_>, kept: &BTreeSet<NodeId>, rank: usize) -> Option<NodeId> {
     let measured = state.measured;
     let has_room =
@@ -384,7 +387,7 @@ mod tests {
 
     const SECONDS: f64 = 60.0;
 
-    /// A node with one processor for each of these, and ranks (node, uses).
+    /// Nodes with one processor each, and ranks (node, uses).
     fn measured(nodes: usize, slots: u32, ranks: &[(NodeId, f64)]) -> Measured {
         let load = |(rank, (node, uses)): (usize, &(NodeId, f64))| RankLoad {
             rank: rank as Rank,
@@ -413,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_node_takes_a_rank_and_a_closed_one_does_not() {
+    fn an_empty_node_gets_a_rank_and_a_closed_one_does_not() {
         let mut two = measured(2, 4, &[(0, 0.5), (0, 0.5)]);
         assert_eq!(moved(&balance(&two, SECONDS)), [(0, 1)]);
         two.nodes[1].open = false;
@@ -423,27 +426,27 @@ mod tests {
     }
 
     #[test]
-    fn others_take_their_part_of_a_node() {
+    fn other_processes_take_their_part_of_a_node() {
         let mut two = measured(2, 4, &[(0, 0.3), (0, 0.2), (1, 0.5)]);
         two.places[0].others = 0.5;
         assert_eq!(moved(&balance(&two, SECONDS)), [(1, 1)]);
     }
 
     #[test]
-    fn nothing_makes_one_rank_that_computes_all_the_time_faster() {
+    fn no_move_speeds_up_a_rank_that_computes_all_the_time() {
         let found = balance(&measured(2, 4, &[(0, 1.0), (0, 0.0), (1, 0.2)]), SECONDS);
         assert_eq!((moved(&found), found.too_dear), (vec![], vec![]));
     }
 
     #[test]
-    fn chance_moves_nobody() {
+    fn no_rank_moves_by_chance() {
         let found =
             balance(&measured(2, 2, &[(0, 0.18), (0, 0.52), (1, 0.17), (1, 0.50)]), SECONDS);
         assert_eq!((moved(&found), found.too_dear.len()), (vec![], 1));
     }
 
     #[test]
-    fn what_costs_more_than_it_brings_is_told_and_not_done() {
+    fn a_move_that_costs_more_than_it_brings_is_named_and_not_done() {
         let mut two = measured(2, 4, &[(0, 0.5), (0, 0.5)]);
         two.ranks.iter_mut().for_each(|load| load.cost = 31.0);
         let found = balance(&two, SECONDS);
@@ -508,7 +511,7 @@ mod tests {
         (0..measured.nodes.len() as NodeId).map(of).collect()
     }
 
-    /// Nobody comes to a closed node, nor to one without room; nobody moves twice.
+    /// Checks that no rank comes to a closed or full node, and that none moves twice.
     fn are_allowed(measured: &Measured, moves: &[Move]) {
         let ranks: BTreeSet<Rank> = moves.iter().map(|m| m.rank).collect();
         assert_eq!(ranks.len(), moves.len(), "{moves:?}");
@@ -517,7 +520,7 @@ mod tests {
             let node = &measured.nodes[m.to as usize];
             assert!(node.open && m.from != m.to, "{m:?}");
             let most = node.slots.max(before[m.to as usize]);
-            assert!(then[m.to as usize] <= most, "{m:?} comes where no slot is");
+            assert!(then[m.to as usize] <= most, "{m:?} goes to a full node");
         }
     }
 
@@ -532,7 +535,7 @@ mod tests {
             let then = Arrangement::new(&after(&measured, &moves)).busiest();
             prop_assert!((then - found.after()).abs() < 1e-6);
             prop_assert!(then <= found.before + EPSILON);
-            // Of each end of the plan that is left out: it has brought what it cost.
+            // Every last part of the plan, down to a single step, has brought what it cost.
             let cost = |steps: &[Change]| steps.iter().map(|step| step.cost).sum::<f64>();
             for kept in 0..found.steps.len() {
                 let earlier = if kept == 0 { found.before } else { found.steps[kept - 1].then };
@@ -548,7 +551,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_consolidated_is_on_so_many_nodes_that_have_room(
+        fn consolidated_ranks_are_on_that_many_nodes_with_room(
             measured in any_measured(), number in 1usize..6
         ) {
             if let Ok(found) = consolidate(&measured, number) {

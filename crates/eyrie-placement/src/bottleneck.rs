@@ -1,21 +1,20 @@
-//! Which links of long lines can hold flows back. A link whose flows all pass one of its neighbours
-//! too is never tighter than that one, so that only the neighbour has to be looked at: of a line
-//! that n flows pass in large groups few links are left.
+//! Which links of long lines can limit flows. A link whose flows all pass one of its neighbours,
+//! too, is never tighter than that neighbour, so only the neighbour has to be considered. Of a line
+//! that n flows pass in large groups, few links remain.
 
 use eyrie_topology::Run;
 
-/// The links that are left, numbered along the lines. Only for lines whose links have one
-/// bandwidth.
+/// The remaining links, numbered along the lines. Only for lines whose links have one bandwidth.
 pub(crate) struct Bottlenecks {
-    /// How many of them lie before each place, and in all.
+    /// How many of them are before each place, and in all.
     before: Vec<u32>,
 }
 
 impl Bottlenecks {
     /// For flows over these runs, with places below `places`.
     ///
-    /// Up to the next end of a flow links only gain flows, so that the last link before it has all
-    /// of theirs; and when no flow has begun since the one chosen before, that one has them
+    /// Up to the next end of a flow, links only gain flows: the last link before that end has all
+    /// flows of the others. If no flow has begun since the last chosen link, that link has them
     /// already.
     pub fn of(places: usize, runs: &[Run]) -> Self {
         const BEGINS: u8 = 1;
@@ -43,7 +42,7 @@ impl Bottlenecks {
         self.before.last().copied().unwrap_or(0) as usize
     }
 
-    /// Those on a run; at least one, if the flows of [`Self::of`] have it.
+    /// The chosen links on a run; at least one, if its flow was given to [`Self::of`].
     pub fn on(&self, run: &Run) -> Run {
         self.before[run.start as usize]..self.before[run.end as usize]
     }

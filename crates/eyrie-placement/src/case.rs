@@ -1,5 +1,5 @@
-//! What every method of a plan starts from: a job on its network, what moves cost, and the job's
-//! figures before any failure. Moves nothing.
+//! The common input of all methods: a job on its network, what moves cost, and the job's figures
+//! before any failure. Moves nothing.
 
 use std::collections::HashSet;
 
@@ -14,24 +14,24 @@ use crate::method::{Candidate, Setting};
 use crate::objective::{Ranking, Weights};
 use crate::outcome::PlanError;
 
-/// A job on its network, and what counts.
+/// A job on its network, with costs and options.
 pub struct Case<'a> {
     pub network: &'a dyn Network,
     pub job: &'a Job,
-    /// In the order in which "first free" takes them.
+    /// In the order of "first free".
     pub spares: &'a [NodeId],
     pub costs: CostModel,
     pub weights: Weights,
-    /// A dead node's router still forwards messages of others.
+    /// Whether a dead node's router still forwards messages of others.
     pub routers_forward: bool,
-    /// The extents of the job's grid of ranks, which squeezing needs.
+    /// The extents of the job's grid of ranks, needed for squeezing.
     pub shape: Vec<usize>,
     /// The job at home with nothing failed.
     pub before: Counted,
     pub before_s: f64,
 }
 
-/// The network after a batch of failures, which happened at the same moment.
+/// The network after a batch of failures, which happened together.
 pub struct Broken<'a> {
     network: &'a dyn Network,
     detour: Option<Detour<'a>>,
@@ -106,11 +106,13 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The job where it is now, with the nodes failed that failed earlier.
+    /// The job where it is now; the nodes of `earlier` have failed before.
     pub fn now(&self, earlier: &[NodeId]) -> Result<Candidate, RouteError> {
         let mut occupancy =
             Occupancy::new(self.network.nodes(), &self.job.at, &self.job.home, self.spares);
-        earlier.iter().for_each(|&n| occupancy.fail(n));
+        for &n in earlier {
+            occupancy.fail(n);
+        }
         let counted = if self.job.at == self.job.home {
             self.before.clone()
         } else {
@@ -128,13 +130,15 @@ impl<'a> Case<'a> {
         self.displaced(candidate, broken)
     }
 
-    /// A candidate after the failures, nothing moved yet.
+    /// A candidate after the failures, before any move.
     pub fn displaced(
         &self,
         mut candidate: Candidate,
         broken: &Broken,
     ) -> Result<Candidate, RouteError> {
-        broken.failed.iter().for_each(|&n| candidate.occupancy.fail(n));
+        for &n in &broken.failed {
+            candidate.occupancy.fail(n);
+        }
         if broken.detour.is_some() {
             candidate.counted =
                 self.setting(broken).evaluator.count(candidate.counted.placement)?;

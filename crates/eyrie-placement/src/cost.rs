@@ -1,5 +1,5 @@
-//! What a machine's network costs: bandwidth, latency, and how a node's network interface starts
-//! several messages. The defaults are a present-day HPC link; K's figures are in
+//! The parameters of a machine's network: bandwidth, latency, and how a node's network interface
+//! starts several messages. The defaults are a present-day HPC link; K's figures are in
 //! [`CostModel::k_computer`].
 
 use serde::{Deserialize, Serialize};
@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sharing {
-    /// Every message the same share (max-min fair), as routers with round-robin arbitration give.
+    /// Every message gets the same share (max-min fair), as with routers with round-robin
+    /// arbitration.
     Fair,
-    /// Shares in inverse proportion to the path's length, as window-based transports give (and
-    /// SimGrid models).
+    /// Shares are inversely proportional to the length of the path, as with window-based transports
+    /// (SimGrid models it).
     Path,
 }
 
@@ -20,13 +21,13 @@ pub enum Sharing {
 pub struct CostModel {
     /// Bytes per second of a link with bandwidth factor 1.
     pub bandwidth: f64,
-    /// Seconds a hop.
+    /// Seconds for each hop.
     pub hop_latency_s: f64,
-    /// Seconds a message costs before it enters the network.
+    /// Seconds that a message needs before it enters the network.
     pub overhead_s: f64,
     /// How far apart the messages of one node start, as a fraction of the message's own transfer
-    /// time: 0 all together; K's four DMA engines 0.5, so that four messages take 2.5 times as long
-    /// as one.
+    /// time. 0: all together. K's four DMA engines have 0.5, so that four messages take 2.5 times
+    /// as long as one.
     pub stagger: f64,
     /// Time lost on a shared link for every message beyond the second, as a fraction of the share.
     /// Calibrated on K together with `stagger`; 0 elsewhere.

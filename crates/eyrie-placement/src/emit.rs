@@ -1,4 +1,4 @@
-//! A placement as the files that other programs read. Text only; the caller writes it.
+//! Writes a placement in the formats that other programs read. Text only; the caller writes files.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use eyrie_topology::{Network, NodeId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// One line per rank: the position of its new node in the list of nodes sorted by number. A
-    /// program that shrinks and splits a communicator with this as the key gets the ranks in their
+    /// program that shrinks and splits a communicator with this as the key has its ranks in their
     /// places (ULFM).
     Permutation,
     /// One host a line in rank order, for mpiexec -f / --hostfile.
@@ -31,7 +31,11 @@ pub fn text(format: Format, placement: &[NodeId], host: &dyn Fn(NodeId) -> Strin
                 let _ = writeln!(out, "{position}");
             }
         }
-        Format::Hostfile => placement.iter().for_each(|&n| out += &format!("{}\n", host(n))),
+        Format::Hostfile => {
+            for &n in placement {
+                let _ = writeln!(out, "{}", host(n));
+            }
+        }
         Format::Rankfile => {
             for (rank, &n) in placement.iter().enumerate() {
                 let _ = writeln!(out, "rank {rank}={} slot=0", host(n));
@@ -47,7 +51,7 @@ pub fn text(format: Format, placement: &[NodeId], host: &dyn Fn(NodeId) -> Strin
     out
 }
 
-/// A host name for a node: the one given, the network's own, or `node` and its number.
+/// The host name of a node: from `names`, else the network's own, else `node` and its number.
 pub fn host_name(network: &dyn Network, names: &[String], node: NodeId) -> String {
     if let Some(name) = names.get(node as usize) {
         return name.clone();

@@ -1,5 +1,5 @@
-//! Link loads of a placement, and of a placement that differs by a few moves without counting all
-//! again: only the messages of moved ranks are routed.
+//! Link loads of a placement, and of placements that differ from it by a few moves without counting
+//! all again: only the messages of moved ranks are routed.
 
 use rayon::prelude::*;
 
@@ -9,8 +9,8 @@ use eyrie_topology::{Busiest, LinkId, LinkLoads, Network, NodeId, RouteError};
 use crate::levels::Levels;
 use crate::traffic::{Rank, RankMessage, Traffic};
 
-/// How good a placement's link loads are, best first: busiest link by messages, then the sum of
-/// squared loads (how much is crowded elsewhere), then the busiest link by bytes.
+/// How good the link loads of a placement are, in this order: the busiest link by messages, the sum
+/// of squared loads (how crowded the other links are), the busiest link by bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Score {
     pub messages: u64,
@@ -25,7 +25,7 @@ pub struct Evaluator<'a> {
     pub traffic: &'a Traffic,
 }
 
-/// A placement with its loads, from which near placements are scored.
+/// A placement with its loads, from which similar placements are scored.
 #[derive(Debug, Clone)]
 pub struct Counted {
     pub placement: Vec<NodeId>,
@@ -34,7 +34,7 @@ pub struct Counted {
     pub score: Score,
     message_levels: Levels,
     byte_levels: Levels,
-    /// Messages on all links together: what a full count walks where routes are walked.
+    /// Messages on all links together: the steps of a full count where routes are walked.
     hops: u64,
 }
 
@@ -50,7 +50,7 @@ impl Counted {
     }
 }
 
-/// Scratch for [`Evaluator::score_moves`], one per thread, reused between candidates.
+/// Scratch for [`Evaluator::score_moves`], one per thread, reused for all candidates.
 pub struct Scratch {
     /// One for each link of each phase: slot = phase × links + link.
     changes: Vec<Change>,
@@ -58,13 +58,14 @@ pub struct Scratch {
     touched: Vec<u32>,
     /// Where each phase ends in `touched`.
     ends: Vec<usize>,
-    /// What the routes of one rank at a new node add: slot, messages, bytes.
+    /// What the routes of one rank at its new node add: slot, messages, bytes.
     added: Vec<(u32, u32, u64)>,
     moved_to: Vec<NodeId>,
     route: Vec<LinkId>,
 }
 
-/// What a link has more than before in one phase; together, so that a hop costs one cache line.
+/// By how much a link has more than before in one phase; together, so that a hop costs one cache
+/// line.
 #[derive(Clone, Copy, Default)]
 struct Change {
     bytes: i64,
@@ -93,7 +94,7 @@ impl<'a> Evaluator<'a> {
             .collect()
     }
 
-    /// The score of these loads alone, without what scoring near placements needs.
+    /// The score of these loads, without what scoring similar placements needs.
     fn score(&self, loads: &[LinkLoads]) -> Score {
         let of_phase = |load: &LinkLoads| {
             let squares = load.messages.iter().map(|&m| u64::from(m) * u64::from(m)).sum();
@@ -131,9 +132,12 @@ impl<'a> Evaluator<'a> {
     /// A link's messages and bytes as [`Busiest`] counts them.
     fn figure(&self) -> impl Fn(LinkId, u64, u64) -> Busiest + 'a {
         let (network, uniform) = (self.network, self.network.uniform_bandwidth());
-        move |link, messages, bytes| match uniform {
-            true => Busiest { messages, bytes },
-            false => scaled(network, link, messages, bytes),
+        move |link, messages, bytes| {
+            if uniform {
+                Busiest { messages, bytes }
+            } else {
+                scaled(network, link, messages, bytes)
+            }
         }
     }
 
@@ -149,8 +153,8 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Whether so many ranks move that counting all again is cheaper. On long lines that takes no
-    /// walk along the routes.
+    /// Whether so many ranks move that counting all again is cheaper. On long lines a full count
+    /// does not walk along the routes.
     fn count_again(&self, base: &Counted, moves: &[(Rank, NodeId)]) -> bool {
         let again = match self.network.lines() {
             None => base.hops,
@@ -163,7 +167,7 @@ impl<'a> Evaluator<'a> {
         4.0 * moved * base.hops as f64 > again as f64
     }
 
-    /// Score after `moves`, leaving `base` as it is.
+    /// The score after `moves`; `base` is unchanged.
     pub fn score_moves(
         &self,
         base: &Counted,
@@ -220,10 +224,7 @@ impl<'a> Evaluator<'a> {
             }
         }
         scratch.clear(moves);
-        Ok(match known {
-            true => counted,
-            false => self.counted(counted.placement, counted.loads),
-        })
+        Ok(if known { counted } else { self.counted(counted.placement, counted.loads) })
     }
 
     /// Fills the scratch with the differences that `moves` make.
@@ -241,7 +242,7 @@ impl<'a> Evaluator<'a> {
             for &(rank, _) in moves {
                 for &i in phase.of_rank(rank) {
                     let m = &phase.messages[i as usize];
-                    // A message between two moved ranks is met twice; the sender's turn counts.
+                    // A message between two moved ranks is found twice; the sender's turn counts.
                     if m.to == rank
                         && m.from != rank
                         && scratch.moved_to[m.from as usize] != NOT_MOVED
@@ -279,8 +280,8 @@ impl<'a> Evaluator<'a> {
         Ok(())
     }
 
-    /// `score`, which is that of the scratch without the messages of `rank`, with them from and to
-    /// node `at`.
+    /// The score with the messages of `rank` from and to node `at`. `score` is that of the scratch,
+    /// which is without them.
     fn score_with(
         &self,
         base: &Counted,
@@ -335,7 +336,7 @@ impl<'a> Evaluator<'a> {
     fn score_delta(&self, base: &Counted, s: &Scratch) -> Score {
         let figure = self.figure();
         let mut score = Score { squares: base.score.squares, ..Score::default() };
-        // Touched links that had the largest figures.
+        // The number of touched links that had the largest figures.
         let mut had = (0, 0);
         for (first, load, slots) in s.by_phase(self.network.links(), &base.loads) {
             for &slot in slots {
@@ -362,8 +363,8 @@ impl<'a> Evaluator<'a> {
         score
     }
 
-    /// The largest figure in `base` of a link that is not touched; `had` touched links had the very
-    /// largest.
+    /// The largest figure in `base` of links that are not touched; `had` touched links had the
+    /// largest of all.
     fn rest(
         &self,
         base: &Counted,
@@ -384,7 +385,7 @@ impl<'a> Evaluator<'a> {
             had.filter(|&f| f == figure).count()
         };
         levels.largest_without(with).unwrap_or_else(|| {
-            // Every link with a kept figure changed: look at all the others.
+            // Every link with a kept figure has changed: all others are checked.
             let phases = base.loads.iter().enumerate();
             phases
                 .flat_map(|(p, l)| (0..links as LinkId).map(move |k| (p, l, k)))
@@ -395,8 +396,8 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    /// Scores many candidates, in parallel where there are many; `None` for one that dead routers
-    /// cut off.
+    /// Scores many candidates, in parallel where there are many; `None` where dead routers cut
+    /// ranks off.
     pub fn score_all(
         &self,
         base: &Counted,
@@ -415,15 +416,19 @@ impl<'a> Evaluator<'a> {
             .collect()
     }
 
-    /// Scores candidates in turn. Those that put one rank on one node or another share taking it
-    /// away.
+    /// Scores candidates in turn. Consecutive candidates that move the same single rank share the
+    /// work of removing it.
     fn score_each(
         &self,
         base: &Counted,
         candidates: &[Vec<(Rank, NodeId)>],
         s: &mut Scratch,
     ) -> Vec<Option<Score>> {
-        let same_rank = |a: &Vec<(Rank, NodeId)>, b: &Vec<(Rank, NodeId)>| matches!((&a[..], &b[..]), (&[a], &[b]) if a.0 == b.0);
+        type Moves = Vec<(Rank, NodeId)>;
+        let same_rank = |a: &Moves, b: &Moves| match (&a[..], &b[..]) {
+            ([a], [b]) => a.0 == b.0,
+            _ => false,
+        };
         let mut scores = Vec::with_capacity(candidates.len());
         for alike in candidates.chunk_by(same_rank) {
             if let [moves] = alike {
@@ -511,14 +516,14 @@ mod tests {
         let full = evaluator.count(moved(&base.placement, moves)).unwrap();
         let score = evaluator.score_moves(&base, moves, &mut scratch).unwrap();
         assert_eq!(score, full.score);
-        // Twice, so that a scratch that was not cleaned shows.
+        // Twice, so that a scratch that was not cleaned is found out.
         assert_eq!(evaluator.score_moves(&base, moves, &mut scratch).unwrap(), full.score);
         let applied = evaluator.apply(&base, moves, &mut scratch).unwrap();
         assert_eq!(applied.loads, full.loads);
         assert_eq!(applied.hops, full.hops);
         assert_eq!(applied.score, full.score);
         assert_eq!(applied.busiest_link(network), full.busiest_link(network));
-        // One after another, each from what the one before left.
+        // One after another, each from the result of the one before.
         let mut step = base.clone();
         for &one in moves {
             step = evaluator.apply(&step, &[one], &mut scratch).unwrap();

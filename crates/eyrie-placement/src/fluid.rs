@@ -1,6 +1,6 @@
-//! Time of one iteration: messages as fluid flows that share links max-min fairly (Bertsekas and
-//! Gallager, Data Networks, 6.5.2), each after its latency; when a flow starts or ends the shares
-//! are solved again. Phases follow each other.
+//! The time of one iteration: messages are fluid flows that share links max-min fairly (Bertsekas
+//! and Gallager, Data Networks, 6.5.2), each after its latency. When a flow starts or ends, the
+//! shares are solved again. Phases follow each other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,7 +31,7 @@ impl Flow {
         &all[self.first as usize..(self.first + self.hops) as usize]
     }
 
-    /// Its rate is fixed: the rest of its links is for the others.
+    /// Fixes its rate: the rest of its links is left for the others.
     fn takes(&self, hops: &[u32], links: &mut [Link]) {
         for &l in self.hops(hops) {
             let link = &mut links[l as usize];
@@ -60,29 +60,29 @@ pub fn step_time(
         .fold(0.0, |sum, (phase, time)| sum + f64::from(phase.repeat) * time))
 }
 
-/// What [`step_time`] is at least: in every phase the bytes of the busiest link have to get through
-/// it. A little less, for near events that are handled as one.
+/// A lower bound of [`step_time`]: in every phase the bytes of the busiest link must pass it. It is
+/// a little less, because events close together are handled as one.
 pub fn least_step_time(evaluator: &Evaluator, counted: &Counted, machine: &CostModel) -> f64 {
     let seconds = |(phase, load): (&Phase, &LinkLoads)| {
-        // By bandwidth and rounded up to whole bytes.
+        // Divided by the bandwidth factor and rounded up to whole bytes.
         let bytes = load.busiest(evaluator.network).bytes.saturating_sub(1);
         f64::from(phase.repeat) * bytes as f64 / machine.bandwidth
     };
     0.98 * evaluator.traffic.phases.iter().zip(&counted.loads).map(seconds).sum::<f64>()
 }
 
-/// Most links of all flows together: 2 GiB, and as much again for the rows that say who uses each
-/// link.
+/// Most links of all flows together: 2 GiB, and as much again for the rows that list the flows of
+/// each link.
 const MOST_HOPS: usize = 1 << 29;
 
 fn check_hops(hops: usize) -> Result<(), RouteError> {
-    match hops > MOST_HOPS {
-        true => Err(RouteError::TooLong { most: MOST_HOPS }),
-        false => Ok(()),
+    if hops > MOST_HOPS {
+        return Err(RouteError::TooLong { most: MOST_HOPS });
     }
+    Ok(())
 }
 
-/// Seconds of one phase: uncontended messages are timed alone, the others together.
+/// Seconds of one phase. Messages that share no link are timed alone, the others together.
 fn phase_time(
     evaluator: &Evaluator,
     counted: &Counted,
@@ -100,10 +100,10 @@ fn phase_time(
     Ok(timed.latest_s.max(shared_s))
 }
 
-/// Messages that go alone, as far as they are timed, and how the others start.
+/// The messages that are timed alone so far, and how the others start.
 struct Timed<'a> {
     machine: &'a CostModel,
-    /// Messages that each rank has begun to send, where they start one after another.
+    /// Messages that each rank has begun to send, where they start one after the other.
     sent: Vec<u32>,
     latest_s: f64,
 }
@@ -121,8 +121,8 @@ impl<'a> Timed<'a> {
         Timed { machine, sent: vec![0; ranks], latest_s: 0.0 }
     }
 
-    /// A message over so many links. `None`: it is alone on all of them (`slowest` is their least
-    /// bandwidth factor), so that its time is known.
+    /// Handles a message over this many links. `None`: it is alone on all of them (`slowest` is
+    /// their lowest bandwidth factor), so that its time is known.
     fn message(
         &mut self,
         m: &RankMessage,
@@ -183,7 +183,7 @@ fn flows_of_routes(
     Ok(sim)
 }
 
-/// The same where routes are long: only links that can hold flows back are followed.
+/// The same where routes are long: only links that can limit flows are considered.
 fn flows_of_runs(
     evaluator: &Evaluator,
     lines: &dyn Lines,
@@ -198,7 +198,7 @@ fn flows_of_runs(
         let here = loads.messages[lines.link_at(place) as usize];
         carried.push(carried[place as usize] + u64::from(here));
     }
-    // Runs of the messages that share links, one after another, and where those of each end.
+    // Runs of the messages that share links, one after the other, and where those of each end.
     let (mut runs, mut starts): (Vec<Run>, Vec<(usize, Start)>) = (Vec::new(), Vec::new());
     for m in &evaluator.traffic.phases[phase].messages {
         let placed = place(m, &counted.placement);
@@ -215,7 +215,9 @@ fn flows_of_runs(
     let bottlenecks = Bottlenecks::of(network.links(), &runs);
     check_hops(runs.iter().map(|run| bottlenecks.on(run).len()).sum())?;
     let mut sim = Simulation::new(timed.machine.crowding);
-    (0..bottlenecks.count()).for_each(|_| _ = sim.link(timed.machine.bandwidth));
+    for _ in 0..bottlenecks.count() {
+        sim.link(timed.machine.bandwidth);
+    }
     let mut first = 0;
     for (end, start) in starts {
         sim.add(runs[first..end].iter().flat_map(|run| bottlenecks.on(run)), start);
@@ -232,7 +234,7 @@ struct Simulation {
     crowding: f64,
 }
 
-/// A link with the flows that are under way and (while shares are solved) not fixed yet.
+/// A link with its active flows and, while shares are solved, those without a rate yet.
 #[derive(Clone, Copy)]
 struct Link {
     capacity: f64,
@@ -241,14 +243,14 @@ struct Link {
 }
 
 impl Link {
-    /// What a flow of weight 1 gets if this link is its bottleneck.
+    /// The share of a flow of weight 1 if this link is its bottleneck.
     fn share(&self) -> f64 {
         self.capacity / self.weight.max(1e-12)
     }
 }
 
-/// A candidate bottleneck: its share when it was last looked at, and the link; ties by link so that
-/// results repeat.
+/// A candidate for the bottleneck: its share when it was last computed, and the link. Ties are
+/// broken by link, so that results are repeatable.
 #[derive(PartialEq)]
 struct Bottleneck(f64, u32);
 
@@ -266,31 +268,31 @@ impl PartialOrd for Bottleneck {
     }
 }
 
-/// Which flows use each link (compressed rows), and what every solution of the shares uses again.
+/// Which flows use each link (compressed rows), and what every solution of the shares reuses.
 struct Rows {
     first: Vec<u32>,
     users: Vec<u32>,
     links: Vec<Link>,
-    /// The share of every link of `links`, [`STALE`] where it has to be worked out again: most
-    /// links are asked far more often than they change.
+    /// The share of every link of `links`, [`STALE`] where it must be computed again: most links
+    /// are asked far more often than they change.
     shares: Vec<f64>,
     open: Vec<u32>,
-    /// Flows in the order in which the last solution fixed them, where each of its rounds ends in
-    /// it, and each flow's round.
+    /// Flows in the order in which the last solution fixed them, the end of each of its rounds in
+    /// that list, and each flow's round.
     fixed: Vec<u32>,
     ends: Vec<usize>,
     round_of: Vec<u32>,
-    /// Rounds at the beginning of the last solution that the next one has, too: those before any
-    /// flow was fixed that has ended since. For the links of such a flow were not the tightest yet,
-    /// and without it they are less tight.
+    /// The number of first rounds of the last solution that the next one has, too: those before the
+    /// first flow was fixed that has ended since. In these rounds the links of such a flow were not
+    /// the tightest, and without the flow they are less tight.
     same: usize,
 }
 
-/// A share that is not known any more: shares are never negative.
+/// A share that must be computed again. Shares are never negative.
 const STALE: f64 = -1.0;
 
 impl Rows {
-    /// Flow `i` has ended.
+    /// Notes that flow `i` has ended.
     fn ended(&mut self, i: u32) {
         self.same = self.same.min(self.round_of[i as usize] as usize);
     }
@@ -305,9 +307,9 @@ impl Rows {
 }
 
 const NOT_DENSE: u32 = u32::MAX;
-/// The rate of a flow that has no share yet.
+/// The rate of a flow without a share yet.
 const UNKNOWN: f64 = 0.0;
-/// Rounds over all links before the rest is taken in order: most solutions have few different
+/// Rounds over all links before the rest is taken from a heap: most solutions have few different
 /// shares.
 const ROUNDS: usize = 24;
 
@@ -316,13 +318,13 @@ impl Simulation {
         Simulation { flows: Vec::new(), hops: Vec::new(), links: Vec::new(), crowding }
     }
 
-    /// One link more; returns its dense number.
+    /// Adds a link; returns its dense number.
     fn link(&mut self, capacity: f64) -> u32 {
         self.links.push(Link { capacity, weight: 0.0, flows: 0 });
         self.links.len() as u32 - 1
     }
 
-    /// One flow more, over these (dense) links.
+    /// Adds a flow over these (dense) links.
     fn add(&mut self, links: impl Iterator<Item = u32>, start: Start) {
         let first = self.hops.len();
         self.hops.extend(links);
@@ -331,9 +333,9 @@ impl Simulation {
         self.flows.push(Flow { first, hops, weight, start_s, remaining: bytes, rate: 1.0 });
     }
 
-    /// When the last flow ends. Events closer together than a fraction of the time so far are
-    /// handled as one: larger simulations would else solve the shares again for every difference in
-    /// latency.
+    /// The time when the last flow ends. Events that are closer together than a fraction of the
+    /// time so far are handled as one: otherwise larger simulations would solve the shares again
+    /// for every difference in latency.
     fn run(self) -> f64 {
         let tolerance = match self.flows.len() {
             0..=500 => 1e-9,
@@ -343,10 +345,10 @@ impl Simulation {
         self.run_to(tolerance)
     }
 
-    /// The same, for flows of which most share no link with most others: each group that does is
+    /// The same, for flows most of which share no link with most others: each group that does is
     /// simulated by itself.
     fn run_apart(self) -> f64 {
-        // For each flow the first link of its group, by joining the links of every flow.
+        // For each flow the first link of its group, found by joining the links of every flow.
         let mut group: Vec<u32> = (0..self.links.len() as u32).collect();
         for flow in &self.flows {
             let hops = flow.hops(&self.hops);
@@ -459,7 +461,7 @@ impl Simulation {
     }
 
     /// Max-min fair rates of the active flows: the tightest link fixes its flows, again and again.
-    /// What it did the last time and would do again it does not search for again.
+    /// It does not search again for the rounds that it shares with the last solution.
     fn solve(&mut self, active: &[u32], rows: &mut Rows) {
         rows.links.clone_from(&self.links);
         rows.open.clear();
@@ -505,8 +507,8 @@ impl Simulation {
         let mut heap: BinaryHeap<_> = left.map(|&l| Reverse(Bottleneck(share(l), l))).collect();
         while let Some(Reverse(Bottleneck(share, l))) = heap.pop() {
             let link = rows.links[l as usize];
-            // A share never falls when flows of tighter links are fixed: what the heap knows is a
-            // lower bound.
+            // A share never falls when flows of tighter links are fixed: the heap has a lower
+            // bound.
             if link.flows > 0 && link.share() > share {
                 heap.push(Reverse(Bottleneck(link.share(), l)));
             } else if link.flows > 0 {
@@ -515,7 +517,7 @@ impl Simulation {
         }
     }
 
-    /// Link `l` is the bottleneck of its flows that have no rate yet: `share` for each unit of
+    /// Fixes the flows without a rate whose bottleneck is link `l`: `share` for each unit of
     /// weight.
     fn fix(&mut self, l: u32, share: f64, rows: &mut Rows) {
         for &i in &rows.users[rows.first[l as usize] as usize..rows.first[l as usize + 1] as usize]
@@ -541,7 +543,7 @@ fn root(group: &[u32], mut link: u32) -> u32 {
     link
 }
 
-/// Makes one group of two; on the way every second step to the root is left out.
+/// Joins two groups; on the way every second step to the root is skipped.
 fn join(group: &mut [u32], a: u32, b: u32) {
     let mut ends = [a, b];
     for link in &mut ends {
@@ -599,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_held_back_elsewhere_leaves_its_share_to_others() {
+    fn a_flow_limited_elsewhere_leaves_its_share_to_others() {
         // Link 2->3 has three flows (33 each); 0->3 and the short 0->1 share link 0->1: 33 and 67.
         let t = seconds("0 3 100 1\n2 3 100 1\n2 4 100 1\n0 1 100 1", &plain());
         close(t, 3.0);
@@ -615,9 +617,9 @@ mod tests {
         close(seconds("0 1 200 1\n0 2 100 1", &machine), 3.0);
     }
 
-    /// Random flows on a line of links: what the tolerance of larger simulations changes.
+    /// On random flows on a line of links, the tolerance of larger simulations changes little.
     #[test]
-    fn handling_near_events_as_one_changes_little() {
+    fn handling_close_events_as_one_changes_little() {
         use rand::rngs::SmallRng;
         use rand::{Rng, SeedableRng};
         let mut worst = 0.0f64;
@@ -641,8 +643,8 @@ mod tests {
         assert!(worst < 2e-3, "{worst}");
     }
 
-    /// Rounds that are taken over from the last solution give every flow the very rate that a
-    /// solution from the beginning gives.
+    /// Rounds that are reused from the last solution give every flow exactly the rate of a solution
+    /// from the beginning.
     #[test]
     fn solving_again_gives_the_same_rates_to_the_last_bit() {
         use rand::rngs::SmallRng;
@@ -708,7 +710,7 @@ mod tests {
         }
     }
 
-    /// Leaving out links that cannot hold anything back changes no step.
+    /// Leaving out links that cannot limit flows changes no step.
     #[test]
     fn long_lines_give_the_times_of_their_routes() {
         use rand::rngs::SmallRng;

@@ -1,4 +1,4 @@
-//! A job on its nodes, and who occupies which node while the methods change it step by step.
+//! A job on its nodes, and which rank is on which node while the methods change it step by step.
 
 use eyrie_topology::{refuse, Layout, NodeId, TopologyError};
 
@@ -43,12 +43,12 @@ impl Job {
     }
 }
 
-/// What a node is to the job.
+/// The state of a node for the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeUse {
-    /// Belongs to somebody else.
+    /// It belongs to another job.
     Foreign,
-    /// Ours and alive, with or without a rank.
+    /// It is the job's and alive, with or without a rank.
     Alive,
     Failed,
 }
@@ -63,8 +63,8 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
-    /// Ranks at `at`, further live nodes `spares`, nothing failed yet. Nodes that ranks left
-    /// (`home`) count as ours.
+    /// Ranks at `at`, further live nodes `spares`, nothing failed yet. Nodes that ranks have left
+    /// (`home`) count as the job's.
     pub fn new(network_nodes: usize, at: &[NodeId], home: &[NodeId], spares: &[NodeId]) -> Self {
         let mut occupancy = Occupancy {
             rank_at: at.to_vec(),
@@ -107,7 +107,7 @@ impl Occupancy {
             .collect()
     }
 
-    /// Moves ranks at once; every target must be free or be left in the same move.
+    /// Moves ranks together; every target must be free or be left by the same moves.
     pub fn apply(&mut self, moves: &[(Rank, NodeId)]) {
         for &(rank, _) in moves {
             self.rank_on[self.rank_at[rank as usize] as usize] = NO_RANK;
@@ -119,7 +119,7 @@ impl Occupancy {
         }
     }
 
-    /// Every rank on a live node of its own?
+    /// Whether every rank is on a live node of its own.
     pub fn check(&self) -> bool {
         self.rank_at.iter().enumerate().all(|(rank, &node)| {
             self.node[node as usize] == NodeUse::Alive

@@ -1,20 +1,20 @@
-//! The largest figures that links have, and how many links have each: enough to say what is left as
-//! the largest when some links change. Never guesses: where the kept figures do not tell, it says
+//! The largest figures of links, and how many links have each: enough to find the largest one that
+//! remains when some links change. Never guesses: where the kept figures do not suffice, it says
 //! so.
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Levels {
     /// Figure and number of links, the largest first.
     top: Vec<(u64, usize)>,
-    /// There are smaller figures that are not kept.
+    /// Whether there are smaller figures that are not kept.
     more: bool,
 }
 
-/// Figures kept; if a change touches every link that has one of them, all links are looked at.
+/// Figures kept. If a change touches every link that has one of them, all links are checked.
 const LEVELS: usize = 8;
 
 impl Levels {
-    /// One link more has this figure.
+    /// Adds a link with this figure.
     pub fn add(&mut self, figure: u64) {
         let full = self.top.len() == LEVELS;
         if (full || self.more) && self.top.last().is_some_and(|&(least, _)| figure < least) {
@@ -31,8 +31,8 @@ impl Levels {
         }
     }
 
-    /// One link less has this figure; `false` if no kept figure is left, so that all links must be
-    /// added anew.
+    /// Removes a link with this figure; `false` if no kept figure is left, so that all links must
+    /// be added again.
     #[must_use]
     pub fn remove(&mut self, figure: u64) -> bool {
         if let Some(at) = self.top.iter().position(|&(f, _)| f == figure) {
@@ -48,12 +48,12 @@ impl Levels {
         self.top.first().map_or(0, |&(figure, _)| figure)
     }
 
-    /// Links that have the largest figure.
+    /// The number of links that have the largest figure.
     pub fn with_largest(&self) -> usize {
         self.top.first().map_or(0, |&(_, links)| links)
     }
 
-    /// The largest figure without some links, whose figures `without` counts; `None` if no kept
+    /// The largest figure without some links; `without` counts those by figure. `None` if no kept
     /// figure is left.
     pub fn largest_without(&self, without: impl Fn(u64) -> usize) -> Option<u64> {
         let left = self.top.iter().find(|&&(figure, links)| without(figure) < links);
@@ -67,7 +67,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever is added and removed, the kept figures say the truth or that they do not know.
+        /// Whatever is added and removed, the kept figures are right or say that they do not
+        /// suffice.
         #[test]
         fn the_largest_is_right_as_long_as_it_is_known(
             start in prop::collection::vec(0u64..30, 1..60),
@@ -75,7 +76,9 @@ mod tests {
         ) {
             let mut figures = start;
             let mut levels = Levels::default();
-            figures.iter().for_each(|&f| levels.add(f));
+            for &f in &figures {
+                levels.add(f);
+            }
             for (at, new) in changes {
                 let at = at.index(figures.len());
                 if !levels.remove(std::mem::replace(&mut figures[at], new)) {

@@ -1,7 +1,7 @@
-//! Where a failed node's ranks go, and what it costs: the published substitution methods and a
+//! Where the ranks of failed nodes go, and what it costs: the published substitution methods and a
 //! search that is never worse than the best of them.
 //!
-//! Pure: no files, no clocks, no randomness but seeded. A controller calls [`choose`] (or
+//! Pure: no files, no clocks, no randomness except seeded. A controller calls [`choose`] (or
 //! [`choose_by`], with a method of its own); `eyrie plan` shows the same decision to a person. This
 //! crate must never do I/O.
 //!

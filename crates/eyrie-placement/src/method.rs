@@ -1,5 +1,5 @@
-//! The published methods, one step each: a displaced rank gets a place. Every method says when it
-//! is stuck.
+//! The published methods, one step each: a displaced rank gets a node. Every method says when it is
+//! stuck.
 
 use eyrie_topology::{NodeId, RouteError};
 
@@ -8,10 +8,10 @@ use crate::job::{Job, Occupancy, NO_RANK};
 use crate::slide::Slide;
 use crate::traffic::Rank;
 
-/// How ranks of failed nodes find a place.
+/// How ranks of failed nodes get a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Method {
-    /// Neighbours share the work; the program must be rewritten.
+    /// Neighbours share the work; the program must support it.
     Squeeze,
     /// The first free spare of the list.
     FirstFree,
@@ -25,7 +25,7 @@ pub enum Method {
     Search,
 }
 
-/// What may be written; for `--help` and errors.
+/// The forms of a method, for `--help` and errors.
 pub const FORMS: &str = "squeeze, first-free, 0d, 1d, 2d, 3d (any nd), hybrid, search or all";
 
 impl Method {
@@ -63,7 +63,7 @@ impl Method {
     }
 }
 
-/// Ranks and nodes with their link loads, and what was done to get here.
+/// Ranks and nodes with their link loads, and the steps that led here.
 #[derive(Debug, Clone)]
 pub struct Candidate {
     pub occupancy: Occupancy,
@@ -71,18 +71,18 @@ pub struct Candidate {
     pub steps: Vec<String>,
 }
 
-/// A step's moves with its words.
+/// The moves of a step, and its description.
 pub struct Step {
     pub moves: Vec<(Rank, NodeId)>,
     pub words: String,
 }
 
-/// Everything a step looks at besides the candidate.
+/// What a step uses besides the candidate.
 #[derive(Clone, Copy)]
 pub struct Setting<'a> {
     pub job: &'a Job,
     pub evaluator: Evaluator<'a>,
-    /// In the order in which "first free" takes them.
+    /// In the order of "first free".
     pub spares: &'a [NodeId],
 }
 
@@ -106,7 +106,7 @@ impl Setting<'_> {
             .collect()
     }
 
-    /// One step for every free node.
+    /// The steps that move a rank to a free node, one for each.
     pub fn substitutes(&self, occupancy: &Occupancy, rank: Rank) -> Vec<Step> {
         let from = self.name(occupancy.rank_at[rank as usize]);
         let free = occupancy.free(self.spares).into_iter();
@@ -131,7 +131,7 @@ impl Setting<'_> {
         ranked.min_by_key(|(i, (score, _))| (score.messages, *i)).map(|(_, (_, step))| step)
     }
 
-    /// Finds a place for `rank` by a published method, or says why it is stuck.
+    /// Finds a node for `rank` by a published method, or says why it is stuck.
     pub fn step(
         &self,
         method: Method,
@@ -169,7 +169,7 @@ impl Setting<'_> {
         Ok(step)
     }
 
-    /// Steps until no rank is displaced. Ranks are served in the order of `failed` nodes.
+    /// Takes steps until no rank is displaced. Ranks are handled in the order of `failed` nodes.
     pub fn settle(
         &self,
         method: Method,

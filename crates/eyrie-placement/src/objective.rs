@@ -1,5 +1,5 @@
-//! What a plan is chosen by, and the comparison of placements by it. Counts and step times come
-//! from elsewhere: nothing is evaluated here.
+//! The criteria by which a plan is chosen, and the comparison of placements by them. Counts and
+//! step times come from elsewhere: nothing is evaluated here.
 
 use eyrie_topology::NodeId;
 
@@ -7,13 +7,13 @@ use crate::evaluate::Score;
 use crate::method::Candidate;
 use crate::traffic::Rank;
 
-/// What a plan is chosen by.
+/// The criterion by which a plan is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Objective {
-    /// The lowest busiest link, then the shortest step, then the fewest moves. Traffic of several
-    /// rounds, or without any bytes, is not told by its busiest link: there the step comes first.
+    /// The lowest busiest link, then the shortest step, then the fewest moves. For traffic of
+    /// several rounds, or without any bytes, the busiest link says little: there the step is first.
     BusiestLink,
-    /// The shortest time for what is left: iterations × step + moves.
+    /// The shortest time for the rest of the job: iterations × step + moves.
     TotalTime { iterations: u64 },
     /// The lowest `per_message × busiest link + per_move × ranks moved`.
     Weighted { per_message: f64, per_move: f64 },
@@ -23,12 +23,12 @@ pub enum Objective {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weights {
     pub objective: Objective,
-    /// Seconds for each rank that moves: its image through the store, one after another.
+    /// Seconds for each rank that moves: images go through the store, one after the other.
     pub move_s: f64,
-    /// Most seconds that the moves of one plan may take. The moves of failed ranks cannot be
+    /// Most seconds that the moves of one plan may take. The moves of displaced ranks cannot be
     /// avoided.
     pub budget_s: Option<f64>,
-    /// The program can redistribute its work, so the search may choose squeezing.
+    /// Whether the program can redistribute its work, so that the search may choose squeezing.
     pub may_squeeze: bool,
 }
 
@@ -43,7 +43,7 @@ impl Default for Weights {
     }
 }
 
-/// What a placement costs by the weights, the most important figure first.
+/// The cost of a placement by the weights, the most important figure first.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanCost([f64; 4]);
 
@@ -78,7 +78,7 @@ pub struct Ranking<'a> {
     /// Bytes per second of a link.
     pub bandwidth: f64,
     pub now: &'a [NodeId],
-    /// The step comes before the busiest link (see [`Objective::BusiestLink`]).
+    /// Whether the step comes before the busiest link (see [`Objective::BusiestLink`]).
     pub time_first: bool,
 }
 
@@ -88,7 +88,7 @@ impl Ranking<'_> {
         self.now.iter().zip(placement).filter(|(a, b)| a != b).count()
     }
 
-    /// The same after further moves, without copying the placement.
+    /// The same after further moves; the placement is not copied.
     pub fn moved_after(&self, placement: &[NodeId], moves: &[(Rank, NodeId)]) -> usize {
         let away = |rank: Rank, node: NodeId| usize::from(self.now[rank as usize] != node);
         let change = moves.iter().fold(0i64, |sum, &(rank, to)| {
@@ -97,7 +97,7 @@ impl Ranking<'_> {
         (self.moved(placement) as i64 + change) as usize
     }
 
-    /// Whether nothing but the load decides.
+    /// Whether only the load decides.
     pub fn load_only(&self) -> bool {
         self.weights.objective == Objective::BusiestLink
             && self.weights.budget_s.is_none()

@@ -1,4 +1,4 @@
-//! What a method reaches, or why it does not. Records only; they are made by [`crate::walk`].
+//! The outcome of a method, or why it has none. Records only; [`crate::walk`] makes them.
 
 use eyrie_topology::{NodeId, RouteError, TopologyError};
 
@@ -6,7 +6,7 @@ use crate::evaluate::{Counted, Score};
 use crate::method::Method;
 use crate::squeeze::Squeezed;
 
-/// Why no plan was made.
+/// Why there is no plan.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanError {
     #[error(transparent)]
@@ -17,30 +17,31 @@ pub enum PlanError {
     Stuck(String),
 }
 
-/// Where a method cannot go on.
+/// Where a method is stuck.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stuck {
-    /// Batches of failures that it has handled before.
+    /// Batches of failures that it has handled before this one.
     pub after: usize,
     pub why: String,
 }
 
-/// What a method reaches.
+/// The outcome of a method.
 #[derive(Debug, Clone)]
 pub struct Placed {
-    /// Node of each rank; for squeezing lost ranks keep their failed node and send nothing.
+    /// Node of each rank. With squeezing, lost ranks keep their failed node and send nothing.
     pub placement: Vec<NodeId>,
     pub score: Score,
     pub loads: Counted,
     /// Seconds of communication in an iteration.
     pub step_s: f64,
-    /// `step_s` over the same before any failure.
+    /// `step_s` divided by the same before any failure.
     pub ratio: f64,
-    /// Ranks moved in all failures together, the failed ones among them.
+    /// Ranks moved in all failures together, displaced ones included.
     pub moved: usize,
-    /// What was done, in words.
+    /// A description of what was done.
     pub steps: Vec<String>,
-    /// Iterations after which the moves beyond the cheapest method's are paid for: `None` if never.
+    /// Iterations after which the moves beyond those of the cheapest method have paid off; `None`
+    /// if never.
     pub break_even: Option<u64>,
     pub squeezed: Option<Squeezed>,
 }

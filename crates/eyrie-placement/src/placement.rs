@@ -1,6 +1,6 @@
-//! Where ranks of lost nodes go, asked by whoever acts on it in a running job. Nodes have several
-//! ranks here, which stay together as long as there are spares. Moves only what has lost its node:
-//! live ranks stay where they are.
+//! Where the ranks of lost nodes of a running job go, for the controller that moves them. Nodes may
+//! have several ranks here, which stay together as long as there are spares. Only displaced ranks
+//! move: live ranks stay where they are.
 
 use eyrie_topology::spec::Parsed;
 use eyrie_topology::{coords, Layout, Network, NodeId, TopologyError};
@@ -12,15 +12,15 @@ use crate::plan::{choose_by, Move};
 use crate::traffic::{Rank, Traffic};
 use crate::words::{network, nodes, wrong, WordError, Words};
 
-/// What is known of a node of the job.
+/// The state of a node of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobNode {
     pub up: bool,
-    /// Started without ranks, and has had none.
+    /// It started without ranks, and has had none.
     pub free_spare: bool,
     /// Ranks that are on it, or on the way to it.
     pub ranks: u32,
-    /// Which node's ranks it has taken over.
+    /// The node that it replaces.
     pub stands_for: Option<NodeId>,
 }
 
@@ -32,11 +32,11 @@ pub struct Displaced {
     pub from: NodeId,
 }
 
-/// Decides where displaced ranks go. Nodes are numbered as the job numbers them.
+/// Decides where displaced ranks go. Nodes have the numbers of the job.
 pub trait Placement: Send {
-    /// A move for each displaced rank, in their order; fewer when no node is up. Of a node that is
-    /// up its ranks stay there, and the ranks of one that is lost follow each other to the same
-    /// spare; without a spare each goes to the node that has the fewest.
+    /// A move for each displaced rank, in their order; fewer when no node is up. Ranks whose node
+    /// is up stay there. The ranks of a lost node go together to the same spare. Without a spare
+    /// each goes to the node that has the fewest.
     fn moves(&self, nodes: &[JobNode], displaced: &[Displaced]) -> Vec<Move> {
         let mut nodes = nodes.to_vec();
         let place = |&Displaced { rank, from }: &Displaced| {
@@ -66,11 +66,11 @@ pub trait Placement: Send {
         })
     }
 
-    /// The free spare that takes the ranks of `lost`; `None` when there is none.
+    /// The free spare that gets the ranks of `lost`, if there is one.
     fn spare_for(&self, nodes: &[JobNode], lost: NodeId) -> Option<NodeId>;
 }
 
-/// Nothing is known of the network: the first free spare.
+/// Placement on an unknown network: takes the first free spare.
 pub struct WithoutNetwork;
 
 impl Placement for WithoutNetwork {
@@ -79,18 +79,18 @@ impl Placement for WithoutNetwork {
     }
 }
 
-/// The network is known: the free spare with the fewest messages on the busiest link. A node's
-/// ranks count as one.
+/// Placement on a known network: takes the free spare with the fewest messages on the busiest link.
+/// The ranks of a node count as one.
 pub struct OnNetwork {
     network: Box<dyn Network>,
     /// Where each node of the job is in the network, spares last.
     at: Vec<NodeId>,
-    /// The nodes' ranks as they started, those of a node as one.
+    /// The job as it started; the ranks of a node count as one.
     job: Job,
 }
 
 impl OnNetwork {
-    /// `words` has a host for each node of the job; the first `started` of them start with ranks,
+    /// `words` has a host for each node of the job. The first `started` of them start with ranks;
     /// the others are spares.
     ///
     /// # Errors
@@ -114,10 +114,10 @@ impl OnNetwork {
         Ok(OnNetwork { network, at, job })
     }
 
-    /// The node of the job that has, or has lost, what started on `first`.
+    /// The node of the job that now has, or had last, the ranks that started on `first`.
     fn follow(&self, nodes: &[JobNode], first: usize) -> usize {
         let mut here = first;
-        // Each node stands for one at most, so the way is no longer than there are nodes.
+        // Each node replaces at most one, so the chain is no longer than there are nodes.
         for _ in 0..nodes.len() {
             let next = nodes.iter().position(|n| n.stands_for == Some(here as NodeId));
             match next {
@@ -133,7 +133,7 @@ impl Placement for OnNetwork {
     fn spare_for(&self, nodes: &[JobNode], lost: NodeId) -> Option<NodeId> {
         let first = WithoutNetwork.spare_for(nodes, lost)?;
         let here: Vec<usize> = (0..self.job.ranks()).map(|b| self.follow(nodes, b)).collect();
-        // Of a node that has joined since, nobody knows where in the network it is.
+        // The place in the network of a node that has joined since is unknown.
         if here.iter().any(|&node| node >= self.at.len()) {
             return Some(first);
         }
@@ -141,12 +141,13 @@ impl Placement for OnNetwork {
         let those = |wanted: &dyn Fn(&JobNode) -> bool| -> Vec<NodeId> {
             self.at.iter().zip(nodes).filter(|(_, n)| wanted(n)).map(|(&at, _)| at).collect()
         };
-        let (failed, free) = (those(&|n| !n.up), those(&|n| n.up && n.free_spare));
+        let failed = those(&|n| !n.up);
+        let free = those(&|n| n.up && n.free_spare);
         let mut job = self.job.clone();
         job.at = here.iter().map(|&node| self.at[node]).collect();
         let weights = Weights::default();
         let network = self.network.as_ref();
-        // Where the network has no way for the traffic any more, every spare is as good as the
+        // Where the network no longer has routes for the traffic, every spare is as good as the
         // first.
         let plan = choose_by(Method::Best0D, network, &job, &failed, &free, &weights).ok();
         let chosen = plan.zip(which).map(|(plan, which)| plan.placement[which]);
@@ -207,12 +208,14 @@ mod tests {
         let third = lost(&mut nodes, 1);
         let all: Vec<Displaced> = all.into_iter().chain(third).collect();
         assert_eq!(targets(&WithoutNetwork.moves(&nodes, &all)), [4, 4, 5, 5, 3, 4]);
-        nodes.iter_mut().for_each(|n| n.up = false);
+        for n in &mut nodes {
+            n.up = false;
+        }
         assert_eq!(targets(&WithoutNetwork.moves(&nodes, &all)), []);
     }
 
     #[test]
-    fn on_a_ring_the_nearer_spare_is_taken_and_followed_when_it_is_lost_too() {
+    fn on_a_ring_the_nearer_spare_is_chosen_and_followed_when_it_is_lost_too() {
         let ring = on_network("torus:6", "alltoall").unwrap();
         let mut nodes = nodes();
         let displaced = lost(&mut nodes, 0);

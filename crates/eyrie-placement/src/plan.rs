@@ -1,4 +1,4 @@
-//! One plan after a failure, for whoever is to act on it: which ranks move where.
+//! One plan after a failure, for the caller that carries it out: which ranks move where.
 
 use std::collections::HashSet;
 
@@ -23,25 +23,26 @@ pub struct Move {
 /// What a controller does next.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Ranks to move at once; the target of one may be the node that another leaves.
+    /// Ranks to move together; the target of one may be the node that another leaves.
     pub moves: Vec<Move>,
     /// Node of each rank afterwards.
     pub placement: Vec<NodeId>,
     /// Messages of one step on the busiest directed link: before any failure, and with this plan.
     pub busiest_messages_before: u64,
     pub busiest_messages: u64,
-    /// Seconds of communication in an iteration, and over that before any failure.
+    /// Seconds of communication in an iteration, and divided by those before any failure.
     pub step_s: f64,
     pub ratio: f64,
-    /// What was done, in words.
+    /// A description of what was done.
     pub steps: Vec<String>,
 }
 
 /// Where the ranks of `failed` nodes go, by the search: never worse than any published method.
 ///
-/// `job.at` is where the ranks are (those of newly failed nodes: were); `failed` lists every failed
-/// node so far; `spares` the live nodes without a rank that may be used, preferred first. Errors: a
-/// node that does not exist or is both spare and failed, or fewer free nodes than ranks to place.
+/// `job.at` has the node of each rank (of a newly failed node: its last one). `failed` lists every
+/// failed node so far; `spares` the live nodes without a rank that may be used, preferred first.
+/// Errors: a node that does not exist or is both spare and failed, or fewer free nodes than
+/// displaced ranks.
 ///
 /// ```
 /// use eyrie_placement::spares::{self, Arrangement, SpareSet};
@@ -72,8 +73,8 @@ pub fn choose(
     choose_by(Method::Search, network, job, failed, spares, weights)
 }
 
-/// The same by the method that the user wants. Squeezing, which moves no rank and needs the grid's
-/// extents, is [`Planner::run`]'s alone.
+/// The same by the method that the user chooses. Squeezing, which moves no rank and needs the
+/// grid's extents, is only in [`Planner::run`].
 pub fn choose_by(
     method: Method,
     network: &dyn Network,
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn choose_by_takes_the_method_that_is_asked_for() {
+    fn choose_by_uses_the_given_method() {
         let (parsed, laid) = laid("torus:7x7", "2d(2,1)");
         let traffic = Traffic::parse("stencil5", &laid.shape, 1 << 20).unwrap();
         let job = spares::job(&laid, traffic).unwrap();

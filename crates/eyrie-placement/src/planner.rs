@@ -1,5 +1,4 @@
-//! Plans for one job on one network: every method on the same failures, and what they are worth
-//! against each other.
+//! Plans for one job on one network: every method on the same failures, and how they compare.
 
 use eyrie_topology::detour::{Detour, DetourReport};
 use eyrie_topology::{Network, NodeId, RouteError};
@@ -34,7 +33,7 @@ impl<'a> Planner<'a> {
         self
     }
 
-    /// The extents of the job's grid of ranks, which squeezing needs (default: a line).
+    /// The extents of the job's grid of ranks, needed for squeezing (default: a line).
     pub fn shape(mut self, shape: &[usize]) -> Self {
         self.0.shape = shape.to_vec();
         self
@@ -55,8 +54,8 @@ impl<'a> Planner<'a> {
         Walk::new(&self.0, method, earlier)
     }
 
-    /// A method's outcome after the last of these batches, each of which fails at once, or where it
-    /// is stuck.
+    /// The outcome of a method after the last of these batches, each of which fails together, or
+    /// where it is stuck.
     pub fn run(&self, method: Method, batches: &[Vec<NodeId>]) -> Result<Outcome, PlanError> {
         self.0.check(&batches.concat())?;
         let nothing = Stuck { after: 0, why: "no failure is given".into() };
@@ -72,7 +71,7 @@ impl<'a> Planner<'a> {
     }
 
     /// All of these methods, with break-even against the one that moves the fewest ranks (0D, if
-    /// only others are asked for).
+    /// none of them is a reference).
     pub fn compare(
         &self,
         methods: &[Method],
@@ -86,7 +85,7 @@ impl<'a> Planner<'a> {
         Ok(outcomes)
     }
 
-    /// The method to [`Self::weigh`] the others against, where it is not among them.
+    /// The method to [`Self::weigh`] the others against, if it is not among them.
     pub fn reference(methods: &[Method]) -> Option<Method> {
         (!methods.contains(&Method::Best0D)).then_some(Method::Best0D)
     }
@@ -107,7 +106,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// What routing round dead routers does to the routes of a placement; `None` where routers
+    /// How routing round dead routers changes the routes of a placement; `None` where routers
     /// forward.
     pub fn detours(
         &self,
@@ -131,7 +130,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Iterations until a gain of `gain_s` each has paid `extra_s`.
+/// Iterations until a gain of `gain_s` in each has paid for `extra_s`.
 fn break_even(extra_s: f64, gain_s: f64) -> Option<u64> {
     if extra_s <= 0.0 {
         return (gain_s >= 0.0).then_some(0);

@@ -1,7 +1,7 @@
-//! The search: beam search over orders of failures, slides of every dimension and substitutes, from
-//! where the job is and from where it started, then a local search on the busiest links. Its caller
-//! ([`crate::plan`]) adds every published method's placement to the candidates, so that it is never
-//! worse than the best of them.
+//! The search. A beam search tries orders of failures, slides of every dimension and substitutes,
+//! from where the job is and from where it started. A local search on the busiest links follows.
+//! Its caller ([`crate::plan`]) adds every published method's placement to the candidates, so that
+//! it is never worse than the best of them.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use crate::method::{next_displaced, Candidate, Setting, Step};
 use crate::objective::{PlanCost, Ranking};
 use crate::traffic::{Rank, Traffic};
 
-/// How much to try; smaller for larger jobs, so that a plan stays within seconds.
+/// How much the search tries: less for larger jobs, so that a plan stays within seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Candidates kept at each level of the beam.
@@ -28,8 +28,8 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// For a job with this traffic: less for more messages, and for collectives, whose rounds are
-    /// each counted.
+    /// The effort for a job with this traffic: less for more messages, and for collectives, where
+    /// each round is counted.
     pub fn for_traffic(traffic: &Traffic) -> Self {
         match traffic.messages() {
             0..=1_000 if traffic.phases.len() == 1 => Effort { width: 6, orders: 8, rounds: 12 },
@@ -44,7 +44,7 @@ impl Effort {
 /// Substitutes kept for each candidate before the beam is cut.
 const SUBSTITUTES: usize = 6;
 
-/// Good candidates reached from each of `starts` (whose displaced ranks sit on `failed` nodes),
+/// Good candidates reached from each of `starts` (whose displaced ranks are on `failed` nodes),
 /// best first. `floor` is the load before any failure: once it is reached no more orders are tried.
 pub fn candidates(
     setting: &Setting,
@@ -110,7 +110,7 @@ fn orders(failed: &[NodeId], most: usize) -> Vec<Vec<NodeId>> {
     orders
 }
 
-/// Serves the displaced ranks in this order, keeping the best `width` candidates after each.
+/// Handles the displaced ranks in this order, keeping the best `width` candidates after each.
 fn beam(
     setting: &Setting,
     start: &Candidate,
@@ -173,7 +173,9 @@ fn expand(
             })
             .collect();
         scored.sort_by_key(|a| a.0);
-        scored.into_iter().take(most).for_each(|(proxy, step)| keep(proxy, step));
+        for (proxy, step) in scored.into_iter().take(most) {
+            keep(proxy, step);
+        }
     }
 }
 

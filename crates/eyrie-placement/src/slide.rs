@@ -1,4 +1,4 @@
-//! kD sliding: along one axis each rank shifts one step towards a spare; k − 1 further axes shift
+//! kD sliding: along one axis each rank shifts one step towards a spare. k − 1 further axes shift
 //! along with it, so that neighbours there stay neighbours ("Sliding Substitution of Failed Nodes",
 //! EuroMPI 2015).
 
@@ -7,8 +7,7 @@ use eyrie_topology::{coords, Layout, NodeId};
 use crate::job::{NodeUse, Occupancy, NO_RANK};
 use crate::traffic::Rank;
 
-/// One way to slide: along `axis`, up or down, the lines of the axes in `along` (a bit set)
-/// together.
+/// A slide: along `axis`, up or down, the lines of the axes in `along` (a bit set) together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slide {
     pub axis: usize,
@@ -20,7 +19,7 @@ pub struct Slide {
 }
 
 impl Slide {
-    /// Dimensions that slide: the axis and the planes.
+    /// The number of dimensions that slide: the axis and the planes.
     pub fn k(&self) -> usize {
         1 + self.along.count_ones() as usize
     }
@@ -59,7 +58,7 @@ impl Slide {
         let mut moves = Vec::new();
         let axes: Vec<usize> = (0..dims.len()).filter(|a| self.along >> a & 1 == 1).collect();
         let extents: Vec<usize> = axes.iter().map(|&a| dims[a]).collect();
-        // The line of the failed node first: the usual reason for failure, found cheaply.
+        // First the line of the failed node: it is the usual reason to fail, and cheap to check.
         self.line(occupancy, layout, cell, at[self.axis], strides[self.axis], &mut moves)
             .then_some(())?;
         let base = cell - axes.iter().map(|&a| at[a] * strides[a]).sum::<usize>();
@@ -97,7 +96,7 @@ impl Slide {
         let steps = if self.up { layout.dims()[self.axis] - 1 - at } else { at };
         let begin = moves.len();
         moves.push((occupancy.rank_on[node as usize], node));
-        // moves[begin..next] have their target; the rest of the line still waits for one.
+        // moves[begin..next] have their targets; the rest of the line still needs them.
         let mut next = begin;
         for step in 1..=steps {
             let cell = if self.up { first + step * stride } else { first - step * stride };
@@ -108,7 +107,7 @@ impl Slide {
                     moves[next].1 = node;
                     next += 1;
                 }
-                // A dead node: step over it, or the line ends here.
+                // A dead node: the slide steps over it, or the line ends here.
                 _ if self.free_form => {}
                 _ => break,
             }
@@ -155,8 +154,8 @@ mod tests {
         assert_eq!(moves.len(), 6);
         occupancy.apply(&moves);
         assert!(occupancy.check());
-        // Node 1 now has rank 1; below node 9 the line ends at node 5, which is dead: nowhere to
-        // go.
+        // Node 1 now has rank 1. Below node 9 the line ends at node 5, which is dead: there is no
+        // target.
         assert_eq!(slide(0, false, 0).moves(&occupancy, &layout, 9), None);
     }
 

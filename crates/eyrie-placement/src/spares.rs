@@ -1,8 +1,8 @@
-//! Which nodes stay spare, and how the job lies on the rest.
+//! Which nodes stay spare, and where the job is on the others.
 //!
 //! `nD(d,w)`: spares of width w on d sides of an n-dimensional job, so that 3D(2,1) of X×Y×Z nodes
-//! leaves (X−1)(Y−1)Z. Our reading: the sides are the high ends of the first axes, then the low
-//! ends.
+//! leaves (X−1)(Y−1)Z. We take the sides in this order: the high ends of the first axes, then the
+//! low ends.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use eyrie_topology::{coords, refuse, Layout, Network, NodeId, TopologyError};
 use crate::job::Job;
 use crate::traffic::Traffic;
 
-/// A set of spare nodes as the user writes it.
+/// A set of spare nodes, as the user writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpareSet {
     /// `nd(d,w)`.
@@ -20,13 +20,14 @@ pub enum SpareSet {
     Contiguous(usize),
     /// Nodes spread evenly over the grid.
     Scattered(usize),
-    /// Named nodes, in the order in which "first free" takes them.
+    /// Named nodes, in the order of "first free".
     List(Vec<String>),
 }
 
-/// What may be written; for `--help` and errors.
+/// The forms of spares, for `--help` and errors.
 pub const FORMS: &str =
-    "nd(d,w) such as 2d(2,1), contiguous:COUNT (or COUNT alone), scattered:COUNT, list:NODE;NODE;…, or, \
+    "nd(d,w) such as 2d(2,1), contiguous:COUNT (or COUNT alone), scattered:COUNT, \
+     list:NODE;NODE;…, or, \
      where hosts are known, hosts:HOST;HOST;…";
 
 impl SpareSet {
@@ -58,7 +59,8 @@ impl SpareSet {
         let (n, sides, width) = (count(n)?, count(sides.trim())?, count(width.trim())?);
         if n == 0 || n > 16 || sides == 0 || sides > 2 * n || width == 0 || width > 1 << 20 {
             return refuse!(
-                "spares `{text:.60}`: n is 1 to 16, d is 1 to 2n and w at least 1, not {n}, {sides} and {width}"
+                "spares `{text:.60}`: n is 1 to 16, d is 1 to 2n and w at least 1, not {n}, \
+                 {sides} and {width}"
             );
         }
         Ok(SpareSet::Planes { n, sides, width })
@@ -82,10 +84,10 @@ impl fmt::Display for SpareSet {
     }
 }
 
-/// How the extended grid of a job lies on a network without a grid of its own.
+/// How the extended grid of a job is laid on a network without a grid of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrangement {
-    /// Cell i on node i: spares lie beside the lines they serve.
+    /// Cell i on node i: spares are beside the lines that use them.
     Contiguous,
     /// Ranks on the first nodes, spares together on the last.
     Separate,
@@ -99,14 +101,14 @@ pub struct Laid {
     pub shape: Vec<usize>,
     /// Node of each rank.
     pub home: Vec<NodeId>,
-    /// Spare nodes in the order in which "first free" takes them.
+    /// Spare nodes in the order of "first free".
     pub spares: Vec<NodeId>,
-    /// What the user should know about how it was laid out.
+    /// Notes for the user about the layout.
     pub notes: Vec<String>,
 }
 
-/// Lays a job of extents `shape` (or the largest that fits) with `spares` on `network`. `grid` is
-/// the network's own layout, if it has one; `resolve` turns a node's written form into its number.
+/// Lays out a job of extents `shape` (or the largest that fits) with `spares` on `network`. `grid`
+/// is the network's own layout, if it has one; `resolve` turns the text of a node into its number.
 pub fn lay(
     network: &dyn Network,
     grid: Option<&Layout>,
@@ -172,7 +174,8 @@ fn planes_in_grid(
         let taken = margins[axis].0 + margins[axis].1;
         if taken >= dims[axis] {
             return refuse!(
-                "spares {n}d({sides},{width}) take {taken} of {} on axis {axis}: nothing is left for the job",
+                "spares {n}d({sides},{width}) take {taken} of {} on axis {axis}: nothing is left \
+                 for the job",
                 dims[axis]
             );
         }
@@ -180,12 +183,14 @@ fn planes_in_grid(
     }
     let shape = shape.unwrap_or(&inner).to_vec();
     fits(&shape, dims, "the network")?;
-    // The spares lie around the job if it and they fit, else on the sides of the network.
+    // The spares surround the job if both fit, else they are on the sides of the network.
     let around: Vec<usize> = (0..n).map(|a| shape[a] + margins[a].0 + margins[a].1).collect();
     let room = (0..n).all(|a| around[a] <= dims[a]);
     let edge = if room { &around } else { dims };
     let origin: Vec<usize> = (0..n).map(|a| margins[a].0.min(edge[a] - shape[a])).collect();
-    let (mut home, mut spares, mut taken) = (Vec::new(), Vec::new(), 0);
+    let mut home = Vec::new();
+    let mut spares = Vec::new();
+    let mut taken = 0;
     coords::for_each(dims, |c| {
         let node = grid.node(coords::index(c, dims));
         let in_job = (0..n).all(|a| c[a] >= origin[a] && c[a] < origin[a] + shape[a]);
@@ -202,7 +207,8 @@ fn planes_in_grid(
     let mut notes = Vec::new();
     if taken > 0 {
         notes.push(format!(
-            "job {} takes {taken} of the {} nodes that {n}d({sides},{width}) marks as spare; {} remain",
+            "job {} takes {taken} of the {} nodes that {n}d({sides},{width}) marks as spare; {} \
+             remain",
             coords::format_dims(&shape),
             taken + spares.len(),
             spares.len()
@@ -313,7 +319,8 @@ fn counted(
         Some(home) => home,
         None => {
             notes.push(format!(
-                "ranks fill the non-spare nodes in order, because a box {} does not avoid the spares",
+                "ranks fill the non-spare nodes in order, because a box {} does not avoid the \
+                 spares",
                 coords::format_dims(&shape)
             ));
             let free = (0..cells).map(|c| layout.node(c)).filter(|n| !spare.contains(n));
@@ -323,7 +330,7 @@ fn counted(
     Ok(Laid { layout, shape, home, spares: nodes, notes })
 }
 
-/// The grid without whole slices of its first axis, if that is what the spares leave.
+/// The grid without whole slices of its first axis, if the spares leave exactly that.
 fn default_shape(
     dims: &[usize],
     room: usize,
@@ -332,7 +339,8 @@ fn default_shape(
     let slice: usize = dims[1..].iter().product();
     if room % slice != 0 {
         return refuse!(
-            "spares {spares} leave {room} nodes, which is no whole part of {}: give the job's extents",
+            "spares {spares} leave {room} nodes, which is no whole part of {}: give the job's \
+             extents",
             coords::format_dims(dims)
         );
     }
@@ -341,7 +349,7 @@ fn default_shape(
     Ok(shape)
 }
 
-/// The box at the origin, unless a spare lies in it or it does not fit.
+/// The box at the origin, unless a spare is in it or it does not fit.
 fn boxed(
     layout: &Layout,
     shape: &[usize],
@@ -353,13 +361,13 @@ fn boxed(
     home.iter().all(|n| !spare.contains(n)).then_some(home)
 }
 
-/// The node of a host name: of `names`, in node order, or of the network.
+/// The node of a host name: from `names`, in node order, or of the network.
 pub fn named(host: &str, network: &dyn Network, names: &[String]) -> Option<NodeId> {
     let listed = names.iter().position(|n| n == host).map(|node| node as NodeId);
     listed.or_else(|| network.node_by_name(host))
 }
 
-/// A node as written: a host name (of `names`, in node order, or of the network), a number,
+/// The node of a text: a host name (from `names`, in node order, or of the network), a number,
 /// coordinates in the grid, or in the network's own axes.
 pub fn resolve(
     written: &str,
@@ -406,7 +414,7 @@ pub fn resolve(
     }
 }
 
-/// A job of this layout with this traffic.
+/// A job with this layout and traffic.
 pub fn job(laid: &Laid, traffic: Traffic) -> Result<Job, TopologyError> {
     Job::new(laid.layout.clone(), laid.home.clone(), traffic)
 }
@@ -431,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn planes_leave_what_the_papers_say() {
+    fn planes_leave_as_many_nodes_as_in_the_papers() {
         let l = laid("torus:5x6x7", None, "3D(2,1)").unwrap();
         assert_eq!((l.shape, l.home.len(), l.spares.len()), (vec![4, 5, 7], 140, 70));
         let l = laid("mesh:13x13", None, "2d(2,1)").unwrap();
@@ -441,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_job_takes_of_the_spares_and_it_is_said() {
+    fn a_job_that_takes_some_of_the_spares_is_noted() {
         let l = laid("torus:12x12", Some("11x12"), "2d(2,1)").unwrap();
         assert_eq!((l.home.len(), l.spares.len()), (132, 12));
         assert!(l.notes[0].contains("takes 11 of the 23"), "{:?}", l.notes);
@@ -465,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn around_a_network_without_a_grid_spares_lie_beside_or_apart() {
+    fn on_a_network_without_a_grid_spares_are_beside_the_job_or_apart() {
         let l = laid("fattree:6^3", Some("4x4x4"), "3d(2,1)").unwrap();
         assert_eq!((l.layout.dims(), l.spares.len(), l.home[4]), (&[5, 5, 4][..], 36, 4));
         let parsed = spec::parse("fattree:6^3").unwrap();
@@ -484,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_named() {
+    fn errors_name_the_fault() {
         for (network, job, spares, fault) in [
             ("mesh:4x4", None, "2d(5,1)", "d is 1 to 2n"),
             ("mesh:4x4", None, "2d(2,4)", "nothing is left for the job"),

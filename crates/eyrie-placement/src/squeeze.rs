@@ -1,4 +1,4 @@
-//! Squeezing: the job goes on without the failed node and its neighbours share the work. No rank
+//! Squeezing: the job goes on without the failed node, and its neighbours share the work. No rank
 //! moves and no spare is needed, but the program must be able to redistribute its work ("Overhead
 //! of using spare nodes", IJHPCA 2020).
 
@@ -17,15 +17,15 @@ pub struct Squeezed {
     pub traffic: Traffic,
     /// Most communication partners of one rank.
     pub partners: usize,
-    /// Most work of one rank, 1 being its own before.
+    /// Most work of one rank; 1 is its own work before.
     pub work: f64,
     /// (N − n) / N with n of N ranks lost.
     pub efficiency: f64,
 }
 
 /// Shares the work of ranks on failed nodes among their neighbours on one axis of the job's grid:
-/// half and half between the two, or all to the only one. The axis with the lowest busiest link is
-/// taken.
+/// half and half between two, or all to the only one. It uses the axis with the lowest busiest
+/// link.
 pub fn squeeze(
     job: &Job,
     shape: &[usize],
@@ -49,7 +49,7 @@ pub fn squeeze(
 }
 
 fn along(job: &Job, shape: &[usize], axis: usize, lost: &BTreeSet<Rank>) -> Option<Squeezed> {
-    // Who takes over a lost rank: the nearest live ranks below and above it on the axis.
+    // The heirs of a lost rank: the nearest live ranks below and above it on the axis.
     let mut heirs: BTreeMap<Rank, Vec<(Rank, f64)>> = BTreeMap::new();
     let stride = coords::strides(shape)[axis] as Rank;
     for &rank in lost {
@@ -65,7 +65,9 @@ fn along(job: &Job, shape: &[usize], axis: usize, lost: &BTreeSet<Rank>) -> Opti
     }
     let mut work = vec![1.0; job.ranks()];
     for shares in heirs.values() {
-        shares.iter().for_each(|&(r, share)| work[r as usize] += share);
+        for &(r, share) in shares {
+            work[r as usize] += share;
+        }
     }
     let own = |rank: Rank| heirs.get(&rank).cloned().unwrap_or_else(|| vec![(rank, 1.0)]);
     let mut partners = vec![BTreeSet::new(); job.ranks()];
@@ -99,8 +101,8 @@ fn along(job: &Job, shape: &[usize], axis: usize, lost: &BTreeSet<Rank>) -> Opti
     })
 }
 
-/// Where a message goes when lost ranks have heirs: to each its share. The border between an heir
-/// and the rank it inherits from vanishes; half of it and half of the far border make up the face
+/// Splits a message when lost ranks have heirs: each gets its share. The border between an heir and
+/// the rank it inherits from disappears; half of it and half of the far border make up the face
 /// between the two heirs.
 fn split(m: &RankMessage, own: &impl Fn(Rank) -> Vec<(Rank, f64)>) -> Vec<(Rank, Rank, f64)> {
     let (senders, receivers) = (own(m.from), own(m.to));

@@ -1,5 +1,6 @@
-//! What the ranks of a job send each other in one iteration: phases of messages that are under way
-//! at the same time. Stencils and single directions are one phase, collectives one phase a round.
+//! The messages of a job's ranks in one iteration: phases of messages that are under way at the
+//! same time. Stencils and single directions are one phase; collectives have one phase for each
+//! round.
 
 use std::fmt::Write;
 
@@ -66,7 +67,8 @@ pub struct Traffic {
 
 /// The patterns that [`Traffic::parse`] reads, for `--help` and errors.
 pub const FORMS: &str =
-    "stencil5, stencil7, stencil9 or stencil27 (`:periodic` wraps round), direction:+x (or -x, +y, …), \
+    "stencil5, stencil7, stencil9 or stencil27 (`:periodic` wraps round), direction:+x (or -x, +y, \
+     …), \
      barrier[:dissemination|recursive-doubling], \
      allreduce[:recursive-doubling|ring|rabenseifner|dissemination], alltoall";
 
@@ -74,8 +76,8 @@ pub const FORMS: &str =
 const MOST_ALLTOALL: usize = 4096;
 
 impl Traffic {
-    /// Reads a pattern for ranks on a grid of extents `shape` (row-major), `bytes` a message
-    /// (stencils, directions, alltoall: per pair) or of the whole vector (allreduce).
+    /// Reads a pattern for ranks on a grid of extents `shape` (row-major). `bytes` are those of a
+    /// message (stencils, directions; alltoall: for each pair) or of the whole vector (allreduce).
     pub fn parse(text: &str, shape: &[usize], bytes: u64) -> Result<Self, TopologyError> {
         let (kind, option) = text.split_once(':').unwrap_or((text, ""));
         let ranks: usize = shape.iter().product();
@@ -100,14 +102,16 @@ impl Traffic {
                 "dissemination" => dissemination(ranks, bytes),
                 other => {
                     return refuse!(
-                        "allreduce algorithm `{other}`: recursive-doubling, ring, rabenseifner or dissemination"
+                        "allreduce algorithm `{other}`: recursive-doubling, ring, rabenseifner or \
+                         dissemination"
                     )
                 }
             },
             "alltoall" => {
                 if ranks > MOST_ALLTOALL {
                     return refuse!(
-                        "alltoall over {ranks} ranks has {} messages: at most {MOST_ALLTOALL} ranks",
+                        "alltoall over {ranks} ranks has {} messages: at most {MOST_ALLTOALL} \
+                         ranks",
                         ranks as u64 * ranks as u64
                     );
                 }
@@ -119,8 +123,8 @@ impl Traffic {
         Ok(Traffic { name, ranks, phases })
     }
 
-    /// Reads traffic as written: a pattern or `matrix:FILE`, whose text `file` gives; by default
-    /// the star stencil of the job's axes, or allreduce where there is none.
+    /// Reads traffic as the user writes it: a pattern or `matrix:FILE`, whose text `file` returns.
+    /// The default is the star stencil of the job's axes, or allreduce where there is none.
     pub fn read(
         written: Option<&str>,
         shape: &[usize],
@@ -185,7 +189,7 @@ impl Traffic {
         Ok(Traffic { name: "matrix".into(), ranks, phases: vec![Phase::new(ranks, 1, messages)] })
     }
 
-    /// The matrix format, for a traffic of one phase or several.
+    /// Writes the matrix format, for traffic of one phase or several.
     pub fn to_matrix(&self) -> String {
         let mut text = String::from("# rank rank bytes messages\n");
         for phase in &self.phases {
@@ -197,8 +201,8 @@ impl Traffic {
         text
     }
 
-    /// Whether the busiest link says little about the time: in several rounds one after another, or
-    /// without any bytes.
+    /// Whether the busiest link says little about the time: with several rounds one after the
+    /// other, or without any bytes.
     pub fn time_first(&self) -> bool {
         self.phases.len() > 1 || self.phases.iter().flat_map(|p| &p.messages).all(|m| m.bytes == 0)
     }
@@ -298,7 +302,7 @@ fn direction(option: &str, shape: &[usize], bytes: u64) -> Result<Phase, Topolog
     }
 }
 
-/// Ranks beyond a power of two first hand their part to a partner and get the result at the end.
+/// Ranks beyond a power of two first send their part to a partner, and get the result at the end.
 fn fold(ranks: usize) -> (usize, Phase, Phase, impl Fn(usize) -> usize) {
     fold_with(ranks, 0)
 }
@@ -397,7 +401,7 @@ mod tests {
         assert_eq!(count("alltoall", &[3, 3]), 72);
     }
 
-    /// After all phases every rank has every rank's part (set union stands for the reduction).
+    /// After all phases every rank has every rank's part (a set union models the reduction).
     fn all_know_all(text: &str, ranks: usize) {
         let traffic = Traffic::parse(text, &[ranks], 1 << 20).unwrap();
         let mut known: Vec<Vec<bool>> =
@@ -454,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_named() {
+    fn errors_name_the_fault() {
         for (text, fault) in [
             ("stencil5", "needs a job of 2 axes"),
             ("stencil7:foo", "only `periodic`"),

@@ -1,5 +1,5 @@
-//! One method's way through failures, batch after batch: [`Walk::fail`] is a step down to the
-//! method and back up with its outcome. Decides nothing that a method or the objective decides.
+//! One method applied to failures, batch after batch: [`Walk::fail`] takes a batch and returns the
+//! outcome. All decisions are those of the method and the objective.
 
 use std::collections::HashSet;
 
@@ -14,19 +14,19 @@ use crate::outcome::{Outcome, Placed, PlanError, Stuck};
 use crate::search;
 use crate::squeeze;
 
-/// A method on its way through failures.
+/// A method while it is applied to failures.
 pub struct Walk<'c> {
     case: &'c Case<'c>,
     method: Method,
     reached: Reached,
-    /// For the search: how far each published method has come by itself; `None` when it is out.
+    /// For the search: the state of each published method by itself; `None` once it is stuck.
     alone: Vec<(Method, Option<Reached>)>,
     failed: Vec<NodeId>,
     batches: usize,
     scratch: Scratch,
 }
 
-/// Where a method has come.
+/// The state that a method has reached.
 #[derive(Clone)]
 struct Reached {
     candidate: Candidate,
@@ -54,14 +54,14 @@ impl<'c> Walk<'c> {
         &self.reached.candidate.occupancy.rank_at
     }
 
-    /// The nodes of `batch` fail at once. After an outcome that is stuck the walk has ended.
+    /// The nodes of `batch` fail together. After an outcome that is stuck the walk has ended.
     pub fn fail(&mut self, batch: &[NodeId]) -> Result<Outcome, PlanError> {
         self.failed.extend(batch);
         self.case.check(&self.failed)?;
         let broken = self.case.broken(batch, &self.failed);
         let result = match self.method {
             Method::Squeeze => self.case.squeeze(&broken)?,
-            // Ranks that dead routers cut off from each other: this method cannot go on.
+            // Dead routers cut ranks off from each other: this method cannot go on.
             _ => match self.step(&broken).unwrap_or_else(|e| Err(self.stuck(e.to_string()))) {
                 Ok(reached) => {
                     self.reached = reached;
@@ -95,8 +95,8 @@ impl<'c> Walk<'c> {
         Ok(reached.map_err(|why| self.stuck(why)))
     }
 
-    /// Search: the best of the beam's candidates, of every published method from where the search
-    /// is, of every published method by itself through all failures so far, and of the same from
+    /// The search: the best of the beam's candidates, of every published method from the search's
+    /// state, of every published method by itself through all failures so far, and of the same from
     /// home at once.
     fn search(&mut self, broken: &Broken) -> Result<Result<Reached, String>, RouteError> {
         let case = self.case;
@@ -106,9 +106,10 @@ impl<'c> Walk<'c> {
         // Where dead routers cut live ranks off, neither start may be countable.
         let displaced = case.displaced(self.reached.candidate.clone(), broken);
         let mut found = self.by_published_methods(&displaced, &now, broken);
-        let home = match case.job.home != now && broken.failed.len() <= 64 {
-            true => case.at_home(broken).ok(),
-            false => None,
+        let home = if case.job.home != now && broken.failed.len() <= 64 {
+            case.at_home(broken).ok()
+        } else {
+            None
         };
         if let Some(home) = &home {
             for (method, _) in &self.alone {
@@ -125,7 +126,7 @@ impl<'c> Walk<'c> {
             let (failed, scratch) = (&broken.failed, &mut self.scratch);
             let more =
                 search::candidates(&setting, &starts, failed, &ranking, floor, effort, scratch);
-            // A beam that dead routers cut off leaves the published methods.
+            // If dead routers cut the beam off, the published methods remain.
             found.extend(more.into_iter().flatten().take(4));
         }
         let Some(best) = case.pick(found, &ranking, &setting.evaluator)? else {
@@ -140,7 +141,7 @@ impl<'c> Walk<'c> {
         Ok(Ok(Reached { candidate: best, moved }))
     }
 
-    /// What every published method reaches, by itself and from where the search is.
+    /// The outcomes of every published method, by itself and from the search's state.
     fn by_published_methods(
         &mut self,
         displaced: &Result<Candidate, RouteError>,
@@ -153,7 +154,8 @@ impl<'c> Walk<'c> {
         for (method, alone) in &mut self.alone {
             let elsewhere = alone.as_ref().is_none_or(|r| r.candidate.occupancy.rank_at != *now);
             if let Some(own) = alone.take() {
-                // A method whose own choice is cut off by dead routers is out, not the search.
+                // If dead routers cut a method's own choice off, that method is stuck, not the
+                // search.
                 *alone = case.advance(*method, own, broken, scratch).ok().and_then(Result::ok);
                 found.extend(alone.iter().map(|r| r.candidate.clone()));
             }
@@ -167,7 +169,7 @@ impl<'c> Walk<'c> {
 }
 
 impl Case<'_> {
-    /// A published method's way through one batch, or why it is stuck.
+    /// Applies a published method to one batch, or says why it is stuck.
     fn advance(
         &self,
         method: Method,
@@ -234,7 +236,7 @@ impl Case<'_> {
         }))
     }
 
-    /// Squeezing instead, where the program allows it and it costs less.
+    /// Squeezing instead, if the program allows it and it costs less.
     fn or_squeezed(&self, placed: Placed, broken: &Broken) -> Result<Placed, RouteError> {
         let ranking = self.ranking(&self.job.at);
         let cost = |p: &Placed| ranking.cost(p.score.messages, p.step_s, p.moved);
@@ -273,7 +275,7 @@ impl Case<'_> {
                 continue;
             }
             let step_s = fluid::step_time(evaluator, &candidate.counted, &self.costs)?;
-            // Of several with the same cost the first that was found.
+            // Of several with the same cost the first one found is chosen.
             let this = (cost(candidate, step_s), i);
             if best.is_none_or(|best| this < best) {
                 best = Some(this);

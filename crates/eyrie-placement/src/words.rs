@@ -1,6 +1,6 @@
-//! A job on its network in the words of a user: the one place that reads `--network`, `--job`,
-//! `--spares` and `--traffic`, for `eyrie plan`, the controller and the C library. Files are read
-//! by whoever asks: here is no I/O.
+//! Reads a job on its network from the words of a user. This is the only reader of `--network`,
+//! `--job`, `--spares` and `--traffic`, for `eyrie plan`, the controller and the C library. The
+//! caller reads files: there is no I/O here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -13,16 +13,16 @@ use crate::job::Job;
 use crate::spares::{self, Arrangement, Laid, SpareSet};
 use crate::traffic::Traffic;
 
-/// What the user said; `None` where nothing.
+/// The user's words; `None` where there are none.
 pub struct Words<'a> {
     /// Without it the network is made of the hosts.
     pub network: Option<&'a str>,
     /// A file with the names of the network's nodes in order, one host or host list a line.
     pub names: Option<&'a str>,
-    /// Host of each process; node i of a network made of hosts is process i. None, where the job
-    /// may lie on every node.
+    /// Host of each process; node i of a network made of hosts is process i. Empty, where the job
+    /// may use every node.
     pub hosts: &'a [&'a str],
-    /// Node of each process in the network as the program says it, below 0 where it does not; as
+    /// Node of each process in the network as the program gives it, below 0 where it does not. As
     /// many as hosts, or none.
     pub nodes: &'a [i32],
     pub job: Option<&'a str>,
@@ -30,18 +30,18 @@ pub struct Words<'a> {
     pub spares: Option<&'a str>,
     pub arrangement: Arrangement,
     pub traffic: Option<&'a str>,
-    /// Of a message.
+    /// Bytes of a message.
     pub bytes: u64,
-    /// How files that the words name are read.
+    /// Reads the files that the words name.
     pub files: Files<'a>,
 }
 
-/// Which word is wrong, and why: one line that says what may be written.
+/// Which word is wrong, and why, in one line that says what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WordError {
     #[error("{word}: {why}")]
     In { word: &'static str, why: TopologyError },
-    /// Each word can be read, but they do not go together.
+    /// Each word can be read, but they do not fit together.
     #[error(transparent)]
     Together(#[from] TopologyError),
 }
@@ -55,7 +55,7 @@ pub struct Instance {
     pub network: Box<dyn Network>,
     /// Host names by node number, if a file gave them.
     pub names: Vec<String>,
-    /// As they were written.
+    /// The spares as they were written.
     pub spares: SpareSet,
     pub laid: Laid,
     pub job: Job,
@@ -84,10 +84,10 @@ impl Instance {
         Ok(Instance { network, names, spares, laid, job, nodes })
     }
 
-    /// Node numbers of failed nodes as written.
+    /// The numbers of failed nodes from their texts.
     ///
     /// # Errors
-    /// For what is no node, is given twice, or was listed as a spare.
+    /// For a text that is no node, is given twice, or is listed as a spare.
     pub fn failed(&self, written: &[String]) -> Result<Vec<NodeId>, TopologyError> {
         let nodes = self.network.nodes();
         if written.len() > nodes {
@@ -111,7 +111,7 @@ impl Instance {
         Ok(failed)
     }
 
-    /// A node as the user would write it: its host name, or its coordinates in the grid of the job.
+    /// A node as the user would write it: its host name, or its coordinates in the job's grid.
     pub fn node_name(&self, node: NodeId) -> String {
         let own = self.network.vertex_name(node);
         match (self.names.get(node as usize), self.laid.layout.cell(node)) {
@@ -124,7 +124,7 @@ impl Instance {
     }
 }
 
-/// The network of the words, or the one that the hosts make.
+/// The network that the words name, or the one made of the hosts.
 pub(crate) fn network(words: &Words) -> Result<Parsed, WordError> {
     match words.network {
         Some(text) => spec::parse_with(text, &words.files).map_err(wrong("network")),
@@ -148,8 +148,9 @@ fn names_of(
     Ok(names)
 }
 
-/// The node of each process: as the program says; else that of its host's name, if the network has
-/// a node for every host (a Slurm or graph file that names the nodes of the site); else its number.
+/// The node of each process: the one that the program gives; else that of its host's name, if the
+/// network has a node for every host (a Slurm or graph file with the site's names); else its
+/// number.
 pub(crate) fn nodes(
     words: &Words,
     network: &dyn Network,
@@ -187,7 +188,7 @@ pub(crate) fn nodes(
     Ok(nodes)
 }
 
-/// Each process a node at the switch of its host, the hosts at one switch: what can be known
+/// A network made of hosts: each process is a node at the switch of its host. This is what is known
 /// without a description.
 fn of_hosts(hosts: &[&str]) -> Result<Graph, TopologyError> {
     let mut switches: BTreeMap<&str, usize> = BTreeMap::new();
@@ -210,19 +211,19 @@ fn of_hosts(hosts: &[&str]) -> Result<Graph, TopologyError> {
         .map_err(|e| TopologyError(format!("network of {} hosts: {e}", switches.len())))
 }
 
-/// Where a job may lie.
+/// Where a job may be laid out.
 struct Place<'a> {
     network: &'a dyn Network,
     grid: Option<&'a Layout>,
-    /// Of the processes. On a network without a grid the job lies on these alone, in order of
+    /// The nodes of the processes. On a network without a grid the job uses only these, in order of
     /// processes.
     nodes: &'a [NodeId],
-    /// Of the network's nodes, where it does not know them itself.
+    /// Names of the network's nodes, if the network does not have its own.
     names: &'a [String],
 }
 
 impl Place<'_> {
-    /// Nodes that the job may lie on.
+    /// The nodes that the job may use.
     fn layout(&self) -> Result<Layout, TopologyError> {
         let all = self.network.nodes();
         match self.grid {
@@ -232,7 +233,7 @@ impl Place<'_> {
         }
     }
 
-    /// The spares where the user says nothing: planes on two sides of the grid, or of the job.
+    /// The default spares: planes on two sides of the grid, or of the job.
     fn usual_spares(&self, shape: Option<&[usize]>) -> String {
         let axes = match (self.grid, shape) {
             (Some(grid), _) => grid.dims().len(),
@@ -243,7 +244,7 @@ impl Place<'_> {
     }
 }
 
-/// Lays the job and its spares; also says how the spares were written.
+/// Lays out the job and its spares; returns also the text of the spares.
 fn lay(
     words: &Words,
     place: &Place,
@@ -272,7 +273,7 @@ fn lay(
     Ok((spares, laid))
 }
 
-/// A job with planes of spares, as the processes lie: what was laid on node i lies on process i's.
+/// Converts a job with planes of spares to the processes' nodes: node i becomes that of process i.
 fn on_nodes(laid: Laid, place: &Place) -> Result<Laid, TopologyError> {
     let cells = laid.layout.cells();
     if cells > place.nodes.len() {
@@ -285,8 +286,8 @@ fn on_nodes(laid: Laid, place: &Place) -> Result<Laid, TopologyError> {
     Ok(Laid { layout, home: of(&laid.home), spares: of(&laid.spares), ..laid })
 }
 
-/// The nodes of the processes on these hosts, as `resolve` reads them; a host may be written
-/// without its domain.
+/// The nodes of the processes on these hosts, in the form that `resolve` reads. A host may be
+/// written without its domain.
 fn on_hosts(words: &Words, place: &Place, hosts: &str) -> Result<Vec<String>, TopologyError> {
     let mut found = Vec::new();
     for host in hosts.split(';').map(str::trim).filter(|host| !host.is_empty()) {
@@ -321,7 +322,7 @@ fn without_spares(place: &Place, shape: Option<&[usize]>) -> Result<Laid, Topolo
     Ok(Laid { layout, shape, home, spares: Vec::new(), notes: Vec::new() })
 }
 
-/// A node that [`on_hosts`] has written.
+/// A node in the form of [`on_hosts`].
 fn own(name: &str) -> Option<NodeId> {
     name.strip_prefix('#')?.parse().ok()
 }
@@ -335,7 +336,7 @@ mod tests {
         job: Option<&str>,
         spares: Option<&str>,
     ) -> Result<Instance, String> {
-        // On a described network as many processes as it has nodes; they are not looked at.
+        // On a described network there are as many processes as nodes; their hosts do not matter.
         let hosts: &[&str] =
             if network.is_some() { &[] } else { &["a", "a", "b", "b", "c.cluster", "c.cluster"] };
         on(network, hosts, &[], job, spares)
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_every_caller() {
+    fn wrong_words_are_named_for_every_caller() {
         let instance = read(Some("mesh:4x4"), None, Some("2d(2,1)")).unwrap();
         assert_eq!((instance.laid.shape.as_slice(), instance.laid.spares.len()), (&[3, 3][..], 7));
         let instance = read(Some("torus:3x2"), None, Some("list:2,1;0")).unwrap();
@@ -410,7 +411,7 @@ mod tests {
         assert_eq!(instance.laid.spares, [4, 5, 0, 1]);
     }
 
-    /// A site has more nodes than a job, and lists them in its own order.
+    /// A site has more nodes than the job, and lists them in its own order.
     #[test]
     fn processes_are_on_the_nodes_that_have_their_hosts_names() {
         let site = "eyrie-graph 1\nroutes shortest\nswitch s\n".to_string();

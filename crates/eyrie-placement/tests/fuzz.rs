@@ -1,4 +1,4 @@
-//! Readers of traffic and spares answer any text with a value or one line of error.
+//! For any text, the readers of traffic and spares return a value or one line of error.
 
 use eyrie_placement::{Method, SpareSet, Traffic};
 use proptest::prelude::*;

@@ -1,6 +1,6 @@
 //! The published and the measured numbers that the planner must reproduce ("Sliding Substitution of
 //! Failed Nodes", EuroMPI 2015; "Overhead of using spare nodes", IJHPCA 2020). Every figure here is
-//! counted, never assumed.
+//! counted.
 
 use eyrie_placement::evaluate::Evaluator;
 use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
@@ -40,7 +40,7 @@ fn instance(network: &str, job: Option<&str>, spares: &str) -> Instance {
     Instance { network: parsed.network, laid }
 }
 
-/// Worst busiest link over every failed × spare pair, 0D, and how many pairs reach it.
+/// The worst busiest link over every failed × spare pair, 0D, and how many pairs reach it.
 fn worst_pair(network: &str, job: Option<&str>, spares: &str, traffic: &str) -> u64 {
     let Instance { network, laid } = instance(network, job, spares);
     let traffic = Traffic::parse(traffic, &laid.shape, 1 << 20).unwrap();
@@ -92,8 +92,8 @@ fn zero_d_worst_link_is_two_in_one_direction_and_five_in_all() {
         println!("{network} {job} one direction {one:?}, all {all:?}");
         assert_eq!(one.iter().max(), Some(&2), "{network} {one:?}");
         // On Tofu the two ends differ: a folded axis begins and ends on different sides of its
-        // fold, and only the spares at the low end see all five together. (Which end the paper left
-        // free is not published.)
+        // fold, and only the spares at the low end have all five together. (The paper does not say
+        // which end was left free.)
         let expected = if network.starts_with("tofu") { [4, 5] } else { [5, 5] };
         assert_eq!(all, expected, "{network}");
     }
@@ -150,8 +150,8 @@ fn worst_link_of_kd_sliding_is_2_n_minus_k_plus_1() {
     assert_eq!((middle("0,1,2"), middle("1,0,2"), middle("1,2,0")), (5, 3, 5));
 }
 
-/// Busiest link after each failure, as far as the method gets. With `hit` the k-th failure is of
-/// the node where rank ranks[k] is then; without it of the rank's first node.
+/// Busiest link after each failure, until the method is stuck. With `hit` the k-th failure is that
+/// of the node where rank ranks[k] is by then; without it that of the rank's first node.
 fn trail(instance: &Instance, method: Method, ranks: &[usize], hit: bool) -> Vec<u64> {
     let traffic = Traffic::parse("stencil5", &instance.laid.shape, 1 << 20).unwrap();
     let job = spares::job(&instance.laid, traffic).unwrap();
@@ -203,8 +203,8 @@ fn several_failures_cost_what_was_measured() {
             // Two samples, theirs of 20 and ours: three standard errors of the difference.
             let error = 3.0 * sd.max(0.2) * (1.0 / 20.0 + 1.0 / ours as f64).sqrt();
             let above = mean - means[i];
-            // Ours finds better hybrids from the third failure on (which of several equal slides
-            // comes first is not published), so there the measured mean is an upper bound.
+            // Ours finds better hybrids from the third failure on (the order of equal slides is not
+            // published), so there the measured mean is an upper bound.
             assert!(above < error, "{failures} {}: {mean:.2} against {}", method.name(), means[i]);
             if method != Method::Hybrid || failures < 3 {
                 assert!(
@@ -314,9 +314,13 @@ fn search_is_never_worse_than_the_best_of_all_methods_on_random_instances() {
             let Ok(Ok(best)) = &search else {
                 panic!("seed {seed}: {} is placed, search {search:.200?}", method.name())
             };
-            let key = |p: &Placed| match job.traffic.time_first() {
-                true => (p.step_s, p.score.messages as f64),
-                false => (p.score.messages as f64, p.step_s),
+            let key = |p: &Placed| {
+                let messages = p.score.messages as f64;
+                if job.traffic.time_first() {
+                    (p.step_s, messages)
+                } else {
+                    (messages, p.step_s)
+                }
             };
             let (ours, theirs) = (key(best), key(&placed));
             assert!(
@@ -372,7 +376,7 @@ fn on_a_fat_tree_of_full_bisection_no_method_costs_more_than_a_fifth() {
     }
 }
 
-/// One dimension of 100,000 nodes: walking the routes of an allreduce there link by link is 10^10
+/// One dimension of 100,000 nodes: walking the routes of an allreduce link by link would take 10^10
 /// steps for each count.
 #[test]
 fn a_long_line_is_planned_without_walking_it() {
@@ -391,7 +395,7 @@ fn a_long_line_is_planned_without_walking_it() {
     assert!(placed.step_s > planner.before_s() && planner.before_s() > transfer_s);
 }
 
-/// More links than there is memory for: said, not tried.
+/// Routes with more links than there is memory for are refused before they are walked.
 #[test]
 fn routes_too_long_to_follow_are_refused() {
     let Instance { network, laid } = instance("mesh:60000", None, "1d(1,1)");
