@@ -1,5 +1,5 @@
 //! Mesh and torus of any dimension with dimension-order routing: the axes are corrected one after
-//! another in a selectable order, on a ring the shorter way round (ties go to the higher
+//! the other in a selectable order, on a ring the shorter way round (ties go to the higher
 //! coordinate).
 
 use crate::coords;
@@ -17,7 +17,7 @@ pub struct Cartesian {
     strides: Vec<usize>,
     wrap: Vec<bool>,
     order: Vec<usize>,
-    /// Coordinates of every node, one node after another: routing does little else than ask for
+    /// Coordinates of every node, one node after the other: routing does little else than read
     /// them.
     at: Vec<u32>,
 }
@@ -95,8 +95,8 @@ impl Cartesian {
         let at = self.coordinate(node, axis);
         let base = node as usize - at * stride;
         let mut add = |span| out.add(self, base, axis, up, span);
-        // Up to the end of the axis and on from its other end: ranges, whose length is known
-        // before.
+        // Up to the end of the axis and on from its other end, as ranges, whose length is known in
+        // advance.
         match (up, at <= target) {
             (true, true) => add(at..target),
             (true, false) => {
@@ -139,13 +139,13 @@ impl Cartesian {
         }
     }
 
-    /// Whether routes should be asked for as runs.
+    /// Whether routes should be taken as runs.
     pub(crate) fn is_long(&self) -> bool {
         self.dims.iter().any(|&extent| extent >= LONG)
     }
 
-    /// Where the places of a line begin: the lines of an axis and a direction lie one after
-    /// another. `base`: its first node.
+    /// The first place of a line. The lines of an axis and a direction follow each other. `base`:
+    /// the line's first node.
     fn first_place(&self, base: usize, axis: usize, up: bool) -> usize {
         let (extent, stride) = (self.dims[axis], self.strides[axis]);
         let line = base / (extent * stride) * stride + base % stride;
@@ -185,9 +185,10 @@ impl Network for Cartesian {
     fn describe(&self) -> String {
         let kind = if self.wrap.iter().any(|&w| w) { "torus" } else { "mesh" };
         let straight = self.order.iter().enumerate().all(|(i, &a)| i == a);
-        let order = match straight {
-            true => String::new(),
-            false => format!(":order={}", coords::format(&self.order)),
+        let order = if straight {
+            String::new()
+        } else {
+            format!(":order={}", coords::format(&self.order))
         };
         format!("{kind}:{}{order}", coords::format_dims(&self.dims))
     }
@@ -243,7 +244,7 @@ impl Network for Cartesian {
         true
     }
 
-    /// Channel 1 from a ring's wrap-around link on (the dateline), 0 before, afresh on each axis.
+    /// Channel 1 from a ring's wrap-around link on (the dateline), 0 before, again on each axis.
     fn channels(&self, _from: NodeId, route: &[LinkId]) -> Vec<u8> {
         let mut last = usize::MAX;
         let mut crossed = 0;
@@ -292,7 +293,7 @@ impl Lines for Cartesian {
     }
 }
 
-/// What a walk leaves behind: its links in order, or runs of them.
+/// What a walk collects: its links in order, or runs of them.
 pub(crate) trait Trace {
     /// The links that leave coordinates `span` of a line upwards, or downwards from its last one.
     /// `base`: the line's first node.
@@ -304,9 +305,10 @@ impl Trace for Vec<LinkId> {
     fn add(&mut self, net: &Cartesian, base: usize, axis: usize, up: bool, span: Range<usize>) {
         let (stride, ports) = (net.strides[axis], 2 * net.dims.len());
         let link = |at| ((base + at * stride) * ports + 2 * axis + usize::from(!up)) as LinkId;
-        match up {
-            true => self.extend(span.map(link)),
-            false => self.extend(span.rev().map(link)),
+        if up {
+            self.extend(span.map(link));
+        } else {
+            self.extend(span.rev().map(link));
         }
     }
 }
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn dimension_order_corrects_the_first_axis_first_unless_told() {
+    fn dimension_order_corrects_the_first_axis_first_by_default() {
         let mesh = Cartesian::mesh(&[4, 4]);
         assert_eq!(hops(&mesh, &[0, 0], &[2, 1]), ["1,0", "2,0", "2,1"]);
         let yx = Cartesian::mesh(&[4, 4]).with_order(&[1, 0]).unwrap();

@@ -48,7 +48,8 @@ pub fn parse_dims(text: &str) -> Result<Vec<usize>, TopologyError> {
             Ok(0) => crate::refuse!("extent 0 in `{text}`: every extent must be at least 1"),
             Ok(extent) => Ok(extent),
             Err(_) => crate::refuse!(
-                "`{part}` in `{text}` is not an extent: write whole numbers joined by x, such as 12x12"
+                "`{part}` in `{text}` is not an extent: write whole numbers joined by x, such as \
+                 12x12"
             ),
         })
         .collect::<Result<Vec<usize>, _>>()?;

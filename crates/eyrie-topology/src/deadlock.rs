@@ -1,4 +1,4 @@
-//! Whether a set of routes can deadlock: Dally and Seitz (1987), the routes are deadlock-free when
+//! Whether a set of routes can deadlock. By Dally and Seitz (1987), routes are deadlock-free when
 //! the graph of channel dependencies (a message holds one channel while it waits for the next) has
 //! no cycle.
 

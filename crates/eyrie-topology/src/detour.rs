@@ -1,6 +1,6 @@
-//! Routes round dead nodes whose routers no longer forward. The network's own other routes that
-//! keep the deadlock-free order come first (the long way round a ring, Tofu's first legs); else a
-//! shortest way round is taken and reported, because it leaves the order.
+//! Routes round dead nodes whose routers no longer forward. First come the network's own other
+//! routes, which keep the deadlock-free order (the long way round a ring, Tofu's first legs).
+//! Without one a shortest way round is used and reported, because it leaves the order.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::network::{link_name, Lines, LinkId, Network, NodeId, RouteError, Run,
 /// How a pair is routed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// The usual route; no dead router on it.
+    /// The usual route: no dead router is on it.
     Direct,
     /// Another route in the deadlock-free order.
     InOrder,
@@ -18,8 +18,8 @@ pub enum How {
     Around,
 }
 
-/// A network some of whose nodes are dead and do not forward. Nodes that never forward (fat tree,
-/// dragonfly) make no difference here.
+/// A network with dead nodes that do not forward. Nodes that never forward (fat tree, dragonfly)
+/// make no difference here.
 pub struct Detour<'a> {
     inner: &'a dyn Network,
     dead: Vec<bool>,
@@ -27,14 +27,14 @@ pub struct Detour<'a> {
     dead_places: Vec<u32>,
 }
 
-/// What routing round the dead nodes did to the routes in use.
+/// How routing round the dead nodes has changed the routes in use.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DetourReport {
     /// Pairs that take another route in order.
     pub in_order: usize,
     /// Pairs that leave the deadlock-free order.
     pub around: usize,
-    /// One line each: the violation, and whether a deadlock can follow from it.
+    /// One line each: the violation, and whether it can lead to a deadlock.
     pub violations: Vec<String>,
 }
 
@@ -51,16 +51,16 @@ impl<'a> Detour<'a> {
         Detour { inner, dead: flags, dead_places }
     }
 
-    /// A route's inner vertices must be alive; its ends are the caller's business.
+    /// Whether a route is blocked: its inner vertices must be alive; the caller checks its ends.
     fn blocked(&self, route: &[LinkId]) -> bool {
         route.iter().skip(1).any(|&link| self.dead[self.inner.link_ends(link).0 as usize])
     }
 
-    /// Appends the route and says how it was found.
+    /// Appends the route; returns how it was found.
     pub fn find(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<How, RouteError> {
         let start = out.len();
         self.inner.route(from, to, out)?;
-        // From or to a dead node nothing is sent: a rank that still has to move is only counted
+        // Nothing is sent from or to a dead node: a rank that still has to move is only counted
         // there.
         let nothing_sent = self.dead[from as usize] || self.dead[to as usize];
         if nothing_sent || !self.blocked(&out[start..]) {
@@ -123,7 +123,8 @@ impl<'a> Detour<'a> {
         Ok(())
     }
 
-    /// Looks at the routes of these pairs: which left the order, and can they deadlock?
+    /// Reports on the routes of these pairs: which have left the order, and whether they can
+    /// deadlock.
     pub fn report(&self, pairs: &[(NodeId, NodeId)]) -> Result<DetourReport, RouteError> {
         let mut report = DetourReport::default();
         let mut first = None;
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mesh_goes_round_and_names_the_violation() {
+    fn a_mesh_goes_round_and_the_violation_is_named() {
         let mesh = Cartesian::mesh(&[3, 3]);
         let detour = Detour::new(&mesh, [4]);
         assert_eq!(visits(&detour, 3, 5).len(), 4);
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_all_round_a_dead_node_can_deadlock_and_it_is_said() {
+    fn routes_all_round_a_dead_node_can_deadlock_and_the_report_says_it() {
         let mesh = Cartesian::mesh(&[3, 3]);
         let detour = Detour::new(&mesh, [4]);
         let all: Vec<_> = (0..9)

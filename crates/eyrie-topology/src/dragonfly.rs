@@ -7,11 +7,11 @@
 use crate::error::TopologyError;
 use crate::network::{LinkId, Network, NodeId, RouteError, VertexId};
 
-/// How a message finds its way.
+/// How messages are routed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Routing {
     Minimal,
-    /// By way of an intermediate group; the seed makes the choice repeatable.
+    /// Through an intermediate group; the seed makes the choice repeatable.
     Valiant {
         seed: u64,
     },

@@ -26,7 +26,8 @@ impl FatTree {
         let show = |v: &[usize]| crate::coords::format(v);
         if m.is_empty() || m.len() != w.len() || m.iter().chain(w).any(|&v| v == 0) || rails == 0 {
             return crate::refuse!(
-                "xgft:{};{} rails {rails}: give one child count and one parent count per level, all at least 1",
+                "xgft:{};{} rails {rails}: give one child count and one parent count per level, \
+                 all at least 1",
                 show(m),
                 show(w)
             );
@@ -70,7 +71,8 @@ impl FatTree {
     pub fn k_ary(k: usize, n: usize, taper: usize, rails: usize) -> Result<Self, TopologyError> {
         if k == 0 || n == 0 || n > 16 || taper == 0 || k % taper != 0 {
             return crate::refuse!(
-                "fattree:{k}^{n} taper {taper}: k and n at least 1, n at most 16, and taper must divide k"
+                "fattree:{k}^{n} taper {taper}: k and n at least 1, n at most 16, and taper must \
+                 divide k"
             );
         }
         let mut w = vec![k / taper; n];
@@ -163,8 +165,8 @@ impl Network for FatTree {
             return Ok(());
         }
         let rail = (from as usize + to as usize) % self.rails;
-        // The level of the common ancestor, and the lower vertex of each hop on both sides, built
-        // up without allocation: a vertex at level l is (up-ports below l, own digits from l on).
+        // Finds the level of the common ancestor, and the lower vertex of each hop on both sides,
+        // without allocating: a vertex at level l is (up-ports below l, own digits from l on).
         let (mut top, mut a, mut b) = (0, from as usize, to as usize);
         while a != b {
             a /= self.m[top];
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shift_permutation_is_free_of_collisions_with_full_bisection() {
+    fn a_shift_permutation_has_no_collisions_with_full_bisection() {
         let tree = FatTree::k_ary(4, 3, 1, 1).unwrap();
         let mut loads = vec![0; tree.links()];
         let mut route = Vec::new();

@@ -17,7 +17,7 @@ use crate::error::TopologyError;
 use crate::hostlist::shorten;
 use crate::network::{LinkId, Network, NodeId, RouteError, VertexId};
 
-/// Most nodes a graph file may have: routes are kept for every pair.
+/// Most nodes of a graph file: routes are kept for every pair.
 pub const MOST_NODES: usize = 4096;
 
 /// A graph with one fixed route per ordered pair of nodes.
@@ -238,7 +238,8 @@ impl Graph {
                         None if shortest => self.walk_back(&tree, from, to)?,
                         None => {
                             return crate::refuse!(
-                                "no route from `{}` to `{}`: add `route {} {} via …`, or `routes shortest`",
+                                "no route from `{}` to `{}`: add `route {} {} via …`, or `routes \
+                                 shortest`",
                                 self.names[from as usize],
                                 self.names[to as usize],
                                 self.names[from as usize],
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_given_route_is_taken_though_a_shorter_one_exists() {
+    fn a_given_route_is_used_even_if_a_shorter_one_exists() {
         let text = "eyrie-graph 1\nnode a\nnode b\nnode c\nlink a b\nlink b c\nlink a c\nroute a c via b\nroutes shortest";
         let graph = Graph::parse(text).unwrap();
         let mut route = Vec::new();
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_named() {
+    fn errors_name_the_fault() {
         for (text, fault) in [
             (STAR.to_string(), "no route from `a` to `b`"),
             ("eyrie-graph 1\nnode a\nnode b\nroutes shortest".into(), "not connected"),

@@ -1,5 +1,5 @@
-//! Slurm host lists: `tux[0-3,12],login1` expands to names in order, leading zeros kept. Commas and
-//! blanks separate names, however many of them.
+//! Slurm host lists: `tux[0-3,12],login1` expands to names in order, with leading zeros. Commas and
+//! blanks, any number of them, separate names.
 
 use crate::error::TopologyError;
 use crate::names::Names;
@@ -11,7 +11,7 @@ pub const MOST_BYTES: usize = 256 << 20;
 const MOST_DIGITS: usize = 20;
 const MOST_GROUPS: usize = 16;
 
-/// How much a host list expands to.
+/// The size of an expanded host list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Size {
     pub names: usize,
@@ -19,7 +19,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// Both together, as long as that is accepted.
+    /// The sum of both, if it is accepted.
     pub fn plus(self, other: Size) -> Result<Size, TopologyError> {
         let (names, bytes) = (self.names + other.names, self.bytes + other.bytes);
         if names > MOST_NAMES {
@@ -42,7 +42,7 @@ pub fn expand(text: &str) -> Result<Vec<String>, TopologyError> {
     Ok(names)
 }
 
-/// Whether a host list can be expanded, and to how much: without doing it.
+/// Checks whether a host list can be expanded, without doing it; returns the size.
 pub fn check(text: &str) -> Result<Size, TopologyError> {
     let mut size = Size::default();
     for item in items(text) {
@@ -51,7 +51,7 @@ pub fn check(text: &str) -> Result<Size, TopologyError> {
     Ok(size)
 }
 
-/// Visits the names of a host list, which [`check`] has accepted, in order.
+/// Visits in order the names of a host list that [`check`] has accepted.
 pub fn for_each(
     text: &str,
     visit: &mut dyn FnMut(&str) -> Result<(), TopologyError>,
@@ -101,7 +101,7 @@ fn items(text: &str) -> impl Iterator<Item = Result<&str, TopologyError>> {
     })
 }
 
-/// The text before the first bracket, what is in it and what follows; `None` without brackets.
+/// The text before the first bracket, its content, and what follows; `None` without brackets.
 fn group(item: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = item.split_once('[')?;
     let (inside, after) = rest.split_once(']')?;
@@ -109,8 +109,8 @@ fn group(item: &str) -> Option<(&str, &str, &str)> {
 }
 
 fn item_size(item: &str) -> Result<Size, TopologyError> {
-    // Of the names: how many, the bytes that all have, and those in which they differ, over all of
-    // them.
+    // Of the names: their number, the bytes that all have in common, and the bytes in which they
+    // differ, over all of them.
     let (mut names, mut same, mut rest) = (1usize, 0usize, item);
     let (mut differing, mut groups) = (0f64, 0);
     while let Some((before, inside, after)) = group(rest) {
@@ -143,7 +143,7 @@ fn item_size(item: &str) -> Result<Size, TopologyError> {
     Ok(Size { names, bytes: (names as f64 * each) as usize })
 }
 
-/// Visits the names that begin with `name` and go on as `rest` says.
+/// Visits the names that begin with `name` and continue with the expansion of `rest`.
 fn visit_item(
     name: &mut String,
     rest: &str,
@@ -171,7 +171,7 @@ fn visit_item(
     Ok(())
 }
 
-/// Numbers from `first` to `last`, written with at least so many digits.
+/// Numbers from `first` to `last`, written with at least this many digits.
 struct Range {
     first: u64,
     last: u64,
@@ -206,7 +206,7 @@ fn ranges(text: &str) -> impl Iterator<Item = Result<Range, TopologyError>> + '_
     })
 }
 
-/// The start of a text, for an error that fits on a line.
+/// The beginning of a text, for an error that fits on a line.
 pub(crate) fn shorten(text: &str) -> String {
     let line: String =
         text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(60).collect();
@@ -217,8 +217,8 @@ pub(crate) fn shorten(text: &str) -> String {
     }
 }
 
-/// Names from a file with one host (or host list) a line; `#` starts a comment. A file of hosts for
-/// mpiexec will do: what it says of a host's slots is left out.
+/// Reads names from a file with one host (or host list) a line; `#` starts a comment. A file of
+/// hosts for mpiexec is accepted, too: what it says about a host's slots is ignored.
 pub fn read_file(text: &str) -> Result<Vec<String>, TopologyError> {
     let lines = || {
         text.lines().enumerate().filter_map(|(i, line)| {

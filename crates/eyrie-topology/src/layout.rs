@@ -1,5 +1,5 @@
-//! A logical grid laid over a network's nodes: cell (row-major) to node and back. Sliding works on
-//! the cells, routing on the nodes.
+//! A logical grid on a network's nodes: cell (row-major) to node and back. Sliding works on the
+//! cells, routing on the nodes.
 
 use crate::coords;
 use crate::error::TopologyError;
@@ -9,7 +9,7 @@ use crate::tofu::Tofu;
 /// `cell` of a node that the grid does not use.
 pub const NO_CELL: u32 = u32::MAX;
 
-/// Cells of a grid, each on a node of its own.
+/// Cells of a grid, each with a node of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     dims: Vec<usize>,
@@ -61,14 +61,15 @@ impl Layout {
         Self::identity(&dims, network.nodes())
     }
 
-    /// A virtual grid of 1, 2 or 3 axes over Tofu: the six axes are shared out so that the extents
-    /// match, and each virtual axis runs through its physical axes like a reflected Gray code, so
-    /// that neighbours are one hop apart.
+    /// A virtual grid of 1, 2 or 3 axes over Tofu. The six axes are divided among them so that the
+    /// extents match, and each virtual axis runs through its physical axes like a reflected Gray
+    /// code, so that neighbours are one hop apart.
     pub fn tofu(network: &Tofu, shape: &[usize]) -> Result<Self, TopologyError> {
         let physical = network.dims();
         let Some(groups) = share_out(physical, shape) else {
             return crate::refuse!(
-                "shape {} does not fit {}: each extent must be a product of some of the six, all used once; \
+                "shape {} does not fit {}: each extent must be a product of some of the six, all \
+                 used once; \
                  {} does",
                 coords::format_dims(shape),
                 network.describe(),
@@ -120,8 +121,8 @@ impl Layout {
     }
 }
 
-/// For each virtual axis the physical axes that make it up, slowest first. Prefers A with X, B with
-/// Y, C with Z, then the first assignment in order.
+/// For each virtual axis the physical axes that make it up, slowest first. It prefers A with X, B
+/// with Y, C with Z, then the first assignment in order.
 fn share_out(physical: &[usize], shape: &[usize]) -> Option<Vec<Vec<usize>>> {
     // Slowest first within a group: X, Y, Z, then A, C, B.
     const SLOWEST_FIRST: [usize; 6] = [0, 1, 2, 3, 5, 4];
@@ -132,7 +133,9 @@ fn share_out(physical: &[usize], shape: &[usize]) -> Option<Vec<Vec<usize>>> {
     let assignments = (0..v.pow(6)).filter_map(|code| {
         let owner: Vec<usize> = (0..6).map(|a| code / v.pow(a as u32) % v).collect();
         let mut products = vec![1; v];
-        (0..6).for_each(|a| products[owner[a]] *= physical[a]);
+        for a in 0..6 {
+            products[owner[a]] *= physical[a];
+        }
         if products != shape {
             return None;
         }

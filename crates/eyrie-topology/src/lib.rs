@@ -5,10 +5,9 @@
 //!
 //! One network per file: [`cartesian`] (mesh and torus), [`tofu`], [`fat_tree`], [`dragonfly`],
 //! [`graph`] (any graph with routes), [`switch_tree`], which [`slurm`] reads from topology.conf and
-//! topology.yaml. [`spec`] turns
-//! `torus:12x12` into one of them, [`layout`] lays a logical grid of ranks over one, [`detour`]
-//! routes round dead routers, [`deadlock`] says whether a set of routes can deadlock, [`load`]
-//! counts messages.
+//! topology.yaml. [`spec`] makes one of them from a text such as `torus:12x12`, [`layout`] lays a
+//! logical grid of ranks over one, [`detour`] routes round dead routers, [`deadlock`] finds out
+//! whether a set of routes can deadlock, [`load`] counts messages.
 
 pub mod cartesian;
 pub mod coords;

@@ -35,12 +35,12 @@ pub struct LinkLoads {
 }
 
 /// Below this many messages, or this many for each link, a single thread counts faster than
-/// several: each needs counters for all links, which are added up in the end.
+/// several: each thread needs counters for all links, which are added up in the end.
 const PARALLEL_FROM: usize = 50_000;
 const PARALLEL_FROM_PER_LINK: usize = 4;
 
 /// The lines of a network along which these messages go far, if they do on average: then their
-/// routes are better taken as runs. A few of them are looked at.
+/// routes are better taken as runs. It decides from a sample of them.
 pub fn far_along(
     network: &dyn Network,
     total: usize,
@@ -52,7 +52,7 @@ pub fn far_along(
     let (sample, mut runs) = (total.min(SAMPLE), Vec::new());
     for i in 0..sample {
         let m = message(i * total / sample);
-        // One without a route is met again when all are counted.
+        // A pair without a route is found again when all are counted.
         let _ = lines.runs(m.from, m.to, &mut runs);
     }
     (runs.iter().map(Run::len).sum::<usize>() > FAR * sample).then_some(lines)
@@ -95,8 +95,12 @@ impl LinkLoads {
     }
 
     fn merge(&mut self, other: &LinkLoads) {
-        self.messages.iter_mut().zip(&other.messages).for_each(|(a, b)| *a += b);
-        self.bytes.iter_mut().zip(&other.bytes).for_each(|(a, b)| *a += b);
+        for (a, b) in self.messages.iter_mut().zip(&other.messages) {
+            *a += b;
+        }
+        for (a, b) in self.bytes.iter_mut().zip(&other.bytes) {
+            *a += b;
+        }
     }
 
     /// The figure of one link as [`Busiest`] counts it.
@@ -126,7 +130,7 @@ impl LinkLoads {
     }
 }
 
-/// Links that are counted one by one; longer runs are noted by where they begin and end.
+/// Runs up to this length are counted link by link; of longer ones only both ends are noted.
 const SHORT_RUN: usize = 16;
 
 /// Loads while they are counted.
@@ -134,8 +138,8 @@ struct Counter<'a> {
     network: &'a dyn Network,
     lines: Option<&'a dyn Lines>,
     loads: LinkLoads,
-    /// By how much each place has more than the one before it (in wrapping numbers), through long
-    /// runs.
+    /// By how much each place has more than the one before it (in wrapping numbers), because of
+    /// long runs.
     steps: Vec<(u32, u64)>,
     route: Vec<LinkId>,
     runs: Vec<Run>,

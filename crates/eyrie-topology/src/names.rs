@@ -1,5 +1,5 @@
-//! Many names, each once and with a number: in one text and one table of numbers, so that millions
-//! of them need no more memory than their letters and a few bytes each.
+//! Many names, each once and with a number. They are in one text and one table of numbers, so that
+//! millions of them need no more memory than their letters and a few bytes each.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -16,7 +16,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Adds a name, which gets the next number; `false` if it is there already.
+    /// Adds a name, which gets the next number; `false` if it exists already.
     #[must_use]
     pub fn add(&mut self, name: &str) -> bool {
         if self.get(name).is_some() {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_have_numbers_in_order_and_are_there_once() {
+    fn names_are_numbered_in_order_and_unique() {
         let mut names = Names::default();
         for i in 0..1000 {
             assert!(names.add(&format!("n{i}")));

@@ -1,6 +1,6 @@
-//! What a network is to the planner: numbered nodes, numbered directed links, and one route for
-//! every pair of nodes. Implementations must be deterministic: the same pair always has the same
-//! route.
+//! The interface of a network for the planner: numbered nodes, numbered directed links, and one
+//! route for every pair of nodes. Implementations must be deterministic: the same pair always has
+//! the same route.
 
 /// A compute node, `0..Network::nodes()`.
 pub type NodeId = u32;
@@ -12,7 +12,7 @@ pub type VertexId = u32;
 /// Links that follow each other on a line, as a range of places (see [`Lines`]).
 pub type Run = std::ops::Range<u32>;
 
-/// Why there is no route, or why routes cannot be followed.
+/// Why there is no route, or why routes cannot be walked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     #[error("no route from {from} to {to}: {why}")]
@@ -45,8 +45,8 @@ pub trait Network: Send + Sync {
     /// to`.
     fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError>;
 
-    /// The lines that routes follow, where these are so long that routes should not be walked link
-    /// by link.
+    /// The lines that routes follow, if these are so long that routes should not be walked link by
+    /// link.
     fn lines(&self) -> Option<&dyn Lines> {
         None
     }
@@ -57,8 +57,8 @@ pub trait Network: Send + Sync {
     /// Appends every directed link that leaves `vertex`, with the vertex that it leads to.
     fn out_links(&self, vertex: VertexId, out: &mut Vec<(LinkId, VertexId)>);
 
-    /// The `index`-th other route that keeps the network's deadlock-free order, appended to `out`;
-    /// `false` when there are no more. Used to go round dead routers.
+    /// Appends the `index`-th other route that keeps the network's deadlock-free order to `out`;
+    /// `false` when there are no more. It is used to go round dead routers.
     fn alternative(
         &self,
         _from: NodeId,
@@ -70,7 +70,7 @@ pub trait Network: Send + Sync {
     }
 
     /// The virtual channel of each link of a route, for the deadlock check. Tori change channel at
-    /// the dateline, dragonflies after each global hop; other networks need one channel only.
+    /// the dateline, dragonflies after each global hop; other networks need only one channel.
     fn channels(&self, from: NodeId, route: &[LinkId]) -> Vec<u8> {
         let _ = from;
         vec![0; route.len()]
@@ -106,14 +106,14 @@ pub trait Network: Send + Sync {
         }
     }
 
-    /// The node with this name, where the network has names of its own.
+    /// The node with this name, if the network has names of its own.
     fn node_by_name(&self, _name: &str) -> Option<NodeId> {
         None
     }
 }
 
-/// Long lines of links. Each link has a *place*, a number below [`Network::links`], so that links
-/// that follow each other on a line have places that follow each other: a route is then a few runs,
+/// Long lines of links. Each link has a *place*, a number below [`Network::links`]. Links that
+/// follow each other on a line have places that follow each other: a route is then a few runs,
 /// however long it is.
 pub trait Lines: Sync {
     /// Appends the runs of [`Network::route`], none of them empty. Within a run the order of links
@@ -133,7 +133,7 @@ pub fn link_name(network: &dyn Network, link: LinkId) -> String {
 
 #[cfg(test)]
 pub(crate) mod check {
-    //! Checks that every network's tests share.
+    //! Checks that the tests of every network share.
     use super::*;
 
     /// Every route is a connected walk from its source to its destination over links that exist.

@@ -1,7 +1,7 @@
 //! Network specifications as written on a command line: `torus:12x12`, `mesh:6x6x6:order=2,1,0`,
 //! `tofu:2x1x6x2x3x2:shape=12x12`, `fattree:18^2:taper=2:rails=2`, `xgft:18,18;1,18`,
-//! `dragonfly:9x1x8x4:valiant`, `graph:FILE`, `slurm:FILE`. The files are read by whoever asks:
-//! here is no I/O.
+//! `dragonfly:9x1x8x4:valiant`, `graph:FILE`, `slurm:FILE`. The caller reads the files: there is no
+//! I/O here.
 
 use crate::cartesian::Cartesian;
 use crate::coords;
@@ -15,24 +15,24 @@ use crate::network::Network;
 use crate::slurm::{self, SlurmTopology};
 use crate::tofu::Tofu;
 
-/// A network, the grid of cells over it if it has a natural one, and whether grids are laid out
-/// freely.
+/// A network, its natural grid of cells if it has one, and the names of its nodes.
 pub struct Parsed {
     pub network: Box<dyn Network>,
-    /// Mesh, torus and Tofu (through its virtual shape) have a grid of their own; the others take
+    /// Mesh, torus and Tofu (through its virtual shape) have a grid of their own. The others use
     /// the extended grid of the job, cell i on node i.
     pub layout: Option<Layout>,
-    /// Host names by node number, where a file tells them; else empty.
+    /// Host names by node number, if a file gives them; else empty.
     pub names: Vec<String>,
 }
 
-/// How the files that a specification names are read.
+/// How to read the files that a specification names.
 pub struct Files<'a> {
     /// The text of a file, or an error that names it.
     pub text: &'a dyn Fn(&str) -> Result<String, TopologyError>,
     /// Which topology of a topology.yaml; `None`: the cluster's default.
     pub slurm_topology: Option<&'a str>,
-    /// How much thinner switch uplinks of a Slurm tree are than the nodes below them together.
+    /// How much thinner the uplinks of a switch in a Slurm tree are than the nodes below it
+    /// together.
     pub taper: f64,
 }
 
@@ -66,7 +66,7 @@ fn slurm_file(path: &str, content: &str, files: &Files) -> Result<Parsed, Topolo
     }
 }
 
-/// What may be written; for `--help` and errors.
+/// The forms of a network, for `--help` and errors.
 pub const FORMS: &str = "mesh:XxYx…[:order=1,0], torus:XxYx…[:order=1,0], tofu:XxYxZxAxBxC[:shape=12x12][:detour=a,b,c], \
 fattree:K^N[:taper=T][:rails=R], xgft:m1,m2,…;w1,w2,…[:rails=R], dragonfly:GROUPSxROUTERSxNODES or \
 GROUPSxCHASSISxBLADESxNODES[:valiant[=SEED]]";
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_named() {
+    fn errors_name_the_fault() {
         for (text, fault) in [
             ("torus", "write one of"),
             ("ring:5", "network kind `ring`"),

@@ -1,10 +1,10 @@
 //! A network of switches with named nodes as leaves, as Slurm's topology files describe it.
 //!
-//! A switch, or a node, may hang on several switches. Routes go up to a switch that is above both
-//! ends and down again, by as few links as possible; where several ways are equally short, the
-//! destination chooses. Slurm says which switch a node hangs on, not how wide the links are: the
-//! uplinks of a switch get together the bandwidth of all nodes below it divided by `taper` (1 =
-//! full bisection). This file knows no file format.
+//! A switch, or a node, may be connected to several switches. Routes go up to a switch that is
+//! above both ends and down again, by as few links as possible. If several ways are equally short,
+//! the destination chooses. Slurm says which switch a node is connected to, not how wide the links
+//! are: together the uplinks of a switch get the bandwidth of all nodes below it divided by `taper`
+//! (1 = full bisection). This file knows no file format.
 
 use std::collections::hash_map::{Entry, HashMap};
 
@@ -23,8 +23,8 @@ pub struct SwitchTree {
     edges: Vec<(VertexId, VertexId)>,
     /// Where the edges of each vertex begin in `edges`.
     first: Vec<u32>,
-    /// The share of the nodes that is below each vertex, itself included: a node below several
-    /// switches counts in parts.
+    /// The share of the nodes below each vertex, itself included: a node below several switches
+    /// counts in parts.
     below: Vec<f64>,
     /// Steps from each vertex up to its root; empty where a vertex has several parents.
     depth: Vec<u32>,
@@ -39,7 +39,7 @@ pub(crate) struct Branch<'a> {
     pub nodes: Option<&'a str>,
 }
 
-/// Why no network was made, and of which entry, counted from 0, that is said.
+/// Why no network was made, and the entry, counted from 0, that the reason is about.
 pub(crate) struct Refusal {
     pub entry: Option<usize>,
     pub why: TopologyError,
@@ -52,11 +52,11 @@ impl From<TopologyError> for Refusal {
 }
 
 type Checked = Result<(), TopologyError>;
-/// Visits all entries in order, as often as they are asked for: a file may have millions.
+/// Visits all entries in order, as often as it is called: a file may have millions.
 pub(crate) type Entries<'a> = &'a dyn Fn(&mut Visitor<'_>) -> Result<(), Refusal>;
 pub(crate) type Visitor<'a> = dyn FnMut(Branch) -> Result<(), Refusal> + 'a;
 
-/// Visits the entries; what is said against one names it.
+/// Visits the entries; an error names its entry.
 fn each(entries: Entries, visit: &mut dyn FnMut(Branch) -> Checked) -> Result<(), Refusal> {
     let mut number = 0;
     entries(&mut |entry| {
@@ -75,13 +75,13 @@ fn visit(list: Option<&str>, visit: &mut dyn FnMut(&str) -> Checked) -> Checked 
 const LONGEST_NAME: usize = 64;
 
 impl SwitchTree {
-    /// `blocks`: they hang on one common switch.
+    /// `blocks`: all entries are connected to one common switch.
     pub(crate) fn build(entries: Entries, blocks: bool, taper: f64) -> Result<Self, Refusal> {
         if taper.is_nan() || taper < 1.0 {
             return Err(TopologyError::new(format!("taper {taper}: at least 1")).into());
         }
-        // First whether it can be expanded at all: most wrong files are refused before anything is
-        // made of them.
+        // First checks whether all lists can be expanded: most wrong files are refused before
+        // anything is built from them.
         let mut size = Size::default();
         each(entries, &mut |e| {
             for list in [e.nodes, e.children].into_iter().flatten() {
@@ -109,11 +109,11 @@ impl SwitchTree {
         Ok(tree)
     }
 
-    /// Takes the names of nodes and switches.
+    /// Collects the names of nodes and switches.
     fn name(&mut self, entries: Entries) -> Result<(), Refusal> {
         each(entries, &mut |e| {
             visit(e.nodes, &mut |node| {
-                // A node that hangs on several switches is named again.
+                // A node that is connected to several switches is named again.
                 let _ = self.nodes.add(node);
                 Ok(())
             })
@@ -135,7 +135,7 @@ impl SwitchTree {
         })
     }
 
-    /// Hangs nodes and switches on their parents.
+    /// Connects nodes and switches to their parents.
     fn hang(&mut self, entries: Entries) -> Result<(), Refusal> {
         let mut own = self.nodes.len() as VertexId;
         each(entries, &mut |e| {
@@ -246,7 +246,7 @@ impl SwitchTree {
         Some((edge, self.edges[edge].1))
     }
 
-    /// Where every vertex has one parent at most: up from both ends until these meet.
+    /// Where every vertex has at most one parent: goes up from both ends until they meet.
     fn walk_up(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> bool {
         let (mut a, mut b) = (from, to);
         let mut down = Vec::new();
@@ -265,12 +265,12 @@ impl SwitchTree {
         true
     }
 
-    /// Over one of the switches that are above both ends with the fewest links in all.
+    /// Goes over a switch that is above both ends, with the fewest links in all.
     fn search(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> bool {
         let (up, down) = (Climb::from(self, from, to), Climb::from(self, to, to));
         let shared = |step: &&Step| up.at.contains_key(&step.vertex);
         let links = |step: &&Step| step.height + up.steps[up.at[&step.vertex]].height;
-        // The first of several: the destination has chosen in which order they were visited.
+        // The first of several: the order of visits depends on the destination.
         let top = down.steps.iter().filter(shared).min_by_key(links);
         let Some(&Step { vertex: top, .. }) = top else { return false };
         let begin = out.len();
@@ -288,17 +288,17 @@ impl SwitchTree {
     }
 }
 
-/// A vertex that can be reached by going up.
+/// A vertex on the way up.
 struct Step {
     vertex: VertexId,
     height: usize,
-    /// What chooses among its parents: what is left of the destination's number.
+    /// Chooses among its parents: the rest of the destination's number.
     choice: usize,
-    /// The edge by which it was reached, and the step that this begins at; none at the first.
+    /// The edge to it, and the step where that begins; none at the first.
     by: Option<(usize, usize)>,
 }
 
-/// All vertices above one, the nearest first.
+/// All vertices above one, nearest first.
 struct Climb {
     steps: Vec<Step>,
     /// The step of each vertex.
@@ -306,7 +306,7 @@ struct Climb {
 }
 
 impl Climb {
-    /// Of several parents the one that `to` chooses is visited first.
+    /// Of several parents the one that `to` selects is visited first.
     fn from(tree: &SwitchTree, vertex: VertexId, to: NodeId) -> Self {
         let mut climb = Climb {
             steps: vec![Step { vertex, height: 0, choice: to as usize, by: None }],
@@ -331,7 +331,7 @@ impl Climb {
         climb
     }
 
-    /// The edges from `top` down to where the climb began.
+    /// The edges from `top` down to the start of the climb.
     fn edges_to(&self, top: VertexId) -> impl Iterator<Item = usize> + '_ {
         let mut step = self.at[&top];
         std::iter::from_fn(move || {
@@ -477,7 +477,7 @@ mod tests {
         assert_eq!(walk(&tree, "n0", "n4"), ["l0", "a", "l1", "n4"]);
         assert_eq!(walk(&tree, "n3", "n5"), ["l0", "b", "l1", "n5"]);
         assert_eq!(walk(&tree, "n0", "n1"), ["l0", "n1"]);
-        // Two uplinks share what one would have.
+        // Two uplinks share the bandwidth of one.
         let mut route = Vec::new();
         tree.route(0, 4, &mut route).unwrap();
         assert_eq!(tree.bandwidth_factor(route[1]), 2.0);
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_nothing_joins_are_told_with_the_remedy() {
+    fn unconnected_parts_are_reported_with_the_remedy() {
         for text in ["s0:n[0-1] s1:n[2-3]", "s0:n[0-1] s1:n[2-3] a>s0 b>s0 t>a,b"] {
             let tree = tree(text, 1.0);
             let mut route = Vec::new();

@@ -1,6 +1,6 @@
 //! Tofu, the K computer's network: six axes X, Y, Z, A, B, C. X, Y, Z are rings, A and C lines of
-//! 2, B a ring of 3. Routing order X, Y, Z, A, C, B; in the extended order the legs B, C, A come
-//! first and serve as detours round broken nodes ("Tofu", IEEE Computer 42(11), 2009).
+//! 2, B a ring of 3. The routing order is X, Y, Z, A, C, B. In the extended order the legs B, C, A
+//! come first and serve as detours round broken nodes ("Tofu", IEEE Computer 42(11), 2009).
 
 use crate::cartesian::{Cartesian, Trace};
 use crate::coords;
@@ -122,8 +122,8 @@ impl Network for Tofu {
 
     /// First legs use channels of their own (2 and 3), so that the extended order has no cycle.
     fn channels(&self, from: NodeId, route: &[LinkId]) -> Vec<u8> {
-        // The first legs are the links before the route reaches X, Y or Z, or, when it never does,
-        // the links before an axis comes back in the order A, C, B.
+        // The first legs are the links before the route reaches X, Y or Z or, if it never does, the
+        // links before an axis comes back in the order A, C, B.
         let axis = |&link: &LinkId| self.torus.axis_and_dateline(link).0;
         let rank = |axis: usize| [10, 10, 10, 2, 0, 1][axis];
         let mut first = 0;
@@ -134,7 +134,9 @@ impl Network for Tofu {
             first = 1 + axes.windows(2).take_while(|w| rank(w[0]) <= rank(w[1])).count();
         }
         let mut channels = self.torus.channels(from, &route[..first]);
-        channels.iter_mut().for_each(|c| *c += 2);
+        for c in &mut channels {
+            *c += 2;
+        }
         channels.extend(self.torus.channels(from, &route[first..]));
         channels
     }
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_extents_are_named() {
+    fn errors_name_wrong_extents() {
         assert!(Tofu::new(&[2, 2]).unwrap_err().0.contains("give six"));
         assert!(Tofu::new(&[2, 2, 2, 3, 3, 2]).unwrap_err().0.contains("at most 2"));
     }

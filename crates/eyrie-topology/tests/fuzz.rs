@@ -1,19 +1,18 @@
-//! Whatever text a reader gets it answers with a value or one line of error, and never panics or
-//! hangs.
+//! For any text, a reader returns a value or one line of error, and never panics or hangs.
 
 use eyrie_topology::graph::Graph;
 use eyrie_topology::switch_tree::SwitchTree;
 use eyrie_topology::{coords, hostlist, slurm, spec, Network};
 use proptest::prelude::*;
 
-/// An error is one line that a terminal can show.
+/// Checks that an error is one line that a terminal can show.
 fn one_line<T>(result: Result<T, eyrie_topology::TopologyError>) {
     if let Err(e) = result {
         assert!(!e.0.is_empty() && !e.0.contains('\n') && e.0.len() < 700, "{e}");
     }
 }
 
-/// Text made of the words that the readers know, so that the fuzz gets past the first check.
+/// Text made of the words that the readers know, so that it passes the first checks.
 fn words() -> impl Strategy<Value = String> {
     let word = prop::sample::select(vec![
         "eyrie-graph 1\n",
@@ -85,7 +84,7 @@ fn words() -> impl Strategy<Value = String> {
     prop::collection::vec(word, 0..14).prop_map(|w| w.concat())
 }
 
-/// What was read can be used: each pair has a walk over its links, or one line of error.
+/// Checks that a tree can be used: each pair has a walk over its links, or one line of error.
 fn routes_end(tree: &SwitchTree) {
     let nodes = tree.nodes().min(9) as u32;
     for (from, to) in (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to))) {

@@ -1,9 +1,9 @@
-//! The sizes of blocks that topology/block plans with. They say nothing about links, but Slurm
-//! refuses a file with wrong ones.
+//! The block sizes of topology/block. They say nothing about links, but Slurm refuses a file with
+//! wrong ones.
 
 use crate::error::TopologyError;
 
-/// Most that a block may be larger than the first, as a power of two.
+/// How many times larger than the first a block may be, as a power of two.
 const MOST_LEVELS: u32 = 15;
 
 /// # Errors

@@ -1,5 +1,5 @@
-//! topology.conf, in the grammar of all of Slurm's .conf files: `Key=Value` with blanks around `=`
-//! or not, quoted values, comments, lines that go on after a backslash, files that are included.
+//! topology.conf, in the grammar of all of Slurm's .conf files: `Key=Value` with or without blanks
+//! around `=`, quoted values, comments, lines continued after a backslash, included files.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,10 +9,10 @@ use crate::error::TopologyError;
 use crate::hostlist::shorten;
 use crate::switch_tree::{Branch, Refusal, SwitchTree, Visitor};
 
-/// The text of an included file, whose name is as written: relative to the file that is read.
+/// Returns the text of an included file. Its name is as written: relative to the file that is read.
 pub type Include<'a> = &'a dyn Fn(&str) -> Result<String, TopologyError>;
 
-/// Most files that one may include, by itself or by others.
+/// Most files that one may include, directly or through others.
 const MOST_INCLUDES: usize = 1000;
 
 /// Reads topology.conf with topology/tree (`SwitchName=`) or topology/block (`BlockName=`) lines.
@@ -37,11 +37,11 @@ pub fn parse_conf(text: &str, include: Include, taper: f64) -> Result<SwitchTree
     })
 }
 
-/// A file and those that it includes.
+/// A file and the files that it includes.
 struct Sources<'t> {
     /// Their names and texts; the name of the first is empty.
     texts: Vec<(String, Cow<'t, str>)>,
-    /// What is read, in order.
+    /// The parts to read, in order.
     segments: Vec<Segment>,
 }
 
@@ -61,7 +61,7 @@ impl<'t> Sources<'t> {
         Ok(sources)
     }
 
-    /// Divides a source at the files that it includes. `within`: it and those that include it.
+    /// Divides a source at its included files. `within`: it and the files that include it.
     fn divide(
         &mut self,
         source: usize,
@@ -93,7 +93,7 @@ impl<'t> Sources<'t> {
         Ok(())
     }
 
-    /// All lines that include nothing, each with its source.
+    /// All lines except those that include files, each with its source.
     fn lines(&self) -> impl Iterator<Item = (usize, Line<'_>)> {
         self.segments.iter().flat_map(|segment| {
             let text = &self.texts[segment.source].1[segment.range.clone()];
@@ -101,8 +101,7 @@ impl<'t> Sources<'t> {
         })
     }
 
-    /// Whether every line is understood, and all of them together; returns whether these are
-    /// blocks.
+    /// Checks every line, and all of them together; returns whether these are blocks.
     fn check(&self) -> Result<bool, TopologyError> {
         let (mut switches, mut blocks, mut sized) = (false, false, false);
         for (source, line) in self.lines() {
@@ -148,7 +147,7 @@ impl<'t> Sources<'t> {
     }
 }
 
-/// A line, with those that it goes on in, without comments and escapes.
+/// A line with its continuations, without comments and escapes.
 struct Line<'t> {
     number: usize,
     /// The number of the line that follows.
@@ -197,7 +196,7 @@ fn without_comment(line: &str) -> &str {
     line
 }
 
-/// The line without the backslash at its end, if the next one belongs to it.
+/// The line without the backslash at its end, and whether the next line continues it.
 fn without_backslash(line: &str) -> (&str, bool) {
     let trimmed = line.trim_end();
     let backslashes = trimmed.bytes().rev().take_while(|c| *c == b'\\').count();
@@ -245,7 +244,7 @@ fn included(line: &str) -> Result<Option<&str>, TopologyError> {
     Ok(Some(name))
 }
 
-/// What a line says.
+/// The content of a line.
 enum Statement<'a> {
     Switch(Branch<'a>),
     Block(Branch<'a>),
@@ -374,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurm_reads_is_read() {
+    fn what_slurm_accepts_is_read() {
         for (text, expected) in [
             ("SwitchName=s Nodes=n[0-1]\nSwitchName=top \\\n  Switches=s\n", "n0 n1"),
             ("SwitchName=s \\ \t\n\\\n Nodes=\\\nn1\n", "n1"),
@@ -392,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurm_refuses_is_refused_by_the_line() {
+    fn what_slurm_refuses_is_refused_with_its_line() {
         for (text, fault) in [
             ("", "no SwitchName"),
             (
@@ -461,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deep_tree_is_read_in_no_time() {
+    fn a_deep_tree_is_read_quickly() {
         let mut text = String::from("SwitchName=s0 Nodes=n0\n");
         for i in 1..200_000 {
             text += &format!("SwitchName=s{i} Switches=s{}\n", i - 1);

@@ -1,7 +1,7 @@
 //! Slurm's topology files: topology.conf (tree and block) and topology.yaml (tree, block, torus3d).
 //!
-//! What Slurm reads is read as it reads it, what it refuses is refused. What is not understood is
-//! refused with its line, and never left out.
+//! What Slurm accepts is read as Slurm reads it; what Slurm refuses is refused. What Eyrie does not
+//! understand is refused with its line, and never ignored.
 
 mod block_sizes;
 mod conf;

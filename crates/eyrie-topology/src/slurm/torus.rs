@@ -20,7 +20,7 @@ pub struct Torus {
     placements: Option<Many<Placement>>,
 }
 
-/// Extents, or a place.
+/// Extents, or coordinates.
 #[derive(Deserialize, Clone, Copy, Default)]
 #[serde(deny_unknown_fields, default)]
 struct Dims {
@@ -38,7 +38,7 @@ struct Region {
     nodes: Names,
 }
 
-/// A shape that Slurm gives to jobs, which says nothing about the network.
+/// A shape that Slurm gives to jobs; it says nothing about the network.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Placement {
@@ -68,8 +68,8 @@ impl Dims {
 }
 
 impl Torus {
-    /// The network, and the names of its nodes in its order. `known` gets these, too: a node is in
-    /// one place.
+    /// The network, and the names of its nodes in its order. They are added to `known`, too: a node
+    /// is in one place only.
     pub fn read(&self, known: &mut Known) -> Result<(Cartesian, Vec<String>), TopologyError> {
         let dims = self.dims.extents("dims")?;
         coords::parse_dims(&coords::format_dims(&dims))?;

@@ -1,5 +1,5 @@
-//! What may stand where topology.yaml has a name, a list of names, or a list of things: Slurm takes
-//! one thing for a list of one, and numbers for names.
+//! The values of topology.yaml where it has a name, a list of names, or a list of things. Slurm
+//! accepts one thing as a list of one, and numbers as names.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -13,7 +13,7 @@ use crate::hostlist::shorten;
 use crate::names::Names as Known;
 use crate::switch_tree::{Branch, Refusal, SwitchTree, Visitor as Visit};
 
-/// What a topology describes.
+/// The content of a topology.
 #[derive(Debug, Clone)]
 pub enum SlurmTopology {
     Tree(SwitchTree),
@@ -99,7 +99,7 @@ struct FlatOptions {
     alpha_step_rank: Flag,
 }
 
-/// What kind a topology is of.
+/// The kind of a topology.
 enum Kind<'a> {
     Tree(&'a Tree),
     Blocks(&'a Blocks),
@@ -135,8 +135,8 @@ impl Topology {
     }
 }
 
-/// Reads topology.yaml. `name` picks one of several topologies, `TOPOLOGY/TORUS` one of several
-/// toruses; without it the cluster's default, or else the first, as Slurm does.
+/// Reads topology.yaml. `name` selects one of several topologies, `TOPOLOGY/TORUS` one of several
+/// toruses. Without it the cluster's default is used, or else the first, as Slurm does.
 ///
 /// # Errors
 /// Names the line.
@@ -175,7 +175,7 @@ pub fn parse_yaml(
         kind => {
             let others = file.readable().join(", ");
             let why = format!(
-                "topology `{}` is {} and tells no links; {}",
+                "topology `{}` is {} and describes no links; {}",
                 shorten(&file.topologies[number].topology.0),
                 kind.word(),
                 match others.as_str() {
@@ -251,7 +251,7 @@ impl File<'_> {
         })
     }
 
-    /// The names of the topologies that tell links.
+    /// The names of the topologies that describe links.
     fn readable(&self) -> Vec<String> {
         let tells = |t: &&Topology| {
             let kinds = t.kinds();
@@ -325,7 +325,7 @@ impl File<'_> {
         }
     }
 
-    /// Puts the line before what is said of a part of a topology.
+    /// Adds the line to an error about a part of a topology.
     fn at(&self, topology: usize, path: &[Step], why: TopologyError) -> TopologyError {
         let path: Vec<Step> =
             std::iter::once(Step::Item(topology)).chain(path.iter().copied()).collect();
@@ -346,8 +346,8 @@ impl From<&'static str> for Step {
     }
 }
 
-/// The line at which a part of a text begins; 0 if it cannot be found. The reader of YAML tells
-/// lines with its errors only, so that it is asked for one.
+/// The line at which a part of a text begins; 0 if it cannot be found. The YAML reader gives lines
+/// only in its errors, so that this asks it for one.
 fn line_of(text: &str, path: &[Step]) -> usize {
     let found = Locate(path).deserialize(serde_yaml_ng::Deserializer::from_str(text));
     found.err().and_then(|e| e.location()).map_or(0, |at| at.line())
@@ -383,7 +383,7 @@ impl<'de> Visitor<'de> for Locate<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         match self.0.split_first() {
-            // One thing is a list of one.
+            // A single thing is a list of one.
             Some((Step::Item(_), rest)) => Locate(rest).visit_map(map),
             Some((Step::Key(key), rest)) => {
                 while let Some(Word(found)) = map.next_key()? {
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several_toruses_is_picked() {
+    fn one_of_several_toruses_is_selected() {
         let text = "- topology: pods
   torus3d:
     toruses:
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused_by_the_line() {
+    fn what_is_wrong_is_refused_with_its_line() {
         let of_torus = |more: &str| {
             format!("- topology: x\n  torus3d:\n    toruses:\n    - name: a\n      {more}\n")
         };
@@ -527,17 +527,19 @@ mod tests {
             ("a: b", "unknown field `a`"),
             ("[]", "lists no topology"),
             ("[", "line "),
-            ("- topology: x\n  flat: true", "line 1: topology `x` is flat and tells no links"),
+            ("- topology: x\n  flat: true", "line 1: topology `x` is flat and describes no links"),
             ("- topology: x\n  cluster_default: maybe\n  flat: true", "line 2: "),
             ("- topology: x", "line 1: topology `x` is none of tree"),
             ("- topology: x\n  flat: 1\n- topology: x\n  flat: 1", "line "),
             ("- topology: x\n  flat: on\n- topology: x\n  flat: on", "line 3: topology `x` comes"),
             (
-                "- topology: y\n  flat: on\n- topology: x\n  tree:\n    switches: {switch: s, nodes: n}\n  block:\n    blocks: {block: b}",
-                "line 1: topology `y` is flat and tells no links; describe",
+                "- topology: y\n  flat: on\n- topology: x\n  tree:\n    switches: {switch: s, \
+                 nodes: n}\n  block:\n    blocks: {block: b}",
+                "line 1: topology `y` is flat and describes no links; describe",
             ),
             (
-                "- topology: x\n  tree:\n    switches: {switch: s, nodes: n}\n  block:\n    blocks: {block: b}",
+                "- topology: x\n  tree:\n    switches: {switch: s, nodes: n}\n  block:\n    \
+                 blocks: {block: b}",
                 "line 1: topology `x` is tree and block at once",
             ),
             (
@@ -549,7 +551,8 @@ mod tests {
                 "line 5: ",
             ),
             (
-                "- topology: x\n  tree:\n    switches:\n    - switch: s\n      nodes: n1\n    - switch: t\n      children: [s, u]",
+                "- topology: x\n  tree:\n    switches:\n    - switch: s\n      nodes: n1\n    - \
+                 switch: t\n      children: [s, u]",
                 "line 6: switch `t` names child `u`",
             ),
             (
