@@ -17,8 +17,8 @@ struct stream {
 
 /* Whether the keeper of copy `k` of `rank` cannot have the version before: one of the two was
  * another process, or the data has another form. All processes find the same. */
-static bool anew(const eyrie_ulfm_job *job, const struct layout *now,
-                 const struct catalog *catalogs, int rank, int k) {
+static bool must_send_all(const eyrie_ulfm_job *job, const struct layout *now,
+                          const struct catalog *catalogs, int rank, int k) {
     if (job->held.ranks != now->ranks || job->squeezed || job->lost || job->version == 0 ||
         job->protect_anew)
         return true;
@@ -53,10 +53,10 @@ static int partners_protect(eyrie_ulfm_job *job, MPI_Comm comm, const int *index
         struct stream *to = &out[k], *from = &in[k];
         to->partner = layout_keeper(now, rank, k);
         to->process = now->process[to->partner];
-        to->full = anew(job, now, catalogs, rank, k);
+        to->full = must_send_all(job, now, catalogs, rank, k);
         from->partner = layout_kept(now, rank, k);
         from->process = now->process[from->partner];
-        from->full = anew(job, now, catalogs, from->partner, k);
+        from->full = must_send_all(job, now, catalogs, from->partner, k);
         int blocks = catalog_blocks(&catalogs[from->partner]);
         from->changed = must_alloc((size_t)blocks + 1);
         from->image = image_new(COPY, from->partner, image->version, blocks);

@@ -33,13 +33,13 @@ static int process_of(const struct exchange *x, int index) {
         ->process[x->group->member[((index % x->group->size) + x->group->size) % x->group->size]];
 }
 
-static void take(struct exchange *x, int from, void *bytes, size_t len, int tag) {
+static void receive_bytes(struct exchange *x, int from, void *bytes, size_t len, int tag) {
     int process = process_of(x, from);
     MPI_Irecv(bytes, (int)len, MPI_BYTE, x->index_of[process], tag, x->comm,
               waits_add(&x->waits, process));
 }
 
-static void give(struct exchange *x, int to, const void *bytes, size_t len, int tag) {
+static void send_bytes(struct exchange *x, int to, const void *bytes, size_t len, int tag) {
     int process = process_of(x, to);
     MPI_Isend(bytes, (int)len, MPI_BYTE, x->index_of[process], tag, x->comm,
               waits_add(&x->waits, process));
@@ -58,9 +58,10 @@ static int exchange_sums(struct exchange *x) {
         int from = (x->self - k + g->size) % g->size;
         headers[k - 1] =
             image_new(HEADER, g->member[from], x->image->version, catalog_blocks(g->catalog[from]));
-        take(x, from, headers[k - 1]->sum, (size_t)headers[k - 1]->blocks * sizeof(uint64_t),
-             TAG_SUMS);
-        give(x, x->self + k, x->image->sum, (size_t)x->image->blocks * sizeof(uint64_t), TAG_SUMS);
+        receive_bytes(x, from, headers[k - 1]->sum,
+                      (size_t)headers[k - 1]->blocks * sizeof(uint64_t), TAG_SUMS);
+        send_bytes(x, x->self + k, x->image->sum, (size_t)x->image->blocks * sizeof(uint64_t),
+                   TAG_SUMS);
     }
     int code = finish(x);
     for (int k = 0; k < g->parity; k++) {
@@ -107,10 +108,11 @@ static int exchange_changes(struct exchange *x, const unsigned char *mine, struc
     for (int i = 0; i < g->size; i++) {
         if (!group_has_data(g, x->self, i)) continue;
         unsigned char *rows = stripe->rows[group_shard(g, x->self, i)] = must_alloc(column + 1);
-        take(x, i, rows, column, TAG_ROWS);
+        receive_bytes(x, i, rows, column, TAG_ROWS);
     }
     for (int s = 0; s < g->size; s++)
-        if (group_has_data(g, s, x->self)) give(x, s, mine + (size_t)s * column, column, TAG_ROWS);
+        if (group_has_data(g, s, x->self))
+            send_bytes(x, s, mine + (size_t)s * column, column, TAG_ROWS);
     int code = finish(x);
     if (code != MPI_SUCCESS) return code;
     bool memory = true;
@@ -121,7 +123,7 @@ static int exchange_changes(struct exchange *x, const unsigned char *mine, struc
             struct block *block =
                 block_new(catalog_block_len(g->catalog[i], group_block(g, x->self, i, b)));
             stripe->block[shard * g->column + b] = block;
-            if ((memory = block != NULL)) take(x, i, block->data, block->len, TAG_DATA);
+            if ((memory = block != NULL)) receive_bytes(x, i, block->data, block->len, TAG_DATA);
         }
     }
     struct block **sent = must_alloc((size_t)(g->size * g->column) * sizeof *sent);
@@ -130,7 +132,8 @@ static int exchange_changes(struct exchange *x, const unsigned char *mine, struc
             int at = s * g->column + b;
             if (!mine[at]) continue;
             sent[at] = change_of(x, group_block(g, s, x->self, b));
-            if ((memory = sent[at] != NULL)) give(x, s, sent[at]->data, sent[at]->len, TAG_DATA);
+            if ((memory = sent[at] != NULL))
+                send_bytes(x, s, sent[at]->data, sent[at]->len, TAG_DATA);
         }
     if (!memory) FT_Comm_revoke(x->comm);
     code = finish(x);
@@ -207,28 +210,30 @@ static int exchange_parity(struct exchange *x, struct stripe *stripe) {
     struct block **change = must_alloc((size_t)cells * sizeof *change),
                  **taken = must_alloc((size_t)cells * sizeof *taken);
     unsigned char *rows = must_alloc((size_t)cells + 1),
-                  *taken_rows = must_alloc((size_t)cells + 1);
+                  *received_rows = must_alloc((size_t)cells + 1);
     bool memory = encode(x, stripe, change);
     for (int i = 0; i < cells; i++) rows[i] = change[i] != NULL;
     if (!memory) FT_Comm_revoke(x->comm);
     size_t column = (size_t)g->column;
     for (int p = 1; p < g->parity; p++) {
-        take(x, x->self - p, taken_rows + (size_t)p * column, column, TAG_PARITY_ROWS + 2 * p);
-        give(x, x->self + p, rows + (size_t)p * column, column, TAG_PARITY_ROWS + 2 * p);
+        receive_bytes(x, x->self - p, received_rows + (size_t)p * column, column,
+                      TAG_PARITY_ROWS + 2 * p);
+        send_bytes(x, x->self + p, rows + (size_t)p * column, column, TAG_PARITY_ROWS + 2 * p);
     }
     int code = finish(x);
     for (int p = 1; code == MPI_SUCCESS && p < g->parity; p++) {
         int s = (x->self - p + g->size) % g->size;
         for (int b = 0; b < g->column; b++) {
             int at = p * g->column + b;
-            if (taken_rows[at] && memory) {
+            if (received_rows[at] && memory) {
                 taken[at] = block_new(group_row_len(g, s, b));
                 if ((memory = taken[at] != NULL))
-                    take(x, s, taken[at]->data, taken[at]->len, TAG_PARITY_ROWS + 2 * p + 1);
+                    receive_bytes(x, s, taken[at]->data, taken[at]->len,
+                                  TAG_PARITY_ROWS + 2 * p + 1);
             }
             if (rows[at] && memory)
-                give(x, x->self + p, change[at]->data, change[at]->len,
-                     TAG_PARITY_ROWS + 2 * p + 1);
+                send_bytes(x, x->self + p, change[at]->data, change[at]->len,
+                           TAG_PARITY_ROWS + 2 * p + 1);
         }
     }
     if (!memory) FT_Comm_revoke(x->comm);
@@ -257,7 +262,7 @@ static int exchange_parity(struct exchange *x, struct stripe *stripe) {
     free(change);
     free(taken);
     free(rows);
-    free(taken_rows);
+    free(received_rows);
     return memory ? code : MPI_ERR_NO_MEM;
 }
 

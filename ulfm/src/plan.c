@@ -159,7 +159,7 @@ static int ask_planner(const struct known *known, const char *method, int ranks,
     return code;
 }
 
-static void take_numbers(struct plan *plan, const EyriePlanResult *result) {
+static void copy_numbers(struct plan *plan, const EyriePlanResult *result) {
     strcpy(plan->method, result->method);
     plan->busiest_before = (int64_t)result->busiest_before;
     plan->busiest_after = (int64_t)result->busiest_after;
@@ -175,7 +175,7 @@ static void substitute(const struct known *known, struct plan *plan, const char 
         plan->outcome = NO_WAY;
         set_note(plan, result.note);
     } else {
-        take_numbers(plan, &result);
+        copy_numbers(plan, &result);
         set_note(plan, result.note);
         for (int r = 0; r < plan->ranks; r++) {
             int to = job->process_of_node[placement[r]];
@@ -195,7 +195,7 @@ static void squeeze(const struct known *known, struct plan *plan) {
      * node. */
     int code = ask_planner(known, "squeeze", job->planned_ranks, job->planned, placement, &result);
     if (code == EYRIE_PLAN_FOUND)
-        take_numbers(plan, &result);
+        copy_numbers(plan, &result);
     else
         set_note(plan, result.note); /* there is no estimate, but the job can go on */
     free(placement);
@@ -210,7 +210,7 @@ static void squeeze(const struct known *known, struct plan *plan) {
 }
 
 /* Spares alone cannot go on: only ranks know which versions were committed, and in which form. */
-static void say_all_failed(const eyrie_ulfm_job *job, struct plan *plan) {
+static void note_all_failed(const eyrie_ulfm_job *job, struct plan *plan) {
     set_note(
         plan,
         "all ranks failed at once, and with them what was committed: spares alone cannot go on");
@@ -242,7 +242,7 @@ static void place(const struct known *known, struct plan *plan) {
     }
     if (lost == plan->ranks) {
         plan->outcome = NO_WAY;
-        say_all_failed(job, plan);
+        note_all_failed(job, plan);
         return;
     }
     bool ask = !strcmp(job->method, "squeeze"), may = !strcmp(job->no_spare, "squeeze");
@@ -293,7 +293,7 @@ static int adopter(const struct known *known, const struct group *group) {
     return known->alive[0];
 }
 
-static void say_lost(const struct known *known, struct plan *plan, int rank) {
+static void note_lost(const struct known *known, struct plan *plan, int rank) {
     const eyrie_ulfm_job *job = known->job;
     char *text = plan->note;
     size_t room = sizeof plan->note, len = strlen(text);
@@ -350,7 +350,7 @@ static void find_data(const struct known *known, struct plan *plan) {
             rescue->action = LOST;
         }
         rescue->from_kind = OWN;
-        if (rescue->action == LOST) say_lost(known, plan, r);
+        if (rescue->action == LOST) note_lost(known, plan, r);
     }
 }
 

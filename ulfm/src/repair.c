@@ -111,8 +111,8 @@ static int gather(eyrie_ulfm_job *job, const struct crew *crew, int leader, stru
 }
 
 /* Sends the leader's decision to every process, along a binomial tree. */
-static int spread(eyrie_ulfm_job *job, const struct crew *crew, int leader,
-                  struct buffer *decision) {
+static int broadcast_decision(eyrie_ulfm_job *job, const struct crew *crew, int leader,
+                              struct buffer *decision) {
     struct waits waits = {0};
     int n = crew->count, self = (crew->self - leader + n) % n, mask = 1, code = MPI_SUCCESS;
     int64_t len = (int64_t)decision->len;
@@ -151,7 +151,7 @@ static int agree_on_plan(eyrie_ulfm_job *job, const struct crew *crew, struct pl
         plan_decide(job, crew->count, crew->alive, info, &decision);
     for (int i = 0; i < crew->count; i++) free(info[i].data);
     free(info);
-    if (code == MPI_SUCCESS) code = spread(job, crew, leader, &decision);
+    if (code == MPI_SUCCESS) code = broadcast_decision(job, crew, leader, &decision);
     if (code == MPI_SUCCESS && !plan_read(job, &decision, plan))
         give_up(job, "the plan of a recovery is cut off");
     free(decision.data);
@@ -190,8 +190,8 @@ struct times {
 };
 
 /* All steps between making the new communicator of all processes and the agreement on it. */
-static int act(eyrie_ulfm_job *job, const struct crew *crew, struct plan *plan, MPI_Comm *work,
-               struct times *times) {
+static int carry_out(eyrie_ulfm_job *job, const struct crew *crew, struct plan *plan,
+                     MPI_Comm *work, struct times *times) {
     int code = agree_on_plan(job, crew, plan);
     times->planned = wait_now_ms();
     if (code != MPI_SUCCESS || plan->outcome != GO_ON) return code;
@@ -278,7 +278,7 @@ int repair_run(eyrie_ulfm_job *job) {
         times.shrunk = wait_now_ms();
         crew_make(job, &crew);
         inject(job, "shrunk");
-        code = act(job, &crew, &plan, &work, &times);
+        code = carry_out(job, &crew, &plan, &work, &times);
         if (code != MPI_SUCCESS) FT_Comm_revoke(crew.comm);
         int bits = code == MPI_SUCCESS;
         wait_agree(job, crew.comm, &bits, "to agree on a recovery");

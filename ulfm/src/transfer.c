@@ -6,7 +6,7 @@
 
 #include "job.h"
 
-struct hall {
+struct transfer {
     eyrie_ulfm_job *job;
     MPI_Comm comm;
     const int *index_of;
@@ -14,42 +14,46 @@ struct hall {
     bool memory;
 };
 
-static void take(struct hall *hall, int process, void *bytes, size_t len, int rank) {
-    MPI_Irecv(bytes, (int)len, MPI_BYTE, hall->index_of[process], TAG_RESCUE + rank, hall->comm,
-              waits_add(&hall->waits, process));
+static void receive_bytes(struct transfer *transfer, int process, void *bytes, size_t len,
+                          int rank) {
+    MPI_Irecv(bytes, (int)len, MPI_BYTE, transfer->index_of[process], TAG_RESCUE + rank,
+              transfer->comm, waits_add(&transfer->waits, process));
 }
 
-static void give(struct hall *hall, int process, const void *bytes, size_t len, int rank) {
-    MPI_Isend(bytes, (int)len, MPI_BYTE, hall->index_of[process], TAG_RESCUE + rank, hall->comm,
-              waits_add(&hall->waits, process));
+static void send_bytes(struct transfer *transfer, int process, const void *bytes, size_t len,
+                       int rank) {
+    MPI_Isend(bytes, (int)len, MPI_BYTE, transfer->index_of[process], TAG_RESCUE + rank,
+              transfer->comm, waits_add(&transfer->waits, process));
 }
 
 /* Returns an image that matches its checksums. Drops a damaged one and returns NULL. */
-static struct image *intact(struct hall *hall, struct image *image) {
+static struct image *intact(struct transfer *transfer, struct image *image) {
     if (!image || image_intact(image)) return image;
     char self[256];
-    wait_describe(hall->job, hall->job->me, self, sizeof self);
+    wait_describe(transfer->job, transfer->job->me, self, sizeof self);
     fprintf(stderr,
             "eyrie-ulfm: %s: what it keeps of rank %d is damaged (wrong checksum) and not used\n",
             self, image->rank);
-    image_drop(hall->job, image);
+    image_drop(transfer->job, image);
     return NULL;
 }
 
-static bool make_room(struct hall *hall, struct image *image, const struct catalog *catalog) {
+static bool make_room(struct transfer *transfer, struct image *image,
+                      const struct catalog *catalog) {
     for (int i = 0; i < image->blocks; i++) {
         image->block[i] = block_new(catalog_block_len(catalog, i));
-        if (!image->block[i]) return hall->memory = false;
+        if (!image->block[i]) return transfer->memory = false;
     }
     return true;
 }
 
-/* One process gives a whole image to another. Returns what is received, or NULL. */
-static struct image *send_image(struct hall *hall, const struct rescue *rescue, int rank,
+/* Moves a whole image from one process to another. Returns the received image, or NULL. */
+static struct image *send_image(struct transfer *transfer, const struct rescue *rescue, int rank,
                                 bool *good) {
-    eyrie_ulfm_job *job = hall->job;
+    eyrie_ulfm_job *job = transfer->job;
     if (rescue->from == job->me) {
-        struct image *image = intact(hall, image_find(job, rescue->from_kind, rank, job->version));
+        struct image *image =
+            intact(transfer, image_find(job, rescue->from_kind, rank, job->version));
         *good = image != NULL;
         if (!image) return NULL;
         if (rescue->to == job->me) {
@@ -58,16 +62,19 @@ static struct image *send_image(struct hall *hall, const struct rescue *rescue, 
             memcpy(own->sum, image->sum, (size_t)image->blocks * sizeof *own->sum);
             return own;
         }
-        give(hall, rescue->to, image->sum, (size_t)image->blocks * sizeof *image->sum, rank);
+        send_bytes(transfer, rescue->to, image->sum, (size_t)image->blocks * sizeof *image->sum,
+                   rank);
         for (int i = 0; i < image->blocks; i++)
-            give(hall, rescue->to, image->block[i]->data, image->block[i]->len, rank);
+            send_bytes(transfer, rescue->to, image->block[i]->data, image->block[i]->len, rank);
     } else if (rescue->to == job->me) {
         struct image *image =
             image_new(OWN, rank, job->version, catalog_blocks(&job->catalogs[rank]));
-        if (!make_room(hall, image, &job->catalogs[rank])) return image;
-        take(hall, rescue->from, image->sum, (size_t)image->blocks * sizeof *image->sum, rank);
+        if (!make_room(transfer, image, &job->catalogs[rank])) return image;
+        receive_bytes(transfer, rescue->from, image->sum,
+                      (size_t)image->blocks * sizeof *image->sum, rank);
         for (int i = 0; i < image->blocks; i++)
-            take(hall, rescue->from, image->block[i]->data, image->block[i]->len, rank);
+            receive_bytes(transfer, rescue->from, image->block[i]->data, image->block[i]->len,
+                          rank);
         return image;
     }
     return NULL;
@@ -83,9 +90,9 @@ struct cell {
     uint32_t len;
 };
 
-static struct cell data_cell(struct hall *hall, const struct group *group,
+static struct cell data_cell(struct transfer *transfer, const struct group *group,
                              const struct rescue *rescue, int s, int i, int row) {
-    eyrie_ulfm_job *job = hall->job;
+    eyrie_ulfm_job *job = transfer->job;
     struct cell cell = {rescue->members[i], NULL, group_block(group, s, i, row), 0};
     if (cell.process < 0) return cell;
     cell.len = catalog_block_len(group->catalog[i], cell.block);
@@ -94,9 +101,9 @@ static struct cell data_cell(struct hall *hall, const struct group *group,
     return cell;
 }
 
-static struct cell parity_cell(struct hall *hall, const struct group *group,
+static struct cell parity_cell(struct transfer *transfer, const struct group *group,
                                const struct rescue *rescue, int s, int p, int row) {
-    eyrie_ulfm_job *job = hall->job;
+    eyrie_ulfm_job *job = transfer->job;
     struct cell cell = {rescue->members[group->size + s * group->parity + p], NULL, row, 0};
     if (cell.process < 0) return cell;
     cell.len = group_row_len(group, s, row);
@@ -107,18 +114,19 @@ static struct cell parity_cell(struct hall *hall, const struct group *group,
 
 /* Moves a cell to the process that rebuilds: there it is local or received, elsewhere it is
  * sent. */
-static struct block *move_cell(struct hall *hall, const struct cell *cell, int to, int rank) {
-    int me = hall->job->me;
+static struct block *move_cell(struct transfer *transfer, const struct cell *cell, int to,
+                               int rank) {
+    int me = transfer->job->me;
     if (cell->process < 0 || cell->len == 0) return NULL;
     if (cell->process == me) {
         if (to == me) return block_share(cell->image->block[cell->block]);
-        give(hall, to, cell->image->block[cell->block]->data, cell->len, rank);
+        send_bytes(transfer, to, cell->image->block[cell->block]->data, cell->len, rank);
     } else if (to == me) {
         struct block *block = block_new(cell->len);
         if (block)
-            take(hall, cell->process, block->data, block->len, rank);
+            receive_bytes(transfer, cell->process, block->data, block->len, rank);
         else
-            hall->memory = false;
+            transfer->memory = false;
         return block;
     }
     return NULL;
@@ -133,22 +141,23 @@ struct rebuild {
 };
 
 /* Drops damaged images of this process that the rebuild needs. */
-static bool check_cells(struct hall *hall, const struct group *group, const struct rescue *rescue) {
-    eyrie_ulfm_job *job = hall->job;
+static bool check_cells(struct transfer *transfer, const struct group *group,
+                        const struct rescue *rescue) {
+    eyrie_ulfm_job *job = transfer->job;
     bool good = true;
     for (int i = 0; i < group->size; i++) {
         if (rescue->members[i] == job->me)
-            good &= intact(hall, image_find(job, OWN, group->member[i], job->version)) != NULL;
+            good &= intact(transfer, image_find(job, OWN, group->member[i], job->version)) != NULL;
         for (int p = 0; p < group->parity; p++)
             if (rescue->members[group->size + i * group->parity + p] == job->me)
-                good &=
-                    intact(hall, image_find_parity(job, group->number, i, p, job->version)) != NULL;
+                good &= intact(transfer,
+                               image_find_parity(job, group->number, i, p, job->version)) != NULL;
     }
     return good;
 }
 
 /* Sender and receiver go through the cells in one order, so the messages between any two match. */
-static void gather_cells(struct hall *hall, struct rebuild *rebuild) {
+static void gather_cells(struct transfer *transfer, struct rebuild *rebuild) {
     struct group *g = &rebuild->group;
     int to = rebuild->rescue->to;
     for (int s = 0; s < g->size; s++) {
@@ -159,28 +168,28 @@ static void gather_cells(struct hall *hall, struct rebuild *rebuild) {
             for (int i = 0; i < g->size; i++) {
                 int shard = group_shard(g, s, i);
                 if (shard < 0) continue;
-                struct cell cell = data_cell(hall, g, rebuild->rescue, s, i, b);
-                struct block *block = move_cell(hall, &cell, to, rebuild->rank);
+                struct cell cell = data_cell(transfer, g, rebuild->rescue, s, i, b);
+                struct block *block = move_cell(transfer, &cell, to, rebuild->rank);
                 if (cells) cells[shard] = block;
             }
             for (int p = 0; p < g->parity; p++) {
-                struct cell cell = parity_cell(hall, g, rebuild->rescue, s, p, b);
-                struct block *block = move_cell(hall, &cell, to, rebuild->rank);
+                struct cell cell = parity_cell(transfer, g, rebuild->rescue, s, p, b);
+                struct block *block = move_cell(transfer, &cell, to, rebuild->rank);
                 if (cells) cells[g->data + p] = block;
             }
         }
     }
 }
 
-static struct rebuild *begin_rebuild(struct hall *hall, const struct rescue *rescue, int rank,
-                                     bool *good) {
-    eyrie_ulfm_job *job = hall->job;
+static struct rebuild *begin_rebuild(struct transfer *transfer, const struct rescue *rescue,
+                                     int rank, bool *good) {
+    eyrie_ulfm_job *job = transfer->job;
     struct rebuild *rebuild = must_alloc(sizeof *rebuild);
     rebuild->group = group_of(job, &job->held, rank, job->catalogs);
     rebuild->rank = rank;
     rebuild->self = group_index(&rebuild->group, rank);
     rebuild->rescue = rescue;
-    if (!(*good = check_cells(hall, &rebuild->group, rescue))) return rebuild;
+    if (!(*good = check_cells(transfer, &rebuild->group, rescue))) return rebuild;
     if (rescue->to == job->me) {
         rebuild->image = image_new(OWN, rank, job->version, catalog_blocks(&job->catalogs[rank]));
         rebuild->cell = must_alloc(
@@ -190,14 +199,15 @@ static struct rebuild *begin_rebuild(struct hall *hall, const struct rescue *res
             struct image *header = image_find(job, HEADER, rank, job->version);
             memcpy(rebuild->image->sum, header->sum, (size_t)header->blocks * sizeof *header->sum);
         } else {
-            take(hall, rescue->header, rebuild->image->sum,
-                 (size_t)rebuild->image->blocks * sizeof(uint64_t), rank);
+            receive_bytes(transfer, rescue->header, rebuild->image->sum,
+                          (size_t)rebuild->image->blocks * sizeof(uint64_t), rank);
         }
     } else if (rescue->header == job->me) {
         struct image *header = image_find(job, HEADER, rank, job->version);
-        give(hall, rescue->to, header->sum, (size_t)header->blocks * sizeof *header->sum, rank);
+        send_bytes(transfer, rescue->to, header->sum, (size_t)header->blocks * sizeof *header->sum,
+                   rank);
     }
-    gather_cells(hall, rebuild);
+    gather_cells(transfer, rebuild);
     return rebuild;
 }
 
@@ -259,7 +269,7 @@ static struct image *read_file(eyrie_ulfm_job *job, int rank, bool *good) {
 }
 
 int transfer_run(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of, const struct plan *plan) {
-    struct hall hall = {job, comm, index_of, {0}, true};
+    struct transfer transfer = {job, comm, index_of, {0}, true};
     struct image **got = must_alloc((size_t)(plan->data_ranks + 1) * sizeof *got);
     struct rebuild **rebuilds = must_alloc((size_t)(plan->data_ranks + 1) * sizeof *rebuilds);
     bool all_good = true;
@@ -271,10 +281,10 @@ int transfer_run(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of, const 
         case LOST:
             break;
         case SENDS:
-            got[r] = send_image(&hall, rescue, r, &good);
+            got[r] = send_image(&transfer, rescue, r, &good);
             break;
         case DECODES:
-            rebuilds[r] = begin_rebuild(&hall, rescue, r, &good);
+            rebuilds[r] = begin_rebuild(&transfer, rescue, r, &good);
             break;
         case READS:
             if (rescue->to == job->me) got[r] = read_file(job, r, &good);
@@ -282,11 +292,11 @@ int transfer_run(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of, const 
         }
         all_good &= good;
     }
-    if (!all_good || !hall.memory) FT_Comm_revoke(comm);
+    if (!all_good || !transfer.memory) FT_Comm_revoke(comm);
     inject(job, "transfer");
-    int code = waits_all(job, &hall.waits, comm, "for the data of failed ranks");
+    int code = waits_all(job, &transfer.waits, comm, "for the data of failed ranks");
     for (int r = 0; r < plan->data_ranks; r++) {
-        bool good = code == MPI_SUCCESS && all_good && hall.memory;
+        bool good = code == MPI_SUCCESS && all_good && transfer.memory;
         if (rebuilds[r] && good)
             got[r] = end_rebuild(rebuilds[r], &good);
         else if (rebuilds[r])
@@ -300,7 +310,7 @@ int transfer_run(eyrie_ulfm_job *job, MPI_Comm comm, const int *index_of, const 
     }
     free(got);
     free(rebuilds);
-    if (!hall.memory) give_up(job, "no memory for the data of failed ranks");
+    if (!transfer.memory) give_up(job, "no memory for the data of failed ranks");
     if (code == MPI_SUCCESS && !all_good) {
         FT_Comm_revoke(comm);
         code = FT_ERR_REVOKED;

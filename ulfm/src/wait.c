@@ -31,7 +31,7 @@ void pause_briefly(struct pause *pause) {
 
 /* When a process of this host was started, in clock ticks since boot; 0: there is no such process.
  * `state` may be NULL. */
-static unsigned long long look_at(int pid, char *state) {
+static unsigned long long read_start(int pid, char *state) {
     char path[64], line[1024], letter = 0;
     unsigned long long started = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -47,7 +47,7 @@ static unsigned long long look_at(int pid, char *state) {
 }
 
 unsigned long long wait_process_start(int pid) {
-    return look_at(pid, NULL);
+    return read_start(pid, NULL);
 }
 
 static bool on_this_host(const eyrie_ulfm_job *job, int process) {
@@ -72,7 +72,7 @@ void wait_describe(const eyrie_ulfm_job *job, int process, char *text, size_t ro
     }
     if (on_this_host(job, process)) {
         char letter;
-        if (look_at(member->pid, &letter) != member->started)
+        if (read_start(member->pid, &letter) != member->started)
             strcpy(state, "; gone");
         else if (letter == 'T' || letter == 't')
             strcpy(state, "; stopped");
@@ -107,7 +107,7 @@ static void give_up_waiting(const eyrie_ulfm_job *job, const bool *missing, cons
     for (int p = 0; p < job->processes; p++) {
         if (!missing[p] || !on_this_host(job, p)) continue;
         int pid = job->member[p].pid;
-        if (look_at(pid, &letter) == job->member[p].started && (letter == 'T' || letter == 't'))
+        if (read_start(pid, &letter) == job->member[p].started && (letter == 'T' || letter == 't'))
             kill(pid, SIGKILL);
     }
     give_up(job, "%s waited %.1f s %s for %s%s", self, job->wait_s, what, which,
