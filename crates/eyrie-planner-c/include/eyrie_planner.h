@@ -1,4 +1,4 @@
-/* Of sources with the XXH3 digest 18886c441097a5ad. */
+/* Of sources with the XXH3 digest 060d45150b73b7c7. */
 #ifndef EYRIE_PLANNER_H
 #define EYRIE_PLANNER_H
 
@@ -19,7 +19,7 @@
 #define EYRIE_PLAN_STUCK 1
 
 /*
- The question is wrong; the note says how.
+ The arguments are wrong; the note says how.
  */
 #define EYRIE_PLAN_REFUSED 2
 
@@ -29,12 +29,11 @@
 typedef struct EyriePlanner EyriePlanner;
 
 /*
- What a job and its network are, in the words of `eyrie plan`. Every text may be NULL.
+ A job and its network, in the words of `eyrie plan`. Every text may be NULL.
  */
 typedef struct EyriePlannerWords {
   /*
-   `torus:4x4`, `graph:FILE` ...; NULL: each process a node at the switch of its host, the
-   hosts at one switch.
+   `torus:4x4`, `graph:FILE` ...; NULL: each process is a node at the switch of its host.
    */
   const char *network;
   /*
@@ -65,7 +64,7 @@ typedef struct EyriePlannerWords {
 } EyriePlannerWords;
 
 /*
- A plan, besides the placement.
+ A plan, except for the placement.
  */
 typedef struct EyriePlanResult {
   /*
@@ -74,7 +73,7 @@ typedef struct EyriePlanResult {
   uint64_t busiest_before;
   uint64_t busiest_after;
   /*
-   Estimated communication time of a step over the same before any failure.
+   Estimated communication time of a step, divided by the same before any failure.
    */
   double ratio;
   /*
@@ -82,7 +81,7 @@ typedef struct EyriePlanResult {
    */
   char method[16];
   /*
-   Why it is not the method asked for, or why there is no plan; else empty.
+   Why it is not by the given method, or why there is no plan; else empty.
    */
   char note[240];
 } EyriePlanResult;
@@ -92,8 +91,8 @@ extern "C" {
 #endif // __cplusplus
 
 /*
- Checksum of `len` bytes (XXH3, 64 bits): fast enough to go along with a copy; finds damage, does
- not resist forgery.
+ Checksum of `len` bytes (XXH3, 64 bits). It is fast enough to go along with a copy. It finds
+ damage, but does not resist forgery.
 
  # Safety
  `bytes` points to `len` readable bytes; it may be NULL when `len` is 0.
@@ -101,9 +100,9 @@ extern "C" {
 uint64_t eyrie_checksum(const void *bytes, size_t len);
 
 /*
- Copies `len` bytes and returns their [`eyrie_checksum`]: one way through memory, where a copy
- and then a checksum are two. `past_cache`: the copy goes to memory directly; else what it
- overwrites is loaded first, a third way through memory.
+ Copies `len` bytes and returns their [`eyrie_checksum`] in one pass through memory; a copy and
+ then a checksum take two. `past_cache`: the copy goes to memory directly; otherwise the
+ overwritten memory is loaded first, a further pass.
 
  # Safety
  `from` points to `len` readable bytes and `to` to as many writable ones elsewhere; both may be
@@ -141,8 +140,8 @@ int eyrie_parity_decode(const uint8_t *const *data,
                         uint8_t *out);
 
 /*
- A planner, or NULL with one line in `error` (`error_len` bytes) that says what is wrong. Give it
- back with `eyrie_planner_free`.
+ A planner, or NULL with one line in `error` (`error_len` bytes) that says what is wrong. Free it
+ with `eyrie_planner_free`.
 
  # Safety
  The texts end with a zero byte; `hosts` has `processes` of them or is NULL, `nodes` as many
@@ -164,7 +163,7 @@ void eyrie_planner_free(struct EyriePlanner *planner);
 size_t eyrie_planner_nodes(const struct EyriePlanner *planner);
 
 /*
- Writes the node of each process: as the words said it, or found by the names of the hosts.
+ Writes the node of each process: the one given in the words, or found by the hosts' names.
 
  # Safety
  `nodes` has a place for each process.
@@ -190,8 +189,7 @@ size_t eyrie_planner_spares(const struct EyriePlanner *planner);
 size_t eyrie_planner_shape(const struct EyriePlanner *planner, int *extents, size_t room);
 
 /*
- Writes the node of each rank at the start, and the spare nodes in the order in which first-free
- takes them.
+ Writes the node of each rank at the start, and the spare nodes in the order of first-free.
 
  # Safety
  `home` has a place for each rank and `spares` for each spare.
@@ -210,8 +208,7 @@ void eyrie_planner_node_name(const struct EyriePlanner *planner,
                              size_t len);
 
 /*
- Whether `method` is one that `eyrie_planner_plan` knows; else writes one line with those that it
- does.
+ Whether `eyrie_planner_plan` knows `method`; if not, writes one line with the known methods.
 
  # Safety
  `method` ends with a zero byte; `error` has `error_len` writable bytes.
@@ -219,10 +216,10 @@ void eyrie_planner_node_name(const struct EyriePlanner *planner,
 bool eyrie_planner_knows(const char *method, char *error, size_t error_len);
 
 /*
- Where the ranks go after failures. `at` is the node of each rank (of a failed node: where it
- was), `failed` every failed node so far, `spares` the live nodes without a rank. A substitution
- method that is stuck is replaced by the search, and the note says why. Writes the node of each
- rank to `placement` (squeezing moves none) unless the answer is EYRIE_PLAN_REFUSED or
+ Where the ranks go after failures. `at` is the node of each rank (of a failed node: its last
+ one), `failed` every failed node so far, `spares` the live nodes without a rank. If a
+ substitution method is stuck, the search replaces it, and the note says why. Writes the node of
+ each rank to `placement` (squeezing moves none) unless the answer is EYRIE_PLAN_REFUSED or
  EYRIE_PLAN_STUCK.
 
  # Safety

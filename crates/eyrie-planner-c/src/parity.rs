@@ -1,4 +1,4 @@
-//! Parity of a group's blocks: XOR for one parity block, Reed-Solomon for more. Both are linear, so
+//! Parity of a group's blocks: XOR for one parity block, Reed-Solomon for more. Both are linear:
 //! the parity of a change, added to the old parity, is the new parity.
 
 use std::ffi::c_int;
@@ -27,7 +27,7 @@ pub fn encode(data: &[Option<&[u8]>], parity: &mut [&mut [u8]], len: usize) -> R
     Ok(())
 }
 
-/// The data block `wanted` from those that are there (`None` is lost).
+/// The data block `wanted` from the other blocks (`None` is lost).
 pub fn decode(
     data: &[Option<&[u8]>],
     parity: &[Option<&[u8]>],
@@ -65,10 +65,10 @@ unsafe fn blocks<'a>(
     count: usize,
     len: usize,
 ) -> Vec<Option<&'a [u8]>> {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller promises `count` pointers.
     let pointers = unsafe { std::slice::from_raw_parts(pointers, count) };
     let block = |&p: &*const u8| {
-        // SAFETY: the caller says that `len` bytes can be read where the pointer is not NULL.
+        // SAFETY: the caller promises `len` readable bytes where the pointer is not NULL.
         (!p.is_null()).then(|| unsafe { std::slice::from_raw_parts(p, len) })
     };
     pointers.iter().map(block).collect()
@@ -88,13 +88,12 @@ pub unsafe extern "C" fn eyrie_parity_encode(
     parities: usize,
     len: usize,
 ) -> c_int {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller promises `count` pointers to `len` readable bytes or NULL.
     let data = unsafe { blocks(data, count, len) };
-    // SAFETY: the caller says that there are so many pointers, to bytes that can be written and do
-    // not overlap.
+    // SAFETY: the caller promises `parities` pointers.
     let mut parity: Vec<&mut [u8]> = unsafe { std::slice::from_raw_parts(parity, parities) }
         .iter()
-        // SAFETY: as above.
+        // SAFETY: the caller promises `len` writable bytes for each, and that none overlap.
         .map(|&p| unsafe { std::slice::from_raw_parts_mut(p, len) })
         .collect();
     encode(&data, &mut parity, len).is_err().into()
@@ -115,9 +114,9 @@ pub unsafe extern "C" fn eyrie_parity_decode(
     wanted: usize,
     out: *mut u8,
 ) -> c_int {
-    // SAFETY: the caller says so.
+    // SAFETY: the caller promises pointers to `len` readable bytes or NULL, as many as given.
     let (data, parity) = unsafe { (blocks(data, count, len), blocks(parity, parities, len)) };
-    // SAFETY: the caller says that `len` bytes can be written.
+    // SAFETY: the caller promises `len` writable bytes at `out`, which overlap no block.
     let out = unsafe { std::slice::from_raw_parts_mut(out, len) };
     decode(&data, &parity, wanted, out).is_err().into()
 }

@@ -10,11 +10,10 @@ use eyrie_topology::{NodeId, TopologyError};
 
 use crate::{text, write_text};
 
-/// What a job and its network are, in the words of `eyrie plan`. Every text may be NULL.
+/// A job and its network, in the words of `eyrie plan`. Every text may be NULL.
 #[repr(C)]
 pub struct EyriePlannerWords {
-    /// `torus:4x4`, `graph:FILE` ...; NULL: each process a node at the switch of its host, the
-    /// hosts at one switch.
+    /// `torus:4x4`, `graph:FILE` ...; NULL: each process is a node at the switch of its host.
     pub network: *const c_char,
     /// Host of each process: `processes` pointers, or NULL with a network.
     pub hosts: *const *const c_char,
@@ -31,17 +30,17 @@ pub struct EyriePlannerWords {
     pub bytes: u64,
 }
 
-/// A plan, besides the placement.
+/// A plan, except for the placement.
 #[repr(C)]
 pub struct EyriePlanResult {
     /// Messages of one communication step on the busiest directed link: now, and with the plan.
     pub busiest_before: u64,
     pub busiest_after: u64,
-    /// Estimated communication time of a step over the same before any failure.
+    /// Estimated communication time of a step, divided by the same before any failure.
     pub ratio: f64,
     /// The method that found the plan.
     pub method: [c_char; 16],
-    /// Why it is not the method asked for, or why there is no plan; else empty.
+    /// Why it is not by the given method, or why there is no plan; else empty.
     pub note: [c_char; 240],
 }
 
@@ -49,14 +48,14 @@ pub struct EyriePlanResult {
 pub const EYRIE_PLAN_FOUND: c_int = 0;
 /// There are not enough free nodes.
 pub const EYRIE_PLAN_STUCK: c_int = 1;
-/// The question is wrong; the note says how.
+/// The arguments are wrong; the note says how.
 pub const EYRIE_PLAN_REFUSED: c_int = 2;
 
 /// A job on its network.
 pub struct EyriePlanner(Instance);
 
-/// A planner, or NULL with one line in `error` (`error_len` bytes) that says what is wrong. Give it
-/// back with `eyrie_planner_free`.
+/// A planner, or NULL with one line in `error` (`error_len` bytes) that says what is wrong. Free it
+/// with `eyrie_planner_free`.
 ///
 /// # Safety
 /// The texts end with a zero byte; `hosts` has `processes` of them or is NULL, `nodes` as many
@@ -70,18 +69,18 @@ pub unsafe extern "C" fn eyrie_planner_new(
     let hosts: Vec<&str> = if words.hosts.is_null() {
         Vec::new()
     } else {
-        // SAFETY: the caller says that there are so many.
+        // SAFETY: `hosts` is not NULL, and the caller promises `processes` pointers.
         let pointers = unsafe { std::slice::from_raw_parts(words.hosts, words.processes) };
-        // SAFETY: the caller says that each ends with a zero byte.
+        // SAFETY: the caller promises that each text ends with a zero byte.
         pointers.iter().map(|&p| unsafe { text(p) }.unwrap_or("")).collect()
     };
     let nodes = if words.nodes.is_null() {
         &[][..]
     } else {
-        // SAFETY: the caller says that there are so many.
+        // SAFETY: `nodes` is not NULL, and the caller promises `processes` numbers.
         unsafe { std::slice::from_raw_parts(words.nodes, words.processes) }
     };
-    // SAFETY: the caller says that the texts end with a zero byte.
+    // SAFETY: the caller promises that each text is NULL or ends with a zero byte.
     let (network, job, spares, traffic) =
         unsafe { (text(words.network), text(words.job), text(words.spares), text(words.traffic)) };
     let read = read(&Words {
@@ -99,7 +98,7 @@ pub unsafe extern "C" fn eyrie_planner_new(
     match read {
         Ok(instance) => Box::into_raw(Box::new(EyriePlanner(instance))),
         Err(why) => {
-            // SAFETY: the caller says that there is so much room.
+            // SAFETY: the caller promises `error_len` writable bytes.
             unsafe { write_text(&why, error, error_len) };
             std::ptr::null_mut()
         }
@@ -120,7 +119,8 @@ fn file(path: &str) -> Result<String, TopologyError> {
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_planner_free(planner: *mut EyriePlanner) {
     if !planner.is_null() {
-        // SAFETY: it came from Box::into_raw.
+        // SAFETY: the caller promises that `eyrie_planner_new` made it with Box::into_raw, and that
+        // it is freed once.
         drop(unsafe { Box::from_raw(planner) });
     }
 }
@@ -131,14 +131,14 @@ pub extern "C" fn eyrie_planner_nodes(planner: &EyriePlanner) -> usize {
     planner.0.network.nodes()
 }
 
-/// Writes the node of each process: as the words said it, or found by the names of the hosts.
+/// Writes the node of each process: the one given in the words, or found by the hosts' names.
 ///
 /// # Safety
 /// `nodes` has a place for each process.
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_planner_process_nodes(planner: &EyriePlanner, nodes: *mut c_int) {
     for (process, &node) in planner.0.nodes.iter().enumerate() {
-        // SAFETY: the caller says that there is so much room.
+        // SAFETY: the caller promises a place for each process.
         unsafe { *nodes.add(process) = node as c_int };
     }
 }
@@ -166,14 +166,13 @@ pub unsafe extern "C" fn eyrie_planner_shape(
     room: usize,
 ) -> usize {
     for (axis, &extent) in planner.0.laid.shape.iter().take(room).enumerate() {
-        // SAFETY: `axis` is less than `room`.
+        // SAFETY: `axis` is less than `room`, and the caller promises `room` places.
         unsafe { *extents.add(axis) = extent as c_int };
     }
     planner.0.laid.shape.len()
 }
 
-/// Writes the node of each rank at the start, and the spare nodes in the order in which first-free
-/// takes them.
+/// Writes the node of each rank at the start, and the spare nodes in the order of first-free.
 ///
 /// # Safety
 /// `home` has a place for each rank and `spares` for each spare.
@@ -184,7 +183,7 @@ pub unsafe extern "C" fn eyrie_planner_layout(
     spares: *mut u32,
 ) {
     let laid = &planner.0.laid;
-    // SAFETY: the caller says that there is so much room.
+    // SAFETY: the caller promises a place for each rank and for each spare.
     unsafe {
         std::ptr::copy_nonoverlapping(laid.home.as_ptr(), home, laid.home.len());
         std::ptr::copy_nonoverlapping(laid.spares.as_ptr(), spares, laid.spares.len());
@@ -208,12 +207,11 @@ pub unsafe extern "C" fn eyrie_planner_node_name(
     } else {
         format!("no node {node}")
     };
-    // SAFETY: the caller says that there is so much room.
+    // SAFETY: the caller promises `len` writable bytes.
     unsafe { write_text(&words, name, len) };
 }
 
-/// Whether `method` is one that `eyrie_planner_plan` knows; else writes one line with those that it
-/// does.
+/// Whether `eyrie_planner_plan` knows `method`; if not, writes one line with the known methods.
 ///
 /// # Safety
 /// `method` ends with a zero byte; `error` has `error_len` writable bytes.
@@ -223,21 +221,21 @@ pub unsafe extern "C" fn eyrie_planner_knows(
     error: *mut c_char,
     error_len: usize,
 ) -> bool {
-    // SAFETY: the caller says that it ends with a zero byte.
+    // SAFETY: the caller promises a zero byte at the end of `method`.
     let name = unsafe { text(method) }.unwrap_or("");
     let known = Method::parse(name).is_some();
     if !known {
         let forms = method::FORMS.trim_end_matches(" or all");
-        // SAFETY: the caller says that there is so much room.
+        // SAFETY: the caller promises `error_len` writable bytes.
         unsafe { write_text(&format!("method `{name:.20}`: write {forms}"), error, error_len) };
     }
     known
 }
 
-/// Where the ranks go after failures. `at` is the node of each rank (of a failed node: where it
-/// was), `failed` every failed node so far, `spares` the live nodes without a rank. A substitution
-/// method that is stuck is replaced by the search, and the note says why. Writes the node of each
-/// rank to `placement` (squeezing moves none) unless the answer is EYRIE_PLAN_REFUSED or
+/// Where the ranks go after failures. `at` is the node of each rank (of a failed node: its last
+/// one), `failed` every failed node so far, `spares` the live nodes without a rank. If a
+/// substitution method is stuck, the search replaces it, and the note says why. Writes the node of
+/// each rank to `placement` (squeezing moves none) unless the answer is EYRIE_PLAN_REFUSED or
 /// EYRIE_PLAN_STUCK.
 ///
 /// # Safety
@@ -257,7 +255,7 @@ pub unsafe extern "C" fn eyrie_planner_plan(
     result: &mut EyriePlanResult,
 ) -> c_int {
     let ranks = planner.0.job.ranks();
-    // SAFETY: the caller says that the arrays are so long and the text ends with a zero byte.
+    // SAFETY: the caller promises a zero byte at the end of `method`, and arrays of these lengths.
     let (name, at, failed, spares) = unsafe {
         (
             text(method).unwrap_or(""),
@@ -277,14 +275,15 @@ pub unsafe extern "C" fn eyrie_planner_plan(
             result.busiest_before = found.before;
             result.busiest_after = found.after;
             result.ratio = found.ratio;
-            // SAFETY: the caller says that there is a place for each rank.
+            // SAFETY: the caller promises a place for each rank in `placement`.
             unsafe { std::ptr::copy_nonoverlapping(found.placement.as_ptr(), placement, ranks) };
             (found.method.name(), found.note)
         }
         Err(why) => (name.to_string(), why),
     };
-    let (method_room, note_room) = (result.method.len(), result.note.len());
-    // SAFETY: both are arrays of this length.
+    let method_room = result.method.len();
+    let note_room = result.note.len();
+    // SAFETY: `result` is a valid reference, and the lengths are those of its arrays.
     unsafe {
         write_text(&method, result.method.as_mut_ptr(), method_room);
         write_text(&note, result.note.as_mut_ptr(), note_room);
@@ -298,7 +297,7 @@ unsafe fn slice<'a>(items: *const u32, len: usize) -> &'a [u32] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: the caller says so.
+    // SAFETY: the caller promises `len` readable items.
     unsafe { std::slice::from_raw_parts(items, len) }
 }
 
@@ -401,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_free_node_it_is_stuck_and_squeezing_moves_nobody() {
+    fn without_a_free_node_it_is_stuck_and_squeezing_moves_no_rank() {
         let instance = instance("torus:4x3", "0");
         let failed = [4];
         let (code, found) = plan(&instance, &instance.job, Method::Hybrid, &failed, &[]);

@@ -1,6 +1,6 @@
-//! The C header is what cbindgen makes of the sources now. Compiling cbindgen takes longer than the
-//! rest of this crate, so it comes with the feature `header` only; without it a digest of the
-//! sources, kept in the header, says whether they have changed since it was made.
+//! The C header is what cbindgen makes of the present sources. Compiling cbindgen takes longer than
+//! the rest of this crate, so it needs the feature `header`. Without it, a digest of the sources in
+//! the header shows whether they have changed since it was made.
 
 use std::path::Path;
 
