@@ -8,7 +8,7 @@ use crate::statistics::Spread;
 use crate::{Effort, Setup};
 use serde_json::{json, Value};
 
-/// Sizes in the table; the figure shows all.
+/// Sizes in the table; the figure has all of them.
 const SHOWN: [u64; 5] = [8, 256, 4 << 10, 32 << 10, 256 << 10];
 
 pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
@@ -31,7 +31,9 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
         "MPI_Alltoall over all ranks, one router",
         &["ranks", "message", "MPICH over tcp, µs", "Eyrie, µs", "ratio", "Eagle (n + 1)"],
     );
-    let (mut rows, mut series, mut papers) = (Vec::new(), Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    let mut series = Vec::new();
+    let mut papers = Vec::new();
     for (n, pair) in ranks.iter().zip(runs.chunks(2)) {
         let points = by_size(*n, &pair[0], &pair[1], &mut table, &mut rows);
         let ends = [points.first(), points.last()].into_iter().flatten();
@@ -48,13 +50,15 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
         tables: vec![table],
         notes: vec![
             "n ranks at one router; `--checkpoint-every off`, the log in memory.".into(),
-            "More ranks than cores: MPICH's tcp provider polls without sleeping, Eyrie's ranks sleep while they wait, so its \
-             ratios fall below those of a machine with a core for each rank."
+            "More ranks than cores: MPICH's tcp provider polls without sleeping, Eyrie's ranks \
+             sleep while they wait, so its ratios fall below those of a machine with a core for \
+             each rank."
                 .into(),
         ],
         data: json!({ "alltoall": rows }),
         chart: Some(Chart::Lines {
-            title: "MPI_Alltoall, n ranks at one router, relative to the same MPICH over tcp".into(),
+            title: "MPI_Alltoall, n ranks at one router, relative to the same MPICH over tcp"
+                .into(),
             x: "bytes from each rank to each".into(),
             y: "times MPICH over tcp".into(),
             sizes: true,
@@ -63,7 +67,7 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
     })
 }
 
-/// Fills in the rows of one number of ranks; returns the ratios by size.
+/// Adds the rows of one number of ranks; returns the ratios by size.
 fn by_size(
     n: u32,
     direct: &[BySize],
@@ -88,7 +92,8 @@ fn by_size(
             ]);
         }
         rows.push(json!({
-            "ranks_per_router": n, "bytes": bytes, "direct_us": theirs, "eyrie_us": ours, "ratio": ratio,
+            "ranks_per_router": n, "bytes": bytes, "direct_us": theirs, "eyrie_us": ours,
+            "ratio": ratio,
             "eagle_ratio": n + 1,
         }));
     }

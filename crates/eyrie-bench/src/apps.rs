@@ -12,16 +12,16 @@ use std::time::Duration;
 struct App {
     name: &'static str,
     program: Program,
-    /// The file with its result; without one it is what it prints.
+    /// The file with its result; `None`: the result is its output.
     result: Option<&'static str>,
-    /// What Eagle reports for the nearest program of its own.
+    /// Eagle's figure for the nearest program of its own.
     eagle: &'static str,
 }
 
 /// LAMMPS's input, which is a text of ours.
 const MELT: &str = include_str!("../../../examples/lammps/in.melt");
 
-/// Eagle's measurements are with one router per rank and without checkpoints.
+/// Eagle was measured with one router per rank and without checkpoints.
 const UNDISTURBED: &str = "--checkpoint-every off";
 const CHECKPOINTED: &str = "--checkpoint-every 2s";
 
@@ -109,16 +109,21 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
             app.eagle.into(),
         ]);
         rows.push(json!({
-            "program": app.name, "ranks": app.program.ranks, "direct_s": direct, "eyrie_s": plain, "ratio": ratios[0],
+            "program": app.name, "ranks": app.program.ranks, "direct_s": direct,
+            "eyrie_s": plain, "ratio": ratios[0],
             "checkpointed_s": checkpointed, "checkpointed_ratio": ratios[1], "eagle": app.eagle,
         }));
     }
     Ok(Measured {
         tables: vec![table],
         notes: vec![
-            format!("Eyrie: `eyrie run {UNDISTURBED}`, as Eagle was measured; with checkpoints: `{CHECKPOINTED}`. Start and end are part of every time."),
+            format!(
+                "Eyrie: `eyrie run {UNDISTURBED}`, as Eagle was measured; with checkpoints: \
+                 `{CHECKPOINTED}`. Start and end are part of every time."
+            ),
             "Every result is compared with that of MPICH over tcp: equal byte for byte.".into(),
-            "Eagle had one router and a node of its own for each rank; here ranks and router share the cores.".into(),
+            "Eagle had one router and a node of its own for each rank; here ranks and router share \
+             the cores.".into(),
         ],
         data: json!({ "apps": rows }),
         chart: None,

@@ -1,5 +1,5 @@
-//! What checkpoints cost: Eagle's six strategies by number of checkpoints, and the pause by size of
-//! the image.
+//! The cost of checkpoints: Eagle's six strategies by number of checkpoints, and the pause by size
+//! of the image.
 
 use crate::job::{in_turn, run, Contender, Program, What};
 use crate::pause;
@@ -9,8 +9,8 @@ use crate::statistics::Spread;
 use crate::{Effort, Setup};
 use serde_json::json;
 
-/// Eagle's names, our options, and what Eagle's figure 6 says of each; and those that cost it most
-/// and least, with images that have all of the memory each time, as its own had.
+/// Eagle's names, our options, and what Eagle's figure 6 shows for each. The last two are those
+/// that cost it most and least, with images that have all of the memory each time, as its own had.
 const STRATEGIES: [(&str, &str, &str); 8] = [
     (
         "sync, sequential",
@@ -41,7 +41,7 @@ const STRATEGIES: [(&str, &str, &str); 8] = [
         "AC/BR: costs least",
     ),
 ];
-/// From there on images are full ones.
+/// From this one on images are full ones.
 const FULL: usize = 6;
 
 /// One line of the figure at one number of checkpoints.
@@ -77,7 +77,7 @@ fn strategies(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
     let (program, mb) = program(setup, effort);
     let counts: &[u32] = if effort.quick { &[2] } else { &[1, 3, 6] };
     let without = Contender::eyrie("Eyrie without checkpoints", "--checkpoint-every off");
-    crate::say("a first run, to know how long one takes");
+    crate::progress("a first run, to know how long one takes");
     let length = run(setup, &without, &program)?.elapsed;
     let mut turns = vec![
         Turn { strategy: None, wanted: 0, contender: Contender::direct() },
@@ -148,8 +148,10 @@ fn report(turns: &[Turn], runs: &[Vec<Taken>], mb: u64) -> Measured {
             eagle.into(),
         ]);
         rows.push(json!({
-            "strategy": turn.contender.name, "wanted": turn.wanted, "checkpoints_per_rank": checkpoints,
-            "seconds": Spread::of(ours), "overhead_ratio": overhead, "direct_ratio": ratio, "eagle": eagle,
+            "strategy": turn.contender.name, "wanted": turn.wanted,
+            "checkpoints_per_rank": checkpoints,
+            "seconds": Spread::of(ours), "overhead_ratio": overhead, "direct_ratio": ratio,
+            "eagle": eagle,
         }));
         if let (Some(strategy), Some(c), Some(o)) = (turn.strategy, checkpoints, overhead) {
             series[strategy].points.push((c.median, (o.median - 1.0) * 100.0));
@@ -161,9 +163,10 @@ fn report(turns: &[Turn], runs: &[Vec<Taken>], mb: u64) -> Measured {
     Measured {
         tables: vec![table],
         notes: vec![
-            "More than without: against Eyrie without checkpoints in the same round. The number of checkpoints is counted in the \
-             event stream; a slower run has more of them at the same interval. Full: each image has all of the memory \
-             (EYRIE_IMAGES=full), else what was written since the last one."
+            "More than without: against Eyrie without checkpoints in the same round. The number of \
+             checkpoints is counted in the event stream; a slower run has more of them at the same \
+             interval. Full: each image has all of the memory (EYRIE_IMAGES=full), else what was \
+             written since the last one."
                 .into(),
         ],
         data: json!({ "direct_s": Spread::of(direct), "strategies": rows }),

@@ -21,19 +21,19 @@ use tempfile::TempDir;
 
 /// How long a job may take.
 const JOB_TIMEOUT: Duration = Duration::from_secs(900);
-/// How long one may take to end when it is told to.
+/// How long a job may take to end after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the last events may lag behind the end of a job.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often it is looked for what a job has printed.
+/// How often the output of a job is checked.
 const OUTPUT_GLANCE: Duration = Duration::from_millis(20);
 /// How soon a signal that ends the measurement is noticed.
 const GLANCE: Duration = Duration::from_millis(200);
-/// A signal has come that ends the measurement.
+/// Set when a signal has come that ends the measurement.
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// From here on SIGINT, SIGTERM and SIGHUP end the measurement together with its job.
+/// From now on SIGINT, SIGTERM and SIGHUP end the measurement together with its job.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -54,15 +54,15 @@ pub fn check_interrupted() -> anyhow::Result<()> {
 /// MPICH over its own tcp provider, each rank as if on a node of its own.
 const DIRECT: [(&str, &str); 3] =
     [("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1"), ("FI_PROVIDER", "tcp")];
-/// For both sides, so that only the way of the messages differs: one thread for each rank, and what
-/// `eyrie run` sets by default.
+/// Settings for both sides, so that only the transport differs: one thread for each rank, and the
+/// defaults of `eyrie run`.
 pub const BOTH: [(&str, &str); 3] = [
     ("OMP_NUM_THREADS", "1"),
     ("OPENBLAS_NUM_THREADS", "1"),
     ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
 ];
 
-/// What runs.
+/// A program to run.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub ranks: u32,
@@ -76,12 +76,12 @@ impl Program {
     }
 }
 
-/// Who runs it.
+/// A side of a comparison: what runs the program.
 #[derive(Clone, Debug)]
 pub struct Contender {
     pub name: &'static str,
     side: Side,
-    /// Environment of the ranks, beside the usual.
+    /// Environment of the ranks, in addition to the usual one.
     env: Vec<(&'static str, &'static str)>,
 }
 
@@ -123,7 +123,7 @@ pub struct Event {
     pub what: What,
 }
 
-/// Those events that are measured; times in seconds.
+/// The events that are measured; times in seconds.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum What {
@@ -176,10 +176,10 @@ pub struct Phases {
     pub replayed: f64,
 }
 
-/// A checkpoint that was ordered; times in seconds.
+/// A checkpoint made on order; times in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Checkpoint {
-    /// When it began, here and by the clock of the job.
+    /// When it began, on this clock and on that of the job.
     pub begun: Instant,
     pub begun_at: f64,
     pub bytes: u64,
@@ -187,7 +187,7 @@ pub struct Checkpoint {
     pub total: f64,
 }
 
-/// What came of a job.
+/// The result of a job.
 pub struct Finished {
     /// From its start to its end, launching included.
     pub elapsed: Duration,
@@ -212,7 +212,7 @@ impl Job {
     /// Starts a job in an empty folder.
     ///
     /// # Errors
-    /// When the folder cannot be made or the launcher not be started.
+    /// When the folder cannot be made or the launcher cannot be started.
     pub fn start(setup: &Setup, contender: &Contender, program: &Program) -> anyhow::Result<Job> {
         let dir = tempfile::Builder::new().prefix("eyrie-bench-").tempdir()?;
         let name = dir.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -268,7 +268,7 @@ impl Job {
         Ok(Some(event))
     }
 
-    /// Waits for the first event of which `wanted` makes something.
+    /// Waits for the first event for which `wanted` returns a value.
     ///
     /// # Errors
     /// When the job ends before, or nothing comes in time.
@@ -287,7 +287,7 @@ impl Job {
         bail!("waited {} for {what}: {}", time(limit), self.stderr())
     }
 
-    /// Waits until the job has printed this.
+    /// Waits until the job has printed this text.
     ///
     /// # Errors
     /// When it ends before, or has not within `limit`.
@@ -311,7 +311,7 @@ impl Job {
     /// Runs `eyrie WHAT JOB ARGS...` on this job.
     ///
     /// # Errors
-    /// What it complains about.
+    /// The command's standard error.
     pub fn order(&self, what: &str, args: &[&str]) -> anyhow::Result<()> {
         let mut command = Command::new(&self.setup.eyrie);
         command.arg(what).arg(&self.name).args(args).args(place(&self.setup));
@@ -322,8 +322,8 @@ impl Job {
         Ok(())
     }
 
-    /// Orders checkpoints of a rank until one has all of its memory: at first it has not filled it
-    /// yet, or is still in MPI_Init, where it cannot be captured.
+    /// Orders checkpoints of a rank until one has all of its memory: at first the rank has not
+    /// filled it yet, or is still in MPI_Init, where it cannot be captured.
     ///
     /// # Errors
     /// When the job ends before, or there is none within `limit`.
@@ -337,8 +337,8 @@ impl Job {
         let mut last = String::from("none was tried");
         while Instant::now() < deadline {
             match self.try_checkpoint(rank, limit)? {
-                // No pause in the event: the image was stored before the rank had said how long it
-                // stood still.
+                // Without a pause in the event, the image was stored before the rank had reported
+                // it.
                 Ok(c) if c.bytes >= mib << 20 && c.pause > 0.0 => return Ok(c),
                 Ok(c) => {
                     last = format!("the last one has {} bytes and paused {} s", c.bytes, c.pause)
@@ -355,7 +355,7 @@ impl Job {
         rank: u32,
         limit: Duration,
     ) -> anyhow::Result<Result<Checkpoint, String>> {
-        // It ends with 1 when there was no checkpoint; the events say why.
+        // It ends with 1 when there was no checkpoint; the events have the reason.
         let _ = self.order("checkpoint", &[&rank.to_string()]);
         let begun_at = self.await_event("a checkpoint to begin", limit, |e| match e.what {
             What::CheckpointStarted { rank: r } if r == rank => Some(e.time),
@@ -375,7 +375,7 @@ impl Job {
     /// Waits for the job's end.
     ///
     /// # Errors
-    /// When it does not end well or in time.
+    /// When it fails, or does not end in time.
     pub fn finish(mut self) -> anyhow::Result<Finished> {
         let deadline = Instant::now() + JOB_TIMEOUT;
         while !self.wait(GLANCE)? {
@@ -402,7 +402,7 @@ impl Job {
         Ok(Finished { elapsed, stdout, events: std::mem::take(&mut self.seen), dir })
     }
 
-    /// Waits until the process is gone; false: it is not.
+    /// Waits until the process has ended; false: it has not.
     fn wait(&self, limit: Duration) -> anyhow::Result<bool> {
         let pid = Pid::from_child(&self.child);
         let process = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the job")?;
@@ -422,9 +422,10 @@ impl Job {
         let text = std::fs::read(self.dir.path().join("stderr")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().rev().take(5).collect();
-        match lines.is_empty() {
-            true => "it has said nothing on standard error".into(),
-            false => lines.into_iter().rev().collect::<Vec<_>>().join("\n    "),
+        if lines.is_empty() {
+            "its standard error is empty".into()
+        } else {
+            lines.into_iter().rev().collect::<Vec<_>>().join("\n    ")
         }
     }
 }
@@ -434,7 +435,7 @@ impl Drop for Job {
         if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;
         }
-        // Both launchers take their ranks with them.
+        // Both launchers end their ranks, too.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         if !self.wait(END_TIMEOUT).unwrap_or(false) {
             let _ = self.child.kill();
@@ -446,17 +447,16 @@ impl Drop for Job {
 /// Runs a job to its end.
 ///
 /// # Errors
-/// When it does not end well or in time.
+/// When it fails, or does not end in time.
 pub fn run(setup: &Setup, contender: &Contender, program: &Program) -> anyhow::Result<Finished> {
     Job::start(setup, contender, program)
         .and_then(Job::finish)
         .with_context(|| format!("{} under {}", program.exe.display(), contender.name))
 }
 
-/// Lets each of some take its turn, round after round, and returns what came of each in each round.
-///
+/// Runs each of `all` in turn, round after round; returns the results of each by round.
 /// # Errors
-/// The first that a turn fails with.
+/// The first error of a turn.
 pub fn in_turn<C, T>(
     effort: Effort,
     contenders: &[C],
@@ -468,7 +468,7 @@ pub fn in_turn<C, T>(
         for (contender, results) in contenders.iter().zip(&mut results) {
             let begun = Instant::now();
             results.push(turn(contender)?);
-            crate::say(&format!(
+            crate::progress(&format!(
                 "round {round} of {}: {} ({})",
                 effort.rounds,
                 name(contender),
@@ -492,7 +492,7 @@ fn listen(path: &Path) -> anyhow::Result<Receiver<Event>> {
     let (send, receive) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-            // A line of another schema is as good as none: whoever waits for it says so.
+            // Lines of another schema are skipped: an event that is awaited is then missing.
             let Ok(event) = serde_json::from_str::<Event>(&line) else { continue };
             let last = matches!(event.what, What::JobEnded);
             if send.send(event).is_err() || last {
@@ -508,7 +508,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_as_they_are_written() {
+    fn events_are_read() {
         let parse = |text: &str| serde_json::from_str::<Event>(text).unwrap();
         let e = parse(
             r#"{"seq":30,"time":4.9,"event":"recovered","rank":1,"incarnation":2,"node":0,"image":3,"messages":592,

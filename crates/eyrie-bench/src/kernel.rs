@@ -1,4 +1,4 @@
-//! The two kernels that print a line of JSON for each message size: what they print, by size and
+//! The output of the two kernels that print a line of JSON for each message size, by size and
 //! round.
 
 use anyhow::{bail, Context};
@@ -18,7 +18,7 @@ pub type BySize = BTreeMap<u64, f64>;
 /// Reads what a kernel printed.
 ///
 /// # Errors
-/// When that is something else.
+/// When it is something else.
 pub fn parse(text: &str) -> anyhow::Result<BySize> {
     let lines = text.lines().map(|text| {
         let line: Line = serde_json::from_str(text)
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_times_are_taken() {
+    fn only_times_are_read() {
         let text = "{\"bench\":\"pingpong\",\"bytes\":8,\"median_us\":2.5}\n{\"bytes\":16,\"median_us\":3}\n";
         let times = parse(text).unwrap();
         assert_eq!(at(&[times.clone(), times], 8), [2.5, 2.5]);

@@ -1,6 +1,6 @@
 //! What `eyrie-bench` measures: always Eyrie and the same MPICH over its own tcp provider, in turn
-//! about within one run, and always as a ratio with its spread. A figure must never come without
-//! what it is compared with and what else the machine was doing.
+//! within one run, and always as a ratio with its spread. A figure must never come without what it
+//! is compared with and what else the machine was doing.
 
 mod alltoall;
 mod apps;
@@ -24,7 +24,7 @@ pub use effort::Effort;
 pub use report::Report;
 pub use setup::Setup;
 
-/// The questions that can be asked.
+/// The possible measurements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question {
     Pingpong,
@@ -47,13 +47,13 @@ impl Question {
         }
     }
 
-    /// Whether there is something to draw.
+    /// Whether it has a figure.
     pub fn has_figure(self) -> bool {
         self != Question::Apps
     }
 }
 
-/// Measures, and says on standard error what it is doing.
+/// Measures, and reports its progress on standard error.
 ///
 /// # Errors
 /// When something that is needed is missing, or a job fails.
@@ -62,7 +62,7 @@ pub fn answer(question: Question, setup: &Setup, effort: Effort) -> anyhow::Resu
     job::watch_signals()?;
     let watch = machine::Watch::begin();
     if let Some(warning) = watch.warning() {
-        say(&format!("eyrie-bench: {warning}"));
+        progress(&format!("eyrie-bench: {warning}"));
     }
     let measured = match question {
         Question::Pingpong => pingpong::measure(setup, effort)?,
@@ -75,7 +75,7 @@ pub fn answer(question: Question, setup: &Setup, effort: Effort) -> anyhow::Resu
     Ok(Report::new(question.name(), effort, measured, watch.end()))
 }
 
-/// Tells whoever watches. When that fails nobody is left to be told.
-fn say(words: &str) {
+/// Reports progress on standard error. A failure to write is ignored.
+fn progress(words: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{words}\n").as_bytes());
 }

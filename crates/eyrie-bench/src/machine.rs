@@ -1,10 +1,10 @@
-//! What the machine is, and what else it was doing meanwhile: a figure from a busy machine must be
-//! known as such.
+//! The machine, and what else it was doing during a run: a figure from a busy machine must be
+//! recognisable.
 
 use serde::Serialize;
 use std::time::Instant;
 
-/// Cores that others may use, on average, before a figure is called doubtful: a share of all cores.
+/// A figure is doubtful if other processes use more than this share of all cores on average.
 const QUIET_SHARE: f64 = 0.1;
 
 /// The machine and its state during one run, as reported.
@@ -14,19 +14,19 @@ pub struct Conditions {
     pub cpu: String,
     pub kernel: String,
     pub memory_gib: f64,
-    /// One-minute load average before the run, so without the run itself.
+    /// One-minute load average before the run, without the run itself.
     pub load_before: f64,
     /// The same at its end, with the run itself.
     pub load_after: f64,
-    /// Cores that processes other than those measured kept busy, on average over the run.
+    /// Cores that other processes kept busy, on average over the run.
     pub others_cores: f64,
-    /// Cores that the hypervisor gave to somebody else, on average.
+    /// Cores that the hypervisor gave to other machines, on average.
     pub stolen_cores: f64,
     pub seconds: f64,
     pub busy: bool,
 }
 
-/// Counts from the beginning of a run to its end.
+/// The counts at the beginning of a run.
 pub struct Watch {
     start: Instant,
     load: f64,
@@ -47,12 +47,13 @@ impl Watch {
         Watch { start: Instant::now(), load, before, ours }
     }
 
-    /// What to say before a run on a busy machine.
+    /// The warning before a run on a busy machine.
     pub fn warning(&self) -> Option<String> {
         let cores = cores();
         (self.load > QUIET_SHARE * 2.0 * cores as f64).then(|| {
             format!(
-                "the load average is {:.2} on {cores} cores before anything is measured: expect noise, or wait until it is lower",
+                "the load average is {:.2} on {cores} cores before anything is measured: expect \
+                 noise, or wait until it is lower",
                 self.load
             )
         })
@@ -106,12 +107,12 @@ fn memory_gib() -> f64 {
 
 impl Ticks {
     fn now() -> Ticks {
-        // Of the kernel's interface for users, always 100 to the second.
+        // The kernel's interface always counts 100 to the second.
         Ticks::parse(&read("/proc/stat"), 100.0)
     }
 
-    /// The first line of /proc/stat: user nice system idle iowait irq softirq steal guest
-    /// guest_nice; guests are in user already.
+    /// Parses the first line of /proc/stat: user nice system idle iowait irq softirq steal guest
+    /// guest_nice. User contains the guests already.
     fn parse(text: &str, per_second: f64) -> Ticks {
         let line = text.lines().next().unwrap_or_default();
         let n: Vec<f64> = line.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
@@ -121,9 +122,9 @@ impl Ticks {
     }
 }
 
-/// Processor time of this process and of all that it has waited for, theirs included, in seconds.
+/// Processor time of this process and of all its reaped descendants, in seconds.
 fn processor_time() -> f64 {
-    // utime, stime, cutime and cstime; the name before them is in parentheses and may hold
+    // utime, stime, cutime and cstime. The name before them is in parentheses and may contain
     // anything.
     let text = read("/proc/self/stat");
     let fields = text.rsplit(')').next().unwrap_or_default();
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn own_work_is_not_that_of_others() {
+    fn own_work_is_not_counted_as_that_of_others() {
         let before = processor_time();
         let start = Instant::now();
         while start.elapsed().as_millis() < 200 {

@@ -1,4 +1,4 @@
-//! What it takes to move ranks: live, in rounds while they compute, and stopped for all of their
+//! The cost of moving ranks: live, in rounds while they compute, and stopped for all of their
 //! memory, as in systems that stop, copy and restart.
 
 use crate::job::{in_turn, run, Contender, Event, Job, Program, What};
@@ -17,7 +17,7 @@ const WAYS: [&str; 2] = ["live", "stop"];
 /// The rank that moves.
 const MOVES: u32 = 1;
 
-/// A rank of a size that writes a part of it in each step, and how often it moves.
+/// A rank of a size that writes a part of its memory in each step, and how often it moves.
 struct Case {
     mib: u64,
     percent: u64,
@@ -31,7 +31,7 @@ const CASES: [Case; 3] = [
     Case { mib: 256, percent: 1, step_ms: 25, moves: 1 },
     Case { mib: 256, percent: 1, step_ms: 25, moves: 3 },
 ];
-/// A job computes for so long, however often it moves.
+/// How long a job computes, however often it moves.
 const JOB_MS: u64 = 6000;
 /// Steps after which each rank has all of its memory.
 const FILLED: u64 = 10;
@@ -59,7 +59,7 @@ struct Turn<'a> {
     way: Option<&'static str>,
 }
 
-/// What came of it; times in seconds.
+/// The results of a job; times in seconds.
 struct Taken {
     job: f64,
     /// Longest time between two messages that the other rank received.
@@ -69,9 +69,9 @@ struct Taken {
 
 /// One move.
 struct Moved {
-    /// From the order to the answer.
+    /// From the command to its answer.
     total: f64,
-    /// The rank stood still.
+    /// How long the rank stood still.
     pause: f64,
     /// Time and bytes of each round.
     rounds: Vec<(f64, u64)>,
@@ -97,7 +97,8 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
             "run time to no move",
         ],
     );
-    let (mut rows, mut series) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    let mut series = Vec::new();
     for (case, of_case) in cases.iter().zip(runs.chunks(1 + WAYS.len())) {
         let [none, ways @ ..] = of_case else { continue };
         for (way, taken) in WAYS.iter().zip(ways) {
@@ -109,11 +110,13 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
     Ok(Measured {
         tables: vec![table],
         notes: vec![
-            "Each rank of \"memory\" computes for some time in a step, writes a part of its memory, and sends to the other \
-             one; it has no image before its first move. \"stop\": it stands still from its image's beginning until it runs elsewhere."
+            "Each rank of \"memory\" computes for some time in a step, writes a part of its \
+             memory, and sends to the other one; it has no image before its first move. \"stop\": \
+             it stands still from its image's beginning until it runs elsewhere."
                 .into(),
-            "PPMR (8 ranks of NPB off a node, 16 Gbps InfiniBand): all ranks of the job stand still for all of it; run time with \
-             migrations +5.1 %, and +9.2 % to +38 % by way of files."
+            "PPMR (8 ranks of NPB off a node, 16 Gbps InfiniBand): all ranks of the job stand \
+             still for all of it; run time with migrations +5.1 %, and +9.2 % to +38 % by way of \
+             files."
                 .into(),
         ],
         data: json!({ "moves": rows }),
@@ -165,7 +168,7 @@ fn one_move(job: &mut Job, way: &str) -> anyhow::Result<Moved> {
     Ok(Moved { total, pause, rounds })
 }
 
-/// A row for people, and one for programs. `none`: without a move, `live`: of the live way.
+/// A row for people, and one for programs. `none`: without a move, `live`: with live moves.
 fn describe(
     case: &Case,
     way: &str,
@@ -198,13 +201,14 @@ fn describe(
         .map(|m| json!({ "total_s": m.total, "pause_s": m.pause, "rounds": m.rounds }))
         .collect();
     json!({
-        "mib": case.mib, "percent_per_step": case.percent, "step_ms": case.step_ms, "moves_per_job": case.moves, "way": way,
+        "mib": case.mib, "percent_per_step": case.percent, "step_ms": case.step_ms,
+        "moves_per_job": case.moves, "way": way,
         "total_s": total, "pause_ms": pause, "pause_to_live": to_live, "peer_gap_ms": gap,
         "peer_gap_without_ms": gap_none, "job_ratio": job, "each": each,
     })
 }
 
-/// What each round of the first move brought, when it was over.
+/// The bytes of each round of the first move, by the time when it was over.
 fn rounds(case: &Case, live: &[Taken]) -> Option<Series> {
     let moved = live.first()?.moves.first()?;
     let mut at = 0.0;

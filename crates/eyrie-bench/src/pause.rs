@@ -22,7 +22,7 @@ struct Turn {
     contender: Contender,
 }
 
-/// The table, what must be known to read it, and the same for programs.
+/// The table, the notes for it, and the same for programs.
 pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<(Table, String, Value)> {
     let sizes: &[u64] = if effort.quick { &[100, 1024] } else { &[1, 10, 100, 1024] };
     let mut turns = Vec::new();
@@ -79,28 +79,31 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<(Table, String, 
             "not reported".into(),
         ]);
         rows.push(json!({
-            "mib": turn.mib, "pages": turn.pages, "mode": turn.mode, "images": turn.images, "mb": length,
+            "mib": turn.mib, "pages": turn.pages, "mode": turn.mode, "images": turn.images,
+            "mb": length,
             "pause_ms": pause, "stored_ms": total,
         }));
     }
     let note = format!(
-        "Stands still: from the agent's order to the rank's going on, as the rank measures it; {CHECKPOINTS} checkpoints in each \
-         round, behind a first one, a twentieth of the pages changed in each step. Large pages are what `eyrie run` asks of malloc by default. \
-         Image: what it restores, of which an incremental one takes what has not changed from the one before."
+        "Stands still: from the agent's order to the rank's going on, as the rank measures it; \
+         {CHECKPOINTS} checkpoints in each round, behind a first one, a twentieth of the pages \
+         changed in each step. Large pages are what `eyrie run` asks of malloc by default. Image: \
+         what it restores, of which an incremental one takes what has not changed from the one \
+         before."
     );
     Ok((table, note, rows.into()))
 }
 
-/// Orders checkpoints of a rank that has all of its memory, one after another.
+/// Orders checkpoints of a rank that has all of its memory, one after the other.
 fn checkpoints(setup: &Setup, turn: &Turn) -> anyhow::Result<Vec<Checkpoint>> {
-    // More steps than are ever needed: the job is ended when enough is known.
+    // More steps than are ever needed: the job is ended when enough is measured.
     let args = format!("--mb {} --rank 0 --percent 5 --spin 2000000 --steps 100000000", turn.mib);
     let program = Program::new(2, setup.example("memory"), &args);
     let mut job = Job::start(setup, &turn.contender, &program)?;
     job.await_event("rank 0", LIMIT, |e| {
         matches!(e.what, What::Connected { rank: 0 }).then_some(())
     })?;
-    // There is nothing yet that it could build on.
+    // The first image has none to build on.
     job.checkpoint(0, turn.mib, LIMIT)?;
     let taken = (0..CHECKPOINTS).map(|_| job.checkpoint(0, turn.mib, LIMIT));
     taken.collect::<anyhow::Result<_>>().context("measuring the pause")

@@ -10,12 +10,12 @@ use serde_json::json;
 /// "ping-pong takes about 2× the time of the unprotected library at every size".
 const EAGLE: f64 = 2.0;
 
-/// A log that stays in memory, whose pages are used again after checkpoints, as in a job that has
-/// run for a while.
+/// A log that stays in memory, whose pages are reused after checkpoints, as in a job that has run
+/// for a while.
 const IN_MEMORY: &str = "--checkpoint-every 300ms --log-memory 6GiB";
-/// MiB sent before anything is measured, so that the log of [`IN_MEMORY`] has had its pages.
+/// MiB sent before the measurement, so that the log of [`IN_MEMORY`] has its pages.
 const BEFORE_MIB: u32 = 2048;
-/// A checkpoint of each rank every second, everything else as it is by default.
+/// A checkpoint of each rank every second, and the defaults otherwise.
 const DEFAULTS: &str = "--checkpoint-every 1s";
 
 pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
@@ -45,7 +45,8 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
             "Eagle",
         ],
     );
-    let (mut rows, mut lines) = (Vec::new(), [Vec::new(), Vec::new()]);
+    let mut rows = Vec::new();
+    let mut lines = [Vec::new(), Vec::new()];
     for &bytes in runs[0][0].keys() {
         let [direct, memory, defaults] = [0, 1, 2].map(|i| kernel::at(&runs[i], bytes));
         let (of_memory, of_defaults) =
@@ -76,13 +77,14 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
         tables: vec![table],
         notes: vec![
             format!(
-                "Log in memory: `eyrie run {IN_MEMORY}`: nothing goes to disk, and the log's pages are used again after \
-                 checkpoints; {BEFORE_MIB} MiB were sent before anything was measured, so that the kernel had given them."
+                "Log in memory: `eyrie run {IN_MEMORY}`: nothing goes to disk, and the log's pages \
+                 are used again after checkpoints; {BEFORE_MIB} MiB were sent before anything was \
+                 measured, so that the kernel had given them."
             ),
             format!(
-                "Defaults: `eyrie run {DEFAULTS}`: what of the log exceeds the memory for it goes to disk until \
-                 two checkpoints have made it superfluous; messages of more than about 100 KiB, sent without a pause, \
-                 are measured at the speed of the disk."
+                "Defaults: `eyrie run {DEFAULTS}`: what of the log exceeds the memory for it goes \
+                 to disk until two checkpoints have made it superfluous; messages of more than \
+                 about 100 KiB, sent without a pause, are measured at the speed of the disk."
             ),
         ],
         data: json!({ "pingpong": rows }),

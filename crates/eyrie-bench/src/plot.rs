@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use std::path::Path;
 
 const SIZE: (u32, u32) = (900, 560);
-/// Distinct also for the colour-blind (Okabe and Ito).
+/// Distinguishable for the colour-blind, too (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -23,18 +23,18 @@ const COLOURS: [RGBColor; 7] = [
 pub struct Series {
     pub name: String,
     pub points: Vec<(f64, f64)>,
-    /// Of the paper, not measured here.
+    /// Whether it is from the paper, not measured here.
     pub paper: bool,
 }
 
-/// What is drawn.
+/// A figure.
 #[derive(Clone, Debug)]
 pub enum Chart {
     /// Lines over sizes in bytes (`sizes`, on a logarithmic axis) or plain numbers.
     Lines { title: String, x: String, y: String, sizes: bool, series: Vec<Series> },
     /// Lines over numbers, both axes logarithmic.
     Growth { title: String, x: String, y: String, series: Vec<Series> },
-    /// A bar for each label, its parts one upon another.
+    /// A bar for each label, with its parts stacked.
     Bars { title: String, y: String, parts: Vec<String>, bars: Vec<(String, Vec<f64>)> },
 }
 
@@ -44,7 +44,7 @@ pub enum Chart {
 /// When the file cannot be written.
 pub fn draw(chart: &Chart, path: &Path) -> anyhow::Result<()> {
     let failed = |e: &dyn std::fmt::Display| anyhow!("cannot draw {}: {e}", path.display());
-    // In memory first: the backend by itself does not say when the disk is full.
+    // In memory first: the backend by itself does not report a full disk.
     let mut svg = String::new();
     let area = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
     area.fill(&WHITE).map_err(|e| failed(&e))?;
@@ -52,23 +52,17 @@ pub fn draw(chart: &Chart, path: &Path) -> anyhow::Result<()> {
         Chart::Lines { title, x, y, sizes, series } => {
             let xs = bounds(series.iter().flat_map(|s| &s.points).map(|p| p.0));
             let ys = bounds(series.iter().flat_map(|s| &s.points).map(|p| p.1));
-            // The names stand above the lines.
+            // The names are above the lines.
             let y_range = ys.0.min(0.0)..ys.1 * (1.1 + 0.07 * series.len() as f64);
             let labels = (title.as_str(), x.as_str(), y.as_str());
-            match sizes {
-                true => lines(
-                    &area,
-                    labels,
-                    (xs.0..xs.1).log_scale().base(2.0),
-                    y_range,
-                    size_label,
-                    series,
-                ),
-                false => {
-                    lines(&area, labels, xs.0.min(0.0)..xs.1 * 1.05, y_range, number_label, series)
-                }
-            }
-            .map_err(|e| failed(&e))?;
+            let drawn = if *sizes {
+                let x_range = (xs.0..xs.1).log_scale().base(2.0);
+                lines(&area, labels, x_range, y_range, size_label, series)
+            } else {
+                let x_range = xs.0.min(0.0)..xs.1 * 1.05;
+                lines(&area, labels, x_range, y_range, number_label, series)
+            };
+            drawn.map_err(|e| failed(&e))?;
         }
         Chart::Growth { title, x, y, series } => {
             let xs = bounds(series.iter().flat_map(|s| &s.points).map(|p| p.0));
@@ -140,7 +134,7 @@ where
     let (mut measured, mut paper) = (0, 0);
     for s in series {
         if s.paper {
-            // What belongs to one measured line each has its colour.
+            // A line of the paper has the colour of the measured line that it belongs to.
             let colour =
                 if papers * 2 == series.len() { COLOURS[paper % COLOURS.len()] } else { BLACK };
             paper += 1;

@@ -1,4 +1,4 @@
-//! What a recovery takes, by phase, image size and length of the log.
+//! The cost of a recovery, by phase, image size and length of the log.
 
 use crate::job::{in_turn, run, Contender, Job, Phases, Program, What};
 use crate::plot::Chart;
@@ -18,7 +18,7 @@ struct Case {
     label: &'static str,
     mib: u64,
     log_s: f64,
-    /// Arithmetic and steps of the program.
+    /// The arguments of the program for arithmetic and steps.
     work: &'static str,
     failure: &'static str,
     options: &'static str,
@@ -95,7 +95,7 @@ struct Recovered {
     messages: u64,
     phases: [f64; 5],
     total: f64,
-    /// The whole job with the failure, and the same under MPICH without one, in seconds.
+    /// Seconds of the whole job with the failure, and of the same under MPICH without one.
     job: f64,
     direct: f64,
 }
@@ -108,7 +108,8 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
     header.extend(PHASES.map(|p| p));
     header.extend(["in all", "job with failure to MPICH without", "Eagle"]);
     let mut table = Table::new("A recovery by phase, in ms", &header);
-    let (mut rows, mut bars) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    let mut bars = Vec::new();
     for (case, runs) in cases.iter().zip(&runs) {
         let phases = std::array::from_fn(|i| Spread::of(runs.iter().map(|r| r.phases[i] * 1e3)));
         rows.push(describe(case, runs, &phases, &mut table));
@@ -120,13 +121,14 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
     Ok(Measured {
         tables: vec![table],
         notes: vec![
-            "Two ranks, of which one dies; the log is what happened between the beginning of its last checkpoint and its death. A \
-             rank that computes all the time needs as long again for what it computes again: replay saves only the \
-             waiting for others."
+            "Two ranks, of which one dies; the log is what happened between the beginning of its \
+             last checkpoint and its death. A rank that computes all the time needs as long again \
+             for what it computes again: replay saves only the waiting for others."
                 .into(),
-            "The phases are those of the `recovered` event. Job with failure: the whole job under Eyrie, one checkpoint and one \
-             failure included, against the same MPICH over tcp without either; after a failure MPICH ends, and the job \
-             would have to be run again from its beginning."
+            "The phases are those of the `recovered` event. Job with failure: the whole job under \
+             Eyrie, one checkpoint and one failure included, against the same MPICH over tcp \
+             without either; after a failure MPICH ends, and the job would have to be run again \
+             from its beginning."
                 .into(),
         ],
         data: json!({ "recovery": rows }),
@@ -159,7 +161,8 @@ fn describe(
     let by_phase: serde_json::Map<String, Value> =
         PHASES.iter().zip(phases).map(|(name, p)| (format!("{name}_ms"), json!(p))).collect();
     json!({
-        "case": case.label, "mib": case.mib, "failure": case.failure, "log_s": log, "messages": messages,
+        "case": case.label, "mib": case.mib, "failure": case.failure, "log_s": log,
+        "messages": messages,
         "phases": by_phase, "total_ms": total, "job_ratio": ratio,
     })
 }
@@ -181,7 +184,7 @@ fn recover(case: &Case, mut job: Job) -> anyhow::Result<Recovered> {
         matches!(e.what, What::Connected { rank: 1 }).then_some(())
     })?;
     let checkpoint = job.checkpoint(1, case.mib, LIMIT)?;
-    // The log grows for as long as it is to be.
+    // The log grows for as long as the case wants it.
     let until = checkpoint.begun + Duration::from_secs_f64(case.log_s);
     while Instant::now() < until {
         job.event(until)?;

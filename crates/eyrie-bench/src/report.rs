@@ -1,4 +1,4 @@
-//! What a measurement found: a table for people (Markdown, so that it can be kept) and JSON for
+//! The results of a measurement: a table for people (Markdown, so that it can be kept) and JSON for
 //! programs.
 
 use crate::effort::Effort;
@@ -23,18 +23,18 @@ impl Table {
     }
 }
 
-/// What one question gave.
+/// The results of one measurement.
 pub struct Measured {
     pub tables: Vec<Table>,
-    /// What must be known to read them.
+    /// Notes for reading the tables.
     pub notes: Vec<String>,
     /// The same for programs, by table.
     pub data: Value,
-    /// Where the paper has a figure.
+    /// The figure, where the paper has one.
     pub chart: Option<Chart>,
 }
 
-/// Everything that is reported of a run.
+/// The report of a run.
 pub struct Report {
     name: &'static str,
     effort: Effort,
@@ -71,7 +71,8 @@ impl Report {
         let c = &self.conditions;
         c.busy.then(|| {
             format!(
-                "others kept {:.2} of {} cores busy meanwhile ({:.2} more were stolen by the host): these figures are noisy",
+                "others kept {:.2} of {} cores busy meanwhile ({:.2} more were stolen by the \
+                 host): these figures are noisy",
                 c.others_cores, c.cores, c.stolen_cores
             )
         })
@@ -95,9 +96,16 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "- {}, {} cores, {:.0} GiB, Linux {}; load average {:.2} before and {:.2} after {:.0} s; other processes used {:.2} \
-             cores meanwhile.",
-            c.cpu, c.cores, c.memory_gib, c.kernel, c.load_before, c.load_after, c.seconds, c.others_cores
+            "- {}, {} cores, {:.0} GiB, Linux {}; load average {:.2} before and {:.2} after {:.0} \
+             s; other processes used {:.2} cores meanwhile.",
+            c.cpu,
+            c.cores,
+            c.memory_gib,
+            c.kernel,
+            c.load_before,
+            c.load_after,
+            c.seconds,
+            c.others_cores
         )?;
         match self.warning() {
             Some(warning) => writeln!(f, "- Beware: {warning}."),
@@ -128,7 +136,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A median with its spread, each shown by `unit`.
+/// A median with its spread, formatted by `unit`.
 pub fn cell(spread: Option<Spread>, unit: impl Fn(f64) -> String) -> String {
     match spread {
         Some(s) if s.samples > 1 => {
@@ -139,12 +147,12 @@ pub fn cell(spread: Option<Spread>, unit: impl Fn(f64) -> String) -> String {
     }
 }
 
-/// Of a ratio: 1.25×.
+/// A ratio as 1.25×.
 pub fn times(ratio: f64) -> String {
     format!("{ratio:.2}×")
 }
 
-/// Three digits that count.
+/// With three significant digits.
 pub fn digits(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
@@ -153,7 +161,7 @@ pub fn digits(value: f64) -> String {
     }
 }
 
-/// Of a ratio, what it is more than 1: +25.0 %.
+/// By how much a ratio is above 1: +25.0 %.
 pub fn percent(ratio: f64) -> String {
     format!("{:+.1} %", (ratio - 1.0) * 100.0)
 }

@@ -1,9 +1,9 @@
-//! Where everything that is measured is; says what to do when it is missing.
+//! The paths of what is measured; says what to do when something is missing.
 
 use anyhow::bail;
 use std::path::PathBuf;
 
-/// The programs that take part.
+/// The programs and folders that are used.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The `eyrie` command.
@@ -28,8 +28,8 @@ impl Setup {
         for path in needed {
             if !path.is_file() {
                 bail!(
-                    "{} is missing: run `make build` in the source folder, and this command from there; or say where things are \
-                     with --venv and --examples",
+                    "{} is missing: run `make build` in the source folder, and this command from \
+                     there; or say where things are with --venv and --examples",
                     path.display()
                 );
             }

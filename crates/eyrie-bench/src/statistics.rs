@@ -27,14 +27,14 @@ impl Spread {
         })
     }
 
-    /// Of `ours / theirs`, round by round: what disturbs the machine for longer than a round
-    /// disturbs both.
+    /// The spread of `ours / theirs`, round by round: a disturbance of the machine that lasts
+    /// longer than a round affects both.
     pub fn of_ratios(ours: &[f64], theirs: &[f64]) -> Option<Spread> {
         Spread::of(ours.iter().zip(theirs).map(|(a, b)| a / b))
     }
 }
 
-/// Between two samples by linear interpolation (R's type 7).
+/// Interpolates linearly between two samples (R's type 7).
 fn quantile(sorted: &[f64], q: f64) -> f64 {
     let at = (sorted.len() - 1) as f64 * q;
     let below = sorted[at.floor() as usize];
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_lie_between_samples() {
+    fn quantiles_are_between_samples() {
         let s = Spread::of([4.0, 1.0, 2.0, 3.0, 5.0]).unwrap();
         assert_eq!((s.median, s.samples), (3.0, 5));
         assert!((s.p10 - 1.4).abs() < 1e-12 && (s.p90 - 4.6).abs() < 1e-12);
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_taken_round_by_round() {
+    fn ratios_are_made_round_by_round() {
         // The second round was disturbed for both sides alike.
         let s = Spread::of_ratios(&[2.0, 20.0, 2.0], &[1.0, 10.0, 1.0]).unwrap();
         assert_eq!((s.median, s.p10, s.p90), (2.0, 2.0, 2.0));

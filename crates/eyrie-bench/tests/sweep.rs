@@ -3,7 +3,7 @@
 use std::process::Command;
 
 #[test]
-fn a_sweep_writes_a_table_and_a_plot_that_repeat() {
+fn a_sweep_writes_a_table_and_a_plot_and_can_be_repeated() {
     let directory = tempfile::tempdir().expect("a directory");
     let sweep = |to: &str, more: &str| {
         let out = directory.path().join(to);

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::process::Command;
 use std::time::Duration;
 
-/// What the program prints; other fields are not needed.
+/// The program's output; other fields are not needed.
 #[derive(Deserialize)]
 struct Line {
     seconds: f64,
@@ -31,8 +31,8 @@ impl<'a> Allreduce<'a> {
         for path in [setup.venv.join("bin/mpiexec"), setup.examples.join("allreduce")] {
             ensure!(
                 path.is_file(),
-                "{} is missing: run `make build` in the source folder, and this command from there; or say where things are with --venv and \
-                 --examples",
+                "{} is missing: run `make build` in the source folder, and this command from \
+                 there; or say where things are with --venv and --examples",
                 path.display()
             );
         }
@@ -57,7 +57,7 @@ impl<'a> Allreduce<'a> {
         serde_json::from_slice(&done.stdout).context("the Allreduce loop printed something else")
     }
 
-    /// Runs it; seconds.
+    /// Runs it; returns the seconds that it took.
     pub fn run(&self) -> anyhow::Result<f64> {
         Ok(self.line()?.seconds)
     }

@@ -1,6 +1,6 @@
-//! What a sample costs, by reader, for crowds of several sizes: in turn about, hot (one sample
-//! after another) and cold (after 128 MiB of other memory were used, as a job does between two
-//! samples), against other monitors.
+//! The cost of a sample, by reader, for crowds of several sizes. It is measured in turn: hot (one
+//! sample after the other) and cold (after 128 MiB of other memory were written, as a job does
+//! between two samples), and against other monitors.
 
 use super::crowd::Crowd;
 use super::setup::Setup;
@@ -22,7 +22,7 @@ const COLD: usize = 8;
 
 struct Reader {
     sampler: Sampler,
-    /// Nanoseconds of CPU time: the processes, and with the node.
+    /// Nanoseconds of CPU time: for the processes, and with the node.
     hot: Vec<(u64, u64)>,
     cold: Vec<(u64, u64)>,
 }
@@ -33,7 +33,8 @@ pub fn measure(
     crowds: &[(usize, usize)],
 ) -> anyhow::Result<Measured> {
     let missing = tools::missing(&setup.tools);
-    let (mut tables, mut data) = (Vec::new(), Vec::new());
+    let mut tables = Vec::new();
+    let mut data = Vec::new();
     let mut notes: Vec<String> = missing
         .iter()
         .map(|name| {
@@ -44,16 +45,21 @@ pub fn measure(
         })
         .collect();
     for &(processes, threads) in crowds {
-        crate::say(&format!("eyrie-bench: {processes} processes with {threads} threads"));
+        crate::progress(&format!("eyrie-bench: {processes} processes with {threads} threads"));
         let crowd = Crowd::start(processes, threads)?;
         let (table, values) = one_crowd(setup, effort, (processes, threads), &missing, &mut notes)?;
         drop(crowd);
         tables.push(table);
         data.push(values);
     }
-    notes.push("Microseconds of CPU time of one sample of every process of the machine: the crowd, and what else runs.".into());
+    notes.push(
+        "Microseconds of CPU time of one sample of every process of the machine: the crowd, and \
+         what else runs."
+            .into(),
+    );
     notes.push(format!(
-        "Cold: after {} MiB of other memory were written. \"With node\" adds what is read of the node at each sample (one part in turn).",
+        "Cold: after {} MiB of other memory were written. \"With node\" adds what is read of the \
+         node at each sample (one part in turn).",
         OTHER_MEMORY >> 20
     ));
     notes.push(
@@ -93,7 +99,11 @@ fn one_crowd(
                         reader.cold.push(reader.sampler.read_once());
                     }
                 }
-                crate::say(&format!("eyrie-bench: round {} of {}", round + 1, effort.rounds));
+                crate::progress(&format!(
+                    "eyrie-bench: round {} of {}",
+                    round + 1,
+                    effort.rounds
+                ));
                 if !missing.contains(&"process-exporter") {
                     exporter.extend(tools::process_exporter(&setup.tools, 2)?);
                 }
@@ -137,7 +147,12 @@ fn one_crowd(
         row.extend(all.iter().map(|s| cell(*s, digits)));
         row.push(ratio(all[0], plain));
         table.rows.push(row);
-        values.insert(name.into(), json!({"hot": all[0], "cold": all[1], "hot_with_node": all[2], "cold_with_node": all[3]}));
+        values.insert(
+            name.into(),
+            json!({
+                "hot": all[0], "cold": all[1], "hot_with_node": all[2], "cold_with_node": all[3],
+            }),
+        );
     }
     for (name, seconds) in [("process-exporter", exporter), ("collectl", collectl)] {
         let spread = Spread::of(seconds.iter().map(|s| s * 1e6));

@@ -10,7 +10,7 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Starts processes with so many threads each, and waits until all have them.
+    /// Starts processes with `threads` threads each, and waits until all have them.
     pub fn start(processes: usize, threads: usize) -> anyhow::Result<Crowd> {
         let mut crowd = Crowd { members: Vec::new() };
         for _ in 0..processes {
@@ -48,7 +48,7 @@ impl Drop for Crowd {
     }
 }
 
-/// One of the crowd: sleeps with its threads until standard input ends.
+/// Runs as a member of the crowd: sleeps with its threads until standard input ends.
 pub fn member(threads: usize) -> anyhow::Result<()> {
     for _ in 1..threads {
         std::thread::Builder::new().stack_size(64 << 10).spawn(|| loop {

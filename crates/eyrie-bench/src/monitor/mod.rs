@@ -1,6 +1,6 @@
 //! What `eyrie monitor` costs and disturbs: samples by reader, detours of a loop, the slowdown of a
-//! parallel job modelled and measured, and the experiments of Kamoshida and Taura. Each figure
-//! stands beside an alternative that was measured in the same run.
+//! parallel job modelled and measured, and the experiments of Kamoshida and Taura. Each figure is
+//! beside an alternative that was measured in the same run.
 
 mod allreduce;
 mod cost;
@@ -22,7 +22,7 @@ use crate::report::{Measured, Report};
 use crate::Effort;
 use std::time::Duration;
 
-/// The questions that can be asked of the monitor.
+/// The possible measurements of the monitor.
 #[derive(Clone, Debug)]
 pub enum Question {
     /// CPU time of a sample, by reader, for crowds of (processes, threads each).
@@ -35,14 +35,14 @@ pub enum Question {
     Papers { processes: usize },
 }
 
-/// Measures, and says on standard error what it is doing.
+/// Measures, and reports its progress on standard error.
 ///
 /// # Errors
 /// When something that is needed is missing, or a program fails.
 pub fn answer(question: &Question, setup: &Setup, effort: Effort) -> anyhow::Result<Report> {
     let watch = Watch::begin();
     if let Some(warning) = watch.warning() {
-        crate::say(&format!("eyrie-bench: {warning}"));
+        crate::progress(&format!("eyrie-bench: {warning}"));
     }
     let (name, measured): (_, Measured) = match question {
         Question::Cost { crowds } => ("monitor-bench", cost::measure(setup, effort, crowds)?),

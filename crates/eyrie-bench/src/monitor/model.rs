@@ -1,5 +1,5 @@
 //! A model of a bulk-synchronous job on nodes that are sampled: every node works for a grain of
-//! time, then all wait for the last. A sample (an interruption) takes a node's processor for a
+//! time, then all wait for the last. A sample (an interruption) uses a node's processor for a
 //! while. Pure; the same seed gives the same figures.
 
 use rand::rngs::SmallRng;
@@ -12,14 +12,14 @@ pub struct Job<'a> {
     /// Work of each node between two synchronizations.
     pub grain: f64,
     pub interval: f64,
-    /// Measured costs of samples, of which each interruption takes one at random.
+    /// Measured costs of samples; each interruption has one of them at random.
     pub costs: &'a [f64],
-    /// Measured skews from the common moment, of which each interruption takes one at random.
-    /// `None`: each node has a moment of its own.
+    /// Measured skews from the common moment; each interruption has one of them at random. `None`:
+    /// each node has a moment of its own.
     pub skews: Option<&'a [f64]>,
 }
 
-/// The time of the job with samples divided by that without, over so many intervals.
+/// The time of the job with samples divided by that without, over this many intervals.
 pub fn slowdown(job: &Job, intervals: usize, seed: u64) -> f64 {
     let mut rng = SmallRng::seed_from_u64(seed);
     let phases: Vec<f64> = match job.skews {
@@ -68,26 +68,26 @@ struct Interruption {
 struct Run {
     /// Beginning of the current loop: the last synchronization.
     now: f64,
-    /// The end of the current loop as far as is known.
+    /// The end of the current loop, as known so far.
     end: f64,
     loops: f64,
     grain: f64,
-    /// The nodes that were delayed in the current loop, and for each node its place among them.
+    /// The nodes that were delayed in the current loop, and for each node its index among them.
     delayed: Vec<Delayed>,
     place: Vec<Option<usize>>,
 }
 
-/// A node that was delayed in the current loop: when it will have done its work.
+/// A node that was delayed in the current loop, and when its work will be done.
 #[derive(Clone, Copy, Debug)]
 struct Delayed {
     node: usize,
-    /// When its processor is free of interruptions.
+    /// When its processor will be free of interruptions.
     free: f64,
     done: f64,
 }
 
 impl Run {
-    /// Takes the next interruption in order of time.
+    /// Handles the next interruption in order of time.
     fn take(&mut self, interruption: Interruption) {
         self.advance(interruption.at);
         let at = *self.place[interruption.node].get_or_insert_with(|| {
@@ -101,19 +101,19 @@ impl Run {
         let node = &mut self.delayed[at];
         let begin = interruption.at.max(node.free);
         node.free = begin + interruption.length;
-        // Work that is done already is not delayed; the processor is busy all the same.
+        // Work that is done is not delayed, but the processor is busy.
         if begin < node.done {
             node.done += interruption.length;
         }
         self.end = self.end.max(node.done);
     }
 
-    /// Ends loops up to the moment `at`.
+    /// Ends the loops up to the moment `at`.
     fn advance(&mut self, at: f64) {
         loop {
             self.end = self.end.max(self.now + self.grain);
             if self.delayed.is_empty() {
-                // Nobody is delayed: loops follow each other undisturbed.
+                // No node is delayed: loops follow each other undisturbed.
                 let whole = ((at - self.now) / self.grain).floor().max(0.0);
                 self.loops += whole;
                 self.now += whole * self.grain;
@@ -134,7 +134,7 @@ impl Run {
         for node in &self.delayed {
             self.place[node.node] = None;
         }
-        // An interruption that goes on delays the next loop's work as well.
+        // An interruption that lasts longer delays the next loop's work as well.
         self.delayed.retain(|d| d.free > self.now);
         for (at, node) in self.delayed.iter_mut().enumerate() {
             self.place[node.node] = Some(at);
@@ -151,7 +151,7 @@ impl Run {
 }
 
 /// The paper's closed form: each sample of each node delays all. Delay = loops × sampling time ×
-/// samples a second × time of a loop × nodes (Kamoshida and Taura 2010, section 2), as a factor.
+/// samples per second × time of a loop × nodes (Kamoshida and Taura 2010, section 2), as a factor.
 pub fn closed_form(nodes: usize, cost: f64, interval: f64) -> f64 {
     1.0 + nodes as f64 * cost / interval
 }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn few_short_interruptions_are_the_closed_form() {
+    fn few_short_interruptions_follow_the_closed_form() {
         for (nodes, cost) in [(16, 1e-3), (64, 2e-4), (256, 20e-6)] {
             let model = slowdown(&job(nodes, &[cost], None), 400, 1);
             let closed = closed_form(nodes, cost, 0.5);
@@ -197,9 +197,9 @@ mod tests {
     }
 
     #[test]
-    fn saturated_a_loop_lasts_a_interruption() {
-        // Some node is always in an interruption, so that each loop waits for one: grain 100 µs,
-        // interruption 17 ms.
+    fn with_too_many_interruptions_each_loop_lasts_one() {
+        // Some node is always interrupted, so that each loop waits for an interruption: grain
+        // 100 µs, interruption 17 ms.
         let model = slowdown(&job(4096, &[17e-3], None), 20, 1);
         assert!((150.0..200.0).contains(&model), "{model}");
     }

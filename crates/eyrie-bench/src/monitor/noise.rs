@@ -1,5 +1,5 @@
 //! How a loop of fixed work is interrupted (the fixed-work-quantum method of Sottile and Minnich,
-//! 2004): on every processor at once, without a monitor and with several, in turn about.
+//! 2004): on every processor at once, without a monitor and with several, in turn.
 
 use super::process::Monitor;
 use super::setup::Setup;
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 /// Steps of a quantum: some microseconds.
 const STEPS: u64 = 4096;
-/// What a quantum takes longer than the shortest before it counts as a detour.
+/// A quantum that takes longer than the shortest by this much counts as a detour.
 const DETOUR: Duration = Duration::from_micros(2);
 
-/// What one processor saw in a stretch of time.
+/// The detours on one processor in a period of time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     /// Detours a second.
@@ -32,7 +32,7 @@ fn quantum(x: u64) -> u64 {
     })
 }
 
-/// Works for so long on this processor.
+/// Works for `length` on this processor.
 fn observe(cpu: usize, length: Duration) -> std::io::Result<Seen> {
     clock::pin(cpu)?;
     let mut times = Vec::with_capacity(1 << 20);
@@ -46,7 +46,7 @@ fn observe(cpu: usize, length: Duration) -> std::io::Result<Seen> {
     }
     black_box(x);
     let elapsed = (before - begin).as_secs_f64();
-    // The quickest hundredth: the very shortest may be an accident of the clock.
+    // The quickest hundredth: the shortest of all may be an accident of the clock.
     let mut sorted = times.clone();
     sorted.sort_unstable();
     let shortest = sorted[sorted.len() / 100];
@@ -60,7 +60,7 @@ fn observe(cpu: usize, length: Duration) -> std::io::Result<Seen> {
     Ok(seen)
 }
 
-/// All processors at once.
+/// Runs it on all processors at once.
 fn everywhere(length: Duration) -> anyhow::Result<Vec<Seen>> {
     let cpus = std::thread::available_parallelism()?.get();
     let threads: Vec<_> =
@@ -85,7 +85,7 @@ pub fn measure(setup: &Setup, effort: Effort, interval: Duration) -> anyhow::Res
     // By processor and by what runs beside it.
     let mut seen: Vec<Vec<Vec<Seen>>> = vec![vec![Vec::new(); kinds.len()]; cpus];
     for round in 0..effort.rounds {
-        crate::say(&format!("eyrie-bench: round {} of {}", round + 1, effort.rounds));
+        crate::progress(&format!("eyrie-bench: round {} of {}", round + 1, effort.rounds));
         for (kind, (_, options)) in kinds.iter().enumerate() {
             let file = folder.path().join("samples");
             let monitor =
@@ -131,8 +131,8 @@ pub fn measure(setup: &Setup, effort: Effort, interval: Duration) -> anyhow::Res
     }
     let notes = vec![
         format!(
-            "A detour is a quantum of {STEPS} dependent steps that takes over {} µs longer than the quickest hundredth; {} s in each round, on all \
-             processors at once.",
+            "A detour is a quantum of {STEPS} dependent steps that takes over {} µs longer than \
+             the quickest hundredth; {} s in each round, on all processors at once.",
             DETOUR.as_micros(),
             length.as_secs_f64()
         ),

@@ -1,6 +1,6 @@
 //! The experiments of Kamoshida and Taura (2010) with today's parts: their monitor and their
 //! remedies, alone and together, beside a real Allreduce loop with a monitor on each processor, and
-//! modelled at their numbers of nodes.
+//! modelled for their numbers of nodes.
 
 use super::allreduce::Allreduce;
 use super::crowd::Crowd;
@@ -22,7 +22,7 @@ use std::time::Duration;
 struct Experiment {
     name: &'static str,
     options: &'static str,
-    /// What they report.
+    /// Their result.
     theirs: &'static str,
 }
 
@@ -76,8 +76,8 @@ const EXPERIMENTS: [Experiment; 11] = [
     Experiment { name: "eyrie's defaults", options: "", theirs: "-" },
 ];
 
-/// Their grain, as far as it can be known (the figures in the text disagree; this one fits), and
-/// their interval.
+/// Their grain, as far as it is known (the figures in the text disagree; this one fits), and their
+/// interval.
 const GRAIN: Duration = Duration::from_micros(2500);
 const INTERVAL: Duration = Duration::from_millis(500);
 /// Their sample: 15 to 20 ms of CPU time for 200 processes.
@@ -88,7 +88,7 @@ const NODES: [usize; 6] = [8, 16, 32, 64, 128, 256];
 struct Found {
     seconds: Vec<f64>,
     said: Said,
-    /// Between the nodes, seconds.
+    /// Skew between the nodes, in seconds.
     apart: Vec<f64>,
 }
 
@@ -99,7 +99,7 @@ pub fn measure(setup: &Setup, effort: Effort, processes: usize) -> anyhow::Resul
     let mut alone = Vec::new();
     let mut found: Vec<Found> = EXPERIMENTS.iter().map(|_| Found::default()).collect();
     for round in 0..effort.rounds {
-        crate::say(&format!("eyrie-bench: round {} of {}", round + 1, effort.rounds));
+        crate::progress(&format!("eyrie-bench: round {} of {}", round + 1, effort.rounds));
         alone.push(program.run()?);
         for (experiment, found) in EXPERIMENTS.iter().zip(&mut found) {
             run(setup, experiment, &program, found)?;
@@ -109,15 +109,19 @@ pub fn measure(setup: &Setup, effort: Effort, processes: usize) -> anyhow::Resul
     let (modelled, chart, modelled_values) = modelled_table(&found);
     let notes = vec![
         format!(
-            "Measured: {} ranks, each on a processor of its own, as two nodes: a monitor is bound to each processor; {processes} idle processes; \
-             {} ms of work between Allreduces, a sample every {} ms of all processes; ratio to no monitor, round by round.",
+            "Measured: {} ranks, each on a processor of its own, as two nodes: a monitor is bound \
+             to each processor; {processes} idle processes; {} ms of work between Allreduces, a \
+             sample every {} ms of all processes; ratio to no monitor, round by round.",
             program.ranks,
             GRAIN.as_micros() as f64 / 1e3,
             INTERVAL.as_millis()
         ),
-        "Both monitors read the processes of the whole machine, and one who conducts runs on it too; on their cluster each had a node.".into(),
+        "Both monitors read the processes of the whole machine, and the conductor runs on it \
+         too; on their cluster each had a node."
+            .into(),
         format!(
-            "Modelled with the CPU time of the whole monitor for a sample, and with how late it was, as measured here. \"Their sample\" is one of {} ms.",
+            "Modelled with the CPU time of the whole monitor for a sample, and with how late it \
+             was, as measured here. \"Their sample\" is one of {} ms.",
             THEIR_COST * 1e3
         ),
     ];
@@ -125,7 +129,7 @@ pub fn measure(setup: &Setup, effort: Effort, processes: usize) -> anyhow::Resul
     Ok(Measured { tables: vec![measured, modelled], notes, data, chart: Some(chart) })
 }
 
-/// The loop beside a monitor on each processor.
+/// Runs the loop beside a monitor on each processor.
 fn run(
     setup: &Setup,
     experiment: &Experiment,
@@ -186,7 +190,7 @@ fn measured_table(found: &[Found], alone: &[f64], ranks: usize) -> (Table, serde
         let us = |all: &[f64]| Spread::of(all.iter().map(|s| s * 1e6));
         let (cost, late, ratio) =
             (us(&f.said.costs), us(&f.said.skews), Spread::of_ratios(&f.seconds, alone));
-        // Without agreement nodes are apart by any part of the interval.
+        // Without agreement the skew of nodes is any part of the interval.
         let apart = if experiment.options.contains("--sync off") { None } else { us(&f.apart) };
         table.rows.push(vec![
             experiment.name.into(),
@@ -196,7 +200,10 @@ fn measured_table(found: &[Found], alone: &[f64], ranks: usize) -> (Table, serde
             cell(ratio, |r| format!("{r:.4}×")),
             experiment.theirs.into(),
         ]);
-        values.push(json!({"experiment": experiment.name, "cost_us": cost, "late_us": late, "apart_us": apart, "ratio": ratio}));
+        values.push(json!({
+            "experiment": experiment.name, "cost_us": cost, "late_us": late, "apart_us": apart,
+            "ratio": ratio,
+        }));
     }
     (table, json!(values))
 }
@@ -242,7 +249,7 @@ fn modelled_table(found: &[Found]) -> (Table, Chart, serde_json::Value) {
         .iter()
         .map(|s| json!({"experiment": s.name, "slowdown": s.points}))
         .collect::<Vec<_>>();
-    // The lines of what differs little lie on each other: those that tell something are drawn.
+    // Lines that hardly differ overlap: only the informative ones are drawn.
     let drawn = [
         "their sample, not in step",
         "their sample, in step within 1 ms",

@@ -1,4 +1,4 @@
-//! A program that runs while something else is measured: ended with its guard.
+//! A program that runs while something else is measured; it ends with its guard.
 
 use anyhow::Context;
 use eyrie_monitor::clock::cpu_of;
@@ -50,21 +50,21 @@ pub struct Monitor {
     file: PathBuf,
 }
 
-/// What a monitor said of its samples, in seconds.
+/// What a monitor reported about its samples, in seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Said {
-    /// CPU time of the sampling thread for each sample, waking included.
+    /// CPU time of the sampling thread for each sample, with waking.
     pub costs: Vec<f64>,
     pub skews: Vec<f64>,
     /// CPU time of the whole monitor for each sample.
     pub whole: Vec<f64>,
     pub taken: Vec<eyrie_monitor::skew::Taken>,
-    /// Reader that it took.
+    /// The reader that it chose.
     pub reader: String,
 }
 
 impl Monitor {
-    /// Starts one and waits for its first sample.
+    /// Starts a monitor and waits for its first sample.
     pub fn start(eyrie: &Path, options: &[String], file: PathBuf) -> anyhow::Result<Monitor> {
         let mut command = Command::new(eyrie);
         command
@@ -87,7 +87,7 @@ impl Monitor {
         Ok(Monitor { running, file })
     }
 
-    /// Ends it, and reads what it wrote.
+    /// Ends it, and reads its output.
     pub fn end(self) -> anyhow::Result<Said> {
         let Monitor { running, file } = self;
         drop(running);
@@ -96,7 +96,7 @@ impl Monitor {
         let mut said = Said::default();
         let mut before = None;
         for line in text.lines() {
-            // The last line may be torn.
+            // The last line may be incomplete.
             let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
             let ns = |v: &Value| v.as_f64().unwrap_or(0.0) / 1e9;
             let whole = ns(&line["cost"]["monitor_ns"]);

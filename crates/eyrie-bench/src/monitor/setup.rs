@@ -1,8 +1,8 @@
-//! What takes part in measurements of the monitor.
+//! The programs and folders for measurements of the monitor.
 
 use std::path::PathBuf;
 
-/// The programs and folders that take part.
+/// The programs and folders that are used.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The `eyrie` command.
@@ -15,5 +15,5 @@ pub struct Setup {
     pub tools: PathBuf,
 }
 
-/// The seed of all random choices in models: figures can be repeated.
+/// The seed of all random choices in models, so that figures can be repeated.
 pub const SEED: u64 = 2010;

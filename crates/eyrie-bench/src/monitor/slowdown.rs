@@ -1,5 +1,5 @@
-//! The expected slowdown of a bulk-synchronous job by number of nodes, from what samples are
-//! measured to cost here; checked against the paper's closed form and a real Allreduce loop.
+//! The expected slowdown of a bulk-synchronous job by number of nodes, from the cost of samples
+//! measured here. It is checked against the paper's closed form and a real Allreduce loop.
 
 use super::allreduce::Allreduce;
 use super::crowd::Crowd;
@@ -46,11 +46,13 @@ pub fn measure(
     interval: Duration,
     source: &Source,
 ) -> anyhow::Result<Measured> {
-    let (mut tables, mut notes, mut data) = (Vec::new(), Vec::new(), serde_json::Map::new());
+    let mut tables = Vec::new();
+    let mut notes = Vec::new();
+    let mut data = serde_json::Map::new();
     let said: Vec<Said> = match source {
         Source::Given { cost, skew } => {
             let (cost, skew) = (cost.as_secs_f64(), skew.as_secs_f64());
-            // Evenly between none and the given one.
+            // Evenly spread between zero and the given one.
             let skews: Vec<f64> = (0..=100).map(|i| skew * f64::from(i) / 100.0).collect();
             vec![Said { whole: vec![cost], skews, ..Said::default() }]
         }
@@ -58,8 +60,9 @@ pub fn measure(
             let (said, real, values) = real_loops(setup, effort, grain, interval, *processes)?;
             tables.push(real);
             notes.push(format!(
-                "The real loop: one rank on each processor, about {} µs of work and an Allreduce; a machine with {processes} idle processes more; \
-                 medians of ratios, round by round.",
+                "The real loop: one rank on each processor, about {} µs of work and an Allreduce; \
+                 a machine with {processes} idle processes more; medians of ratios, round by \
+                 round.",
                 grain.as_micros()
             ));
             data.insert("real".into(), values);
@@ -70,17 +73,22 @@ pub fn measure(
         modelled(&said, grain, interval, matches!(source, Source::Given { .. }), effort);
     tables.insert(0, table);
     notes.push(format!(
-        "Modelled: grain {} µs, a sample every {} ms on every node; each interruption takes its length (CPU time of the whole monitor for a sample) and, in \
-         step, its skew from those measured. One moment of its own for each node when not in step.",
+        "Modelled: grain {} µs, a sample every {} ms on every node; each interruption takes its \
+         length (CPU time of the whole monitor for a sample) and, in step, its skew from those \
+         measured. One moment of its own for each node when not in step.",
         grain.as_micros(),
         interval.as_millis()
     ));
-    notes.push("Closed form: 1 + nodes × cost / interval; it holds while few interruptions fall into one loop, and no loop is longer than a grain and an interruption.".into());
+    notes.push(
+        "Closed form: 1 + nodes × cost / interval; it holds while few interruptions fall into one \
+         loop, and no loop is longer than a grain and an interruption."
+            .into(),
+    );
     data.insert("model".into(), values);
     Ok(Measured { tables, notes, data: data.into(), chart: Some(chart) })
 }
 
-/// Runs the real loop beside each way to sample and beside none, in turn about.
+/// Runs the real loop beside each way to sample and without a monitor, in turn.
 fn real_loops(
     setup: &Setup,
     effort: Effort,
@@ -97,7 +105,7 @@ fn real_loops(
     let mut beside: Vec<Vec<f64>> = vec![Vec::new(); WAYS.len()];
     let mut said: Vec<Said> = vec![Said::default(); WAYS.len()];
     for round in 0..effort.rounds {
-        crate::say(&format!("eyrie-bench: round {} of {}", round + 1, effort.rounds));
+        crate::progress(&format!("eyrie-bench: round {} of {}", round + 1, effort.rounds));
         alone.push(program.run()?);
         for (at, way) in WAYS.iter().enumerate() {
             let mut options = vec!["--interval".to_string(), format!("{}us", interval.as_micros())];
@@ -128,7 +136,7 @@ fn real_loops(
         let us = |all: &[f64]| Spread::of(all.iter().map(|s| s * 1e6));
         let ratio = Spread::of_ratios(&beside[at], &alone);
         let (costs, whole, skews) = (us(&said[at].costs), us(&said[at].whole), us(&said[at].skews));
-        // One node here: its ranks share it.
+        // There is one node here, which the ranks share.
         let form = whole.map_or(1.0, |w| closed_form(1, w.median / 1e6, interval.as_secs_f64()));
         table.rows.push(vec![
             way.name.into(),
@@ -139,7 +147,10 @@ fn real_loops(
             cell(ratio, |r| format!("{r:.4}×")),
             format!("{form:.4}×"),
         ]);
-        values.push(json!({"monitor": way.name, "reader": said[at].reader, "cost_us": costs, "whole_us": whole, "late_us": skews, "ratio": ratio}));
+        values.push(json!({
+            "monitor": way.name, "reader": said[at].reader, "cost_us": costs, "whole_us": whole,
+            "late_us": skews, "ratio": ratio,
+        }));
     }
     Ok((said, table, json!(values)))
 }
@@ -151,10 +162,12 @@ fn modelled(
     given: bool,
     effort: Effort,
 ) -> (Table, Chart, serde_json::Value) {
-    let (grain, interval) = (grain.as_secs_f64(), interval.as_secs_f64());
-    let ways: Vec<(&str, &Said, bool)> = match given {
-        true => vec![("in step", &said[0], true), ("not in step", &said[0], false)],
-        false => WAYS.iter().zip(said).map(|(way, said)| (way.name, said, way.in_step)).collect(),
+    let grain = grain.as_secs_f64();
+    let interval = interval.as_secs_f64();
+    let ways: Vec<(&str, &Said, bool)> = if given {
+        vec![("in step", &said[0], true), ("not in step", &said[0], false)]
+    } else {
+        WAYS.iter().zip(said).map(|(way, said)| (way.name, said, way.in_step)).collect()
     };
     let mut header = vec!["nodes"];
     header.extend(ways.iter().map(|(name, ..)| *name));
@@ -182,13 +195,17 @@ fn modelled(
             row.push(factor_text(factor));
             series[at].points.push((nodes as f64, factor));
         }
-        // Of the way that the closed form is about: the first that is not in step.
+        // The closed form is about the first way that is not in step.
         let (_, said, _) = ways.iter().find(|(.., in_step)| !in_step).expect("there is one");
         let mean = said.whole.iter().sum::<f64>() / said.whole.len() as f64;
         let form = closed_form(nodes, mean, interval);
         row.push(factor_text(form));
         closed.points.push((nodes as f64, form));
-        values.push(json!({"nodes": nodes, "slowdown": series.iter().map(|s| s.points.last().map(|p| p.1)).collect::<Vec<_>>(), "closed_form": form}));
+        values.push(json!({
+            "nodes": nodes,
+            "slowdown": series.iter().map(|s| s.points.last().map(|p| p.1)).collect::<Vec<_>>(),
+            "closed_form": form,
+        }));
         table.rows.push(row);
     }
     series.push(closed);
@@ -205,7 +222,7 @@ fn modelled(
     )
 }
 
-/// Digits enough to tell 1.0002 from 1.
+/// Enough digits to distinguish 1.0002 from 1.
 pub fn factor_text(factor: f64) -> String {
     match factor {
         f if f < 1.1 => format!("{f:.4}×"),

@@ -1,5 +1,5 @@
-//! The monitors that ours is compared with: Debian's process-exporter and collectl, unpacked into a
-//! folder by scripts/monitor-tools.sh.
+//! The monitors that ours is compared with: Debian's process-exporter and collectl, which
+//! scripts/monitor-tools.sh unpacks into a folder.
 
 use super::process::Running;
 use anyhow::{ensure, Context};
@@ -9,12 +9,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// CPU time of a scrape of process-exporter, seconds, so many times.
+/// CPU time of a scrape of process-exporter in seconds, `times` times.
 pub fn process_exporter(tools: &Path, times: u32) -> anyhow::Result<Vec<f64>> {
     let program = tools.join("usr/bin/prometheus-process-exporter");
     let folder = tempfile::tempdir()?;
     let config = folder.path().join("all.yml");
-    // Its own documentation's way to group by the name of the command.
+    // Its documentation's way to group by the name of the command.
     std::fs::write(&config, "process_names:\n  - name: \"{{.Comm}}\"\n    cmdline:\n    - '.+'\n")?;
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let address = format!("127.0.0.1:{port}");
@@ -52,8 +52,8 @@ fn scrape(address: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// CPU time of a sample of all processes by collectl, seconds: the mean over its samples, which it
-/// takes every second.
+/// CPU time of a sample of all processes by collectl in seconds: the mean over its samples, which
+/// it takes every second.
 pub fn collectl(tools: &Path, samples: u32) -> anyhow::Result<f64> {
     let cpu_after = |count: u32| -> anyhow::Result<f64> {
         let begin = children_cpu();
@@ -65,14 +65,14 @@ pub fn collectl(tools: &Path, samples: u32) -> anyhow::Result<f64> {
         ensure!(done.status.success() && !done.stdout.is_empty(), "collectl shows no processes");
         Ok(children_cpu() - begin)
     };
-    // What starting costs is in both.
+    // Both contain the cost of starting.
     let few = cpu_after(1)?;
     Ok(((cpu_after(1 + samples)? - few) / f64::from(samples)).max(0.0))
 }
 
-/// CPU time of children that have ended, seconds.
+/// CPU time of reaped children, in seconds.
 fn children_cpu() -> f64 {
-    // SAFETY: all zeros is a valid rusage; it is ours to write.
+    // SAFETY: a rusage of zeros is valid, and `getrusage` writes only to it.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
@@ -82,7 +82,7 @@ fn children_cpu() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// Which of them are missing.
+/// The programs that are missing.
 pub fn missing(tools: &Path) -> Vec<&'static str> {
     [("prometheus-process-exporter", "process-exporter"), ("collectl", "collectl")]
         .into_iter()

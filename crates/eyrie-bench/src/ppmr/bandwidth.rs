@@ -1,4 +1,4 @@
-//! How fast images are gathered, chunks pulled, and both at once, by what PPMR varied.
+//! The speed of gathering images, of pulling chunks, and of both together, by what PPMR varied.
 
 use anyhow::{ensure, Context};
 use serde_json::{json, Value};
@@ -13,37 +13,38 @@ use crate::report::{cell, digits, Measured, Table};
 use crate::statistics::Spread;
 use crate::Effort;
 
-/// What all writers have together, MiB.
+/// Memory of all writers together, in MiB.
 const TOTAL_MIB: u64 = 512;
-/// Most that is pulled in one turn, bytes, and how many chunks at most.
+/// Most bytes that are pulled in one turn; below it, the most chunks.
 const PULLED: u64 = 1 << 30;
 const CHUNKS: u64 = 8192;
 
-/// A turn: the task, its place on the x axis, and the line that it belongs to.
+/// A turn: the task, its position on the x axis, and its line.
 struct Turn {
     task: Task,
     x: u64,
     line: String,
 }
 
-/// What is drawn and how it is read.
+/// The texts of a figure.
 struct Words {
     title: &'static str,
-    /// Of the first column, and of the x axis.
+    /// The name of the first column, and of the x axis.
     x: &'static str,
     /// Whether that is a size in bytes.
     sizes: bool,
-    /// The paper's figures, each a line.
+    /// The paper's figures, each as a line.
     paper: Vec<Series>,
     notes: Vec<String>,
 }
 
-/// Images gathered in the pool of their node, by writers and size of chunks.
+/// Gathers images in the pool of their node, by number of writers and size of chunks.
 pub fn aggregation(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
     let place = options.place()?;
-    let (writers, chunks): (&[u32], &[usize]) = match effort.quick {
-        true => (&[1, 4], &[128]),
-        false => (&[1, 2, 4, 8, 16], &[16, 64, 128, 512, 1024]),
+    let (writers, chunks): (&[u32], &[usize]) = if effort.quick {
+        (&[1, 4], &[128])
+    } else {
+        (&[1, 2, 4, 8, 16], &[16, 64, 128, 512, 1024])
     };
     let mut turns = Vec::new();
     for &ranks in writers {
@@ -62,8 +63,9 @@ pub fn aggregation(options: &Options, effort: Effort) -> anyhow::Result<Measured
         paper: true,
     }];
     let note = format!(
-        "Aggregation: processes with {} MiB together take images of themselves at once, which are gathered in chunks in a \
-         pool of {} and dropped there. PPMR: about 800 MB/s at 8 to 16 writers, limited by FUSE.",
+        "Aggregation: processes with {} MiB together take images of themselves at once, which are \
+         gathered in chunks in a pool of {} and dropped there. PPMR: about 800 MB/s at 8 to 16 \
+         writers, limited by FUSE.",
         total(effort),
         eyrie_units::bytes(options.pool as u64)
     );
@@ -72,7 +74,7 @@ pub fn aggregation(options: &Options, effort: Effort) -> anyhow::Result<Measured
     measure(effort, &turns, speed, words)
 }
 
-/// Chunks pulled from one node to the other, by their size.
+/// Pulls chunks from one node to the other, by their size.
 pub fn network(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
     let place = options.place()?;
     let sizes: &[u64] = if effort.quick { &[16, 128] } else { &[4, 16, 64, 128, 256, 512, 1024] };
@@ -101,15 +103,16 @@ pub fn network(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
         points: vec![(16384.0, 1450.0), (1048576.0, 1450.0)],
         paper: true,
     }];
-    let note = "Network: the source's buffers are pulled again and again, from process to process of one machine, and dropped. \
-                PPMR: 1450 MB/s at most on 16 Gbps InfiniBand, best from 16 KiB up; 128 KiB chosen."
+    let note = "Network: the source's buffers are pulled again and again, from process to process \
+                of one machine, and dropped. PPMR: 1450 MB/s at most on 16 Gbps InfiniBand, best \
+                from 16 KiB up; 128 KiB chosen."
         .into();
     let title = "Network: chunks pulled by the other node, MB/s";
     let words = Words { title, x: "chunk", sizes: true, paper, notes: vec![note] };
     measure(effort, &turns, speed, words)
 }
 
-/// Images gathered and pulled, and dropped at the target, by size of the pool.
+/// Gathers and pulls images, which are dropped at the target, by size of the pool.
 pub fn pipeline(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
     let place = options.place()?;
     let sizes: &[usize] = if effort.quick { &[1, 8] } else { &[1, 2, 4, 8, 16, 32] };
@@ -128,8 +131,9 @@ pub fn pipeline(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
     let speed =
         |done: &Done| (done.source.image_bytes, done.target.pulled_ns - done.source.ordered_ns);
     let note = format!(
-        "Pipeline: images of {} processes with {} MiB together, gathered in chunks of {}, pulled, and dropped at the target. \
-         PPMR: limited by the aggregation (about 800 MB/s), insensitive to the size of the pool.",
+        "Pipeline: images of {} processes with {} MiB together, gathered in chunks of {}, pulled, \
+         and dropped at the target. PPMR: limited by the aggregation (about 800 MB/s), insensitive \
+         to the size of the pool.",
         options.ranks,
         total(effort),
         eyrie_units::bytes(options.chunk as u64)
@@ -139,7 +143,7 @@ pub fn pipeline(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
     measure(effort, &turns, speed, words)
 }
 
-/// Ranks that have filled their memory, and stand still after a step.
+/// The work of ranks that have filled their memory and stand still after a step.
 fn filled(mib: u64) -> Work {
     Work { kind: Kind::Lu, mib, steps: 2, moves: 1 }
 }

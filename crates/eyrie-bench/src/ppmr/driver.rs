@@ -1,4 +1,4 @@
-//! Has a task carried out by its nodes, and knows what ranks print that never move.
+//! Has a task carried out by its nodes, and knows the output of ranks that never move.
 
 use anyhow::{ensure, Context};
 use std::collections::HashMap;
@@ -12,28 +12,28 @@ use crate::ppmr::task::{Sink, SourceReport, TargetReport, Task, Work};
 /// How long a node may take for any step.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// What the nodes of a move reported.
+/// The reports of the nodes of a move.
 #[derive(Clone, Debug)]
 pub struct Done {
     pub source: SourceReport,
     pub target: TargetReport,
 }
 
-/// What came of a task.
+/// The result of a task.
 #[derive(Clone, Debug)]
 pub struct Ran {
-    /// Of each move.
+    /// The reports for each move.
     pub moves: Vec<Done>,
-    /// What each rank printed, if they were not dropped.
+    /// The output of each rank, if they were not dropped.
     pub results: Vec<String>,
     /// From the start of the nodes to the last result.
     pub took: Duration,
 }
 
-/// Carries a task out: ranks begin on one node, and go over to another one as often as they move.
+/// Carries out a task: ranks begin on one node, and move to another one as often as they are to.
 ///
 /// # Errors
-/// When a node fails or takes too long; it has said why on standard error.
+/// When a node fails or takes too long; it has written the reason to standard error.
 pub fn carry_out(task: &Task) -> anyhow::Result<Ran> {
     let words = serde_json::to_string(task)?;
     let last = match task.sink {
@@ -65,13 +65,13 @@ pub fn carry_out(task: &Task) -> anyhow::Result<Ran> {
     Ok(Ran { moves, results, took: begun.elapsed() })
 }
 
-/// The ranks of the first of these nodes go over to the second, if there is one.
+/// Moves the ranks of the first of these nodes to the second, if there is one.
 fn one_move(nodes: &mut [Part]) -> anyhow::Result<Done> {
     let mut nodes = nodes.iter_mut();
     let (source, mut target) = (nodes.next().context("no node")?, nodes.next());
     let port = source.line(LIMIT)?;
     if let Some(target) = &mut target {
-        target.tell(&port)?;
+        target.send_line(&port)?;
         target.line(LIMIT)?;
         target.order()?;
     }
@@ -84,7 +84,7 @@ fn one_move(nodes: &mut [Part]) -> anyhow::Result<Done> {
     Ok(done)
 }
 
-/// What ranks print that never move, by what they do and rank.
+/// The output of ranks that never move, by their work and rank.
 #[derive(Default)]
 pub struct Undisturbed(HashMap<(Work, u32), String>);
 

@@ -1,4 +1,4 @@
-//! A rank that a node holds: started there or restored there, ordered by lines, gone with its node.
+//! A rank on a node: started or restored there, controlled by lines, ended with its node.
 
 use anyhow::{bail, Context};
 use eyrie_image::restore;
@@ -44,27 +44,27 @@ impl HeldRank {
         Ok(HeldRank { child, orders, said: BufReader::new(said) })
     }
 
-    /// Waits until it says this.
+    /// Waits until the rank writes this line.
     ///
     /// # Errors
-    /// When it says something else, or ends.
-    pub fn says(&mut self, expected: &str) -> anyhow::Result<()> {
+    /// When it writes something else, or ends.
+    pub fn expect_line(&mut self, expected: &str) -> anyhow::Result<()> {
         let line = self.line()?;
-        match line == expected {
-            true => Ok(()),
-            false => bail!("a rank has said {line:?}, not {expected:?} ({})", self.child.wait()?),
+        if line == expected {
+            return Ok(());
         }
+        bail!("a rank has written {line:?}, not {expected:?} ({})", self.child.wait()?)
     }
 
-    /// Tells it a line: to go on, or where its image goes.
+    /// Sends it a line: to go on, or the file for its image.
     ///
     /// # Errors
     /// When it has ended.
-    pub fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+    pub fn send_line(&mut self, line: &str) -> anyhow::Result<()> {
         self.orders.write_all(format!("{line}\n").as_bytes()).context("a rank has ended")
     }
 
-    /// Waits for its end, which comes when its image or its result is written.
+    /// Waits for its end, which comes when it has written its image or its result.
     ///
     /// # Errors
     /// When it fails.

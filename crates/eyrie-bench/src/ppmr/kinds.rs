@@ -1,6 +1,6 @@
-//! What ranks compute: programs of the kinds of NPB's LU, BT and SP, which solve for five variables
-//! in each cell of a cube, each with the arrays and the sweeps of its own. Every step writes nearly
-//! all of a rank's memory. The numbers stand for no flow; no communication of its own.
+//! What ranks compute: programs like NPB's LU, BT and SP, which solve for five variables in each
+//! cell of a cube, each with arrays and sweeps of its own. Every step writes nearly all of a rank's
+//! memory. The numbers model no flow, and there is no communication of its own.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ type Cell = [f64; 5];
 /// A block of a block-tridiagonal system.
 type Block = [Cell; 5];
 
-/// Which of NPB's programs (Bailey et al., The NAS Parallel Benchmarks, 1991) it is like.
+/// The program of NPB that it is like (Bailey et al., The NAS Parallel Benchmarks, 1991).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -32,8 +32,8 @@ impl Kind {
         }
     }
 
-    /// Words of a cell beside the three arrays of five variables: speeds, squares, densities, and
-    /// for SP its bands.
+    /// Words of a cell in addition to the three arrays of five variables: speeds, squares,
+    /// densities, and for SP its bands.
     fn others(self) -> usize {
         match self {
             Kind::Lu => 2,
@@ -42,7 +42,7 @@ impl Kind {
         }
     }
 
-    /// Cells along an edge of the cube that `mib` MiB hold.
+    /// The edge of the cube that fits into `mib` MiB, in cells.
     fn edge(self, mib: u64) -> usize {
         let cells = (mib << 17) as f64 / (3 * 5 + self.others()) as f64;
         (cells.cbrt() as usize).max(4)
@@ -59,13 +59,13 @@ impl std::str::FromStr for Kind {
     }
 }
 
-/// Bands of a pentadiagonal matrix, such matrices of SP, and the words of a cell before them.
+/// Bands of a pentadiagonal matrix, the number of such matrices of SP, and the words before them.
 const BANDS: usize = 5;
 const MATRICES: usize = 3;
 const BEFORE_BANDS: usize = 7;
-/// What a step adds of what it has solved for.
+/// The share of the solution that a step adds.
 const RELAXATION: f64 = 0.2;
-/// What neighbours in a system have of the diagonal: all systems are diagonally dominant.
+/// The weight of neighbours relative to the diagonal: all systems are diagonally dominant.
 const COUPLING: f64 = 0.1;
 
 /// The arrays of a rank.
@@ -98,8 +98,8 @@ impl Solver {
         Solver { kind, edge, state, right, forcing, others }
     }
 
-    /// One step. `exchange` gets the face on the far side and makes of it that of the neighbour
-    /// before this one, as MPI_Sendrecv_replace does.
+    /// One step. `exchange` gets the face on the far side and replaces it by that of the previous
+    /// neighbour, as MPI_Sendrecv_replace does.
     ///
     /// # Errors
     /// Those of `exchange`.
@@ -121,7 +121,7 @@ impl Solver {
         Ok(())
     }
 
-    /// Of all the bits of the state.
+    /// A checksum of all the bits of the state.
     pub fn sum(&self) -> u64 {
         let words = self.state.iter().flatten();
         words.fold(0, |sum, word| sum.rotate_left(5) ^ word.to_bits())
@@ -132,7 +132,7 @@ impl Solver {
         self.state.iter().skip(self.edge - 1).step_by(self.edge).copied().collect()
     }
 
-    /// Forcing and the differences to the six neighbours, periodic but for the face; the other
+    /// Forcing and the differences to the six neighbours, periodic except for the face. The other
     /// words of each cell come from its state.
     fn right_hand_sides(&mut self, face: &[Cell]) {
         let (n, cells, others) = (self.edge, self.state.len(), self.kind.others());
@@ -146,9 +146,10 @@ impl Solver {
                     (0, _) => self.state[at + stride * (n - 1)],
                     _ => self.state[at - stride],
                 };
-                let after = match place == n - 1 {
-                    true => self.state[at - stride * (n - 1)],
-                    false => self.state[at + stride],
+                let after = if place == n - 1 {
+                    self.state[at - stride * (n - 1)]
+                } else {
+                    self.state[at + stride]
                 };
                 (0..5).for_each(|i| sum[i] += before[i] - 2.0 * own[i] + after[i]);
             }
@@ -217,7 +218,7 @@ impl Solver {
     }
 
     /// SP: along each line of a direction three pentadiagonal matrices, one for three of the
-    /// variables and one for each of the others. The bands lie with the cells.
+    /// variables and one for each of the others. The bands are stored with the cells.
     fn solve_bands(&mut self, direction: u32) {
         let (n, others) = (self.edge, self.kind.others());
         for line in lines(n, direction) {
@@ -231,7 +232,7 @@ impl Solver {
                 }
                 for i in 0..n {
                     let at = line.cell(i);
-                    // The two rows below lose what they have in this column.
+                    // Eliminates this column from the two rows below.
                     for (down, column) in [(1, 1), (2, 0)] {
                         if i + down >= n {
                             continue;
@@ -286,8 +287,8 @@ fn lines(edge: usize, direction: u32) -> impl Iterator<Item = Line> {
     cells.map(move |first| Line { first, stride })
 }
 
-/// `weight` times a Jacobian of the state, plus `diagonal` times the unit matrix. Its norm is at
-/// most 2 x |weight| beside the diagonal.
+/// `weight` times a Jacobian of the state, plus `diagonal` times the unit matrix. Without the
+/// diagonal its norm is at most 2 x |weight|.
 fn block(state: &Cell, weight: f64, diagonal: f64) -> Block {
     let factor = weight / (state.iter().map(|v| v * v).sum::<f64>() + 1e-9);
     std::array::from_fn(|i| {
@@ -306,8 +307,8 @@ fn product(a: &Block, b: &Block) -> Block {
     std::array::from_fn(|i| std::array::from_fn(|j| (0..5).map(|k| a[i][k] * b[k][j]).sum()))
 }
 
-/// Gauss and Jordan's elimination, without pivots as in NPB: `upper` and `right` become the
-/// inverse of the diagonal block times what they were.
+/// Gauss-Jordan elimination, without pivots as in NPB: multiplies `upper` and `right` by the
+/// inverse of the diagonal block.
 fn eliminate(diagonal: &mut Block, upper: &mut Block, right: &mut Cell) {
     for pivot in 0..5 {
         let inverse = 1.0 / diagonal[pivot][pivot];
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbours_face_is_part_of_the_result() {
+    fn the_face_of_a_neighbour_is_part_of_the_result() {
         let mut solver = Solver::new(Kind::Lu, 1, 1);
         let exchange = |face: &mut [Cell]| {
             face[0][0] += 1.0;

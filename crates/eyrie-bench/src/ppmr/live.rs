@@ -1,5 +1,5 @@
 //! The same programs as ranks of a job of Eyrie, all on one node, which leave it together and
-//! compute meanwhile: what the other ways are compared with.
+//! compute meanwhile. The other ways are compared with them.
 
 use anyhow::{ensure, Context};
 use std::collections::HashMap;
@@ -15,12 +15,12 @@ use crate::ppmr::task::Work;
 
 /// How long a move, or what comes before it, may take.
 const LIMIT: Duration = Duration::from_secs(180);
-/// The file that says in the job's folder that all moves are done, and how often a rank looks.
+/// A file in the job's folder which says that all moves are done, and how often a rank checks it.
 const MOVED: &str = "moved";
 const GLANCE: Duration = Duration::from_millis(5);
 const JOB: &str = "--nodes 1 --spares 1 --checkpoint-every off";
 
-/// What came of a job.
+/// The result of a job.
 #[derive(Clone, Debug)]
 pub struct LiveRun {
     pub moves: Vec<LiveMove>,
@@ -30,17 +30,17 @@ pub struct LiveRun {
 /// A move of all ranks; times in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveMove {
-    /// From the order to the answer.
+    /// From the command to its answer.
     pub total: f64,
     /// The longest time that a rank stood still.
     pub still: f64,
     pub bytes: u64,
 }
 
-/// Runs as a rank of a job, and says when it is time for a move.
+/// Runs as a rank of a job, and prints when it is time for a move.
 ///
 /// # Errors
-/// When MPI fails, or nobody takes what it says.
+/// When MPI fails, or its output is closed.
 pub fn be_rank(work: &Work, library: &Path) -> anyhow::Result<()> {
     let mpi = Mpi::init(library)?;
     let mut solver = Solver::new(work.kind, work.mib, u64::from(mpi.rank) + 1);
@@ -50,8 +50,8 @@ pub fn be_rank(work: &Work, library: &Path) -> anyhow::Result<()> {
         }
         solver.step(|face| mpi.pass_on(face.as_flattened_mut()))?;
     }
-    // Whoever has nothing more to do can still be moved. It looks at times, and does not wait at a
-    // pipe: that would have to move with the rank.
+    // A rank that has nothing more to do can still be moved. It checks for the file now and then. A
+    // pipe to wait at would have to move with the rank.
     while mpi.rank == 0 && work.moves > 0 && !Path::new(MOVED).exists() {
         std::thread::sleep(GLANCE);
     }
@@ -64,12 +64,12 @@ fn time_for(step: u32) -> String {
     format!("time for a move before step {step}")
 }
 
-/// Jobs, and what those printed whose ranks never moved, by what their ranks do.
+/// Jobs, and the output of those whose ranks never moved, by the work of their ranks.
 #[derive(Default)]
 pub struct LiveRuns(HashMap<Work, Vec<String>>);
 
 impl LiveRuns {
-    /// Runs a job whose ranks move to and fro.
+    /// Runs a job whose ranks move back and forth.
     ///
     /// # Errors
     /// When it fails, takes too long, or prints something else than without moves.
@@ -88,9 +88,10 @@ impl LiveRuns {
     }
 }
 
-/// What came of a job, and what its ranks printed.
+/// The result of a job, and the output of its ranks.
 fn run(options: &Options, work: &Work) -> anyhow::Result<(LiveRun, Vec<String>)> {
-    let (setup, words) = (&options.setup, serde_json::to_string(work)?);
+    let setup = &options.setup;
+    let words = serde_json::to_string(work)?;
     let library = setup.libmpi();
     let part = ["rank-of-a-job", &words, &library.to_string_lossy()];
     let program = Program {
@@ -114,7 +115,7 @@ fn run(options: &Options, work: &Work) -> anyhow::Result<(LiveRun, Vec<String>)>
     Ok((LiveRun { moves, took: finished.elapsed }, printed))
 }
 
-/// All ranks go over to the node `to`.
+/// Moves all ranks to the node `to`.
 fn one_move(job: &mut Job, ranks: u32, to: u32) -> anyhow::Result<LiveMove> {
     let all: Vec<String> = (0..ranks).map(|rank| rank.to_string()).collect();
     let begun = Instant::now();

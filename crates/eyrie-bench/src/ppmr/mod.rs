@@ -1,6 +1,6 @@
 //! PPMR's experiments: ranks leave a node through files or through a pipeline of buffers, and, for
-//! comparison, live as the ranks of a job. The ranks are real processes, their images real images,
-//! and each must go on to the right result; no job uses the ways through files or buffers.
+//! comparison, live as the ranks of a job. The ranks are real processes with real images, and each
+//! must go on to the right result. Jobs of Eyrie do not use the ways through files or buffers.
 
 mod bandwidth;
 mod driver;
@@ -33,7 +33,7 @@ use crate::{job, machine, Effort};
 use anyhow::bail;
 use serde_json::{Map, Value};
 
-/// Measures, and says on standard error what it is doing.
+/// Measures, and reports its progress on standard error.
 ///
 /// # Errors
 /// When something that is needed is missing, or a part of it fails.
@@ -60,10 +60,10 @@ pub fn measure(what: &[Experiment], options: &Options, effort: Effort) -> anyhow
     Ok(Report::new("ppmr", effort, all, watch.end()))
 }
 
-/// Runs as a part of a migration: what a process does that a measurement has started.
+/// Runs as a process of a migration that a measurement has started.
 ///
 /// # Errors
-/// Whatever fails.
+/// Any failure.
 pub fn be_part(words: &[String]) -> anyhow::Result<()> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {

@@ -27,14 +27,14 @@ type Replace = unsafe extern "C" fn(
 type Barrier = unsafe extern "C" fn(c_int) -> c_int;
 type Finalize = unsafe extern "C" fn() -> c_int;
 
-/// MPI, which is initialized.
+/// An initialized MPI library.
 pub struct Mpi {
     pub rank: u32,
     ranks: u32,
     replace: Replace,
     barrier: Barrier,
     finalize: Finalize,
-    /// As long as its functions are called.
+    /// Keeps the library loaded as long as its functions are called.
     _library: Library,
 }
 
@@ -42,18 +42,19 @@ impl Mpi {
     /// Loads the library and initializes it.
     ///
     /// # Errors
-    /// When it cannot be loaded, or is none.
+    /// When it cannot be loaded, or is not MPI.
     pub fn init(library: &Path) -> anyhow::Result<Mpi> {
         let failed = |e| anyhow!("{} cannot be loaded: {e}", library.display());
-        // SAFETY: runs what the library does when it is loaded, as a program's loader would. MPI's
-        // standard says of which types these functions are; MPICH says what an int stands for. The
-        // numbers lie on the stack for the calls.
+        // SAFETY: loading runs the library's initialization, as for any program. MPI's standard
+        // gives the types of these functions, and MPICH's ABI that of its handles. `own` and `all`
+        // live through the calls.
         unsafe {
             let loaded = Library::open(Some(library), RTLD_NOW | RTLD_GLOBAL).map_err(failed)?;
             let init = loaded.get::<Init>(b"MPI_Init\0").map_err(failed)?;
             let rank = loaded.get::<Number>(b"MPI_Comm_rank\0").map_err(failed)?;
             let size = loaded.get::<Number>(b"MPI_Comm_size\0").map_err(failed)?;
-            let (mut own, mut all) = (0, 0);
+            let mut own = 0;
+            let mut all = 0;
             let done = init(std::ptr::null_mut(), std::ptr::null_mut());
             if done | rank(WORLD, &mut own) | size(WORLD, &mut all) != 0 {
                 bail!("MPI cannot be initialized");
@@ -69,17 +70,17 @@ impl Mpi {
         }
     }
 
-    /// Sends these numbers to the next rank of a ring, and gets as many of the one before.
+    /// Sends these numbers to the next rank of a ring, and replaces them by those of the previous.
     ///
     /// # Errors
-    /// When MPI says so.
+    /// When MPI returns an error.
     pub fn pass_on(&self, numbers: &mut [f64]) -> anyhow::Result<()> {
         let len = c_int::try_from(numbers.len())?;
         let next = (self.rank + 1) % self.ranks;
         let before = (self.rank + self.ranks - 1) % self.ranks;
         let (next, before) = (next as c_int, before as c_int);
         let at = numbers.as_mut_ptr().cast();
-        // SAFETY: so many numbers lie there.
+        // SAFETY: `numbers` has `len` numbers and lives through the call.
         let done = unsafe { (self.replace)(at, len, DOUBLE, next, 0, before, 0, WORLD, IGNORED) };
         ensure!(done == 0, "MPI_Sendrecv_replace failed with {done}");
         Ok(())
@@ -88,18 +89,18 @@ impl Mpi {
     /// Waits for all ranks.
     ///
     /// # Errors
-    /// When MPI says so.
+    /// When MPI returns an error.
     pub fn barrier(&self) -> anyhow::Result<()> {
-        // SAFETY: a call of MPI between MPI_Init and MPI_Finalize.
+        // SAFETY: `init` has called MPI_Init, and `finalize`, which takes `self`, has not run yet.
         let done = unsafe { (self.barrier)(WORLD) };
         ensure!(done == 0, "MPI_Barrier failed with {done}");
         Ok(())
     }
 
     /// # Errors
-    /// When MPI says so.
+    /// When MPI returns an error.
     pub fn finalize(self) -> anyhow::Result<()> {
-        // SAFETY: once, at the end.
+        // SAFETY: `init` has called MPI_Init, and taking `self` makes this the last call.
         let done = unsafe { (self.finalize)() };
         ensure!(done == 0, "MPI_Finalize failed with {done}");
         Ok(())

@@ -1,6 +1,6 @@
-//! A network of its own between two nodes, with a rate, where that is asked for: each node in a
-//! network namespace, a cable between them. Needs root; nothing of the machine's own network is
-//! touched, and all of it is gone with the nodes.
+//! A network of their own between two nodes, with a rate: each node is in a network namespace, with
+//! a virtual cable between them. It needs root. The machine's own network is not touched, and
+//! everything is gone with the nodes.
 
 use anyhow::{ensure, Context};
 use std::os::unix::process::CommandExt;
@@ -8,13 +8,13 @@ use std::process::Command;
 
 use crate::ppmr::process::Part;
 
-/// Addresses of source and target there.
+/// Addresses of source and target in that network.
 pub const ADDRESSES: [&str; 2] = ["10.75.0.1", "10.75.0.2"];
 const DEVICE: &str = "eyrie0";
 
-/// The process is to have a network of its own.
+/// Gives the process a network of its own.
 pub fn apart(command: &mut Command) {
-    // SAFETY: one system call.
+    // SAFETY: between fork and exec the closure makes one system call, and allocates nothing.
     unsafe {
         command.pre_exec(|| match libc::unshare(libc::CLONE_NEWNET) {
             0 => Ok(()),
@@ -23,10 +23,10 @@ pub fn apart(command: &mut Command) {
     };
 }
 
-/// Connects two nodes that are apart, each sending at most at `rate`, in the words of tc (1gbit).
+/// Connects two such nodes, each sending at most at `rate`, as tc writes it (1gbit).
 ///
 /// # Errors
-/// What `ip` and `tc` say.
+/// The errors of `ip` and `tc`.
 pub fn connect(nodes: [&Part; 2], rate: &str) -> anyhow::Result<()> {
     let [source, target] = nodes.map(|node| node.pid().to_string());
     let cable =

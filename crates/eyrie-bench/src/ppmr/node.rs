@@ -1,8 +1,8 @@
 //! A node of a migration: ranks begin on it or come from the node before it, and end on it or leave
-//! for the next one. Whatever fails ends the process, and its ranks with it.
+//! for the next one. Any failure ends the process, and its ranks with it.
 
 use crate::ppmr::held::HeldRank;
-use crate::ppmr::orders::{say, Driver};
+use crate::ppmr::orders::{write_line, Driver};
 use crate::ppmr::rank::READY;
 use crate::ppmr::source::leave;
 use crate::ppmr::target::arrive;
@@ -16,23 +16,20 @@ pub const END: &str = "end";
 /// Runs as a node.
 ///
 /// # Errors
-/// Whatever fails.
+/// Any failure.
 pub fn be_node(task: &Task, begin: bool, end: bool) -> anyhow::Result<()> {
     let driver = Driver::listen();
-    let mut ranks = match begin {
-        true => filled(&driver, task)?,
-        false => arrive(&driver, task)?,
-    };
-    ranks.iter_mut().try_for_each(|rank| rank.tell(""))?;
+    let mut ranks = if begin { filled(&driver, task)? } else { arrive(&driver, task)? };
+    ranks.iter_mut().try_for_each(|rank| rank.send_line(""))?;
     if end {
         let results = ranks.iter_mut().map(HeldRank::result).collect::<anyhow::Result<Vec<_>>>()?;
-        return say(&serde_json::to_string(&results)?);
+        return write_line(&serde_json::to_string(&results)?);
     }
-    ranks.iter_mut().try_for_each(|rank| rank.says(READY))?;
+    ranks.iter_mut().try_for_each(|rank| rank.expect_line(READY))?;
     leave(&driver, task, ranks)
 }
 
-/// Ranks that have filled their memory, once the driver says that they may go on.
+/// Starts ranks that fill their memory, and returns when the driver lets them go on.
 fn filled(driver: &Driver, task: &Task) -> anyhow::Result<Vec<HeldRank>> {
     let numbers = match task.feed {
         Feed::Ranks => 0..task.ranks,
@@ -41,8 +38,8 @@ fn filled(driver: &Driver, task: &Task) -> anyhow::Result<Vec<HeldRank>> {
     let ranks: anyhow::Result<Vec<HeldRank>> =
         numbers.map(|number| HeldRank::start(&task.work, number)).collect();
     let mut ranks = ranks?;
-    ranks.iter_mut().try_for_each(|rank| rank.says(READY))?;
-    say(READY)?;
+    ranks.iter_mut().try_for_each(|rank| rank.expect_line(READY))?;
+    write_line(READY)?;
     driver.line()?;
     Ok(ranks)
 }

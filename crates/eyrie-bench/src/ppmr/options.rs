@@ -1,4 +1,4 @@
-//! What can be asked of PPMR's experiments, and the tasks that follow from it.
+//! The options of PPMR's experiments, and the tasks that follow from them.
 
 use anyhow::{bail, Context};
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::ppmr::network::ADDRESSES;
 use crate::ppmr::task::{Feed, Rdma, Sink, Task, Way, Work};
 use crate::Setup;
 
-/// What can be measured.
+/// The experiments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Experiment {
     /// Images gathered in the pool, by number of writers and size of chunks.
@@ -43,7 +43,7 @@ impl Experiment {
     }
 }
 
-/// What is varied, and what is the same in all of it.
+/// What is varied, and what is common to all tasks.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub ways: Vec<Way>,
@@ -54,18 +54,18 @@ pub struct Options {
     pub pool: usize,
     pub chunk: usize,
     pub streams: usize,
-    /// Of the jobs whose ranks move live; its `dir` is where files are, too (`None`: where
+    /// Of the jobs whose ranks move live. Its `dir` is also where files are (`None`: where
     /// temporary files are).
     pub setup: Setup,
     pub rdma: Rdma,
-    /// Where both nodes are reached, if not over a network of their own with a `rate`.
+    /// The address of both nodes, if they have no network of their own with a `rate`.
     pub address: String,
     pub rate: Option<String>,
 }
 
 impl Options {
     /// # Errors
-    /// What cannot be, in words for the user.
+    /// Impossible options, in words for the user.
     pub fn check(&self, what: &[Experiment]) -> anyhow::Result<()> {
         if self.rate.is_some() && what.contains(&Experiment::Runs) {
             bail!(
@@ -73,7 +73,10 @@ impl Options {
             );
         }
         if self.chunk == 0 || self.pool < self.chunk || self.pool > 1 << 30 {
-            bail!("a pool holds at least one chunk and at most 1 GiB: choose another --pool or --chunk");
+            bail!(
+                "a pool holds at least one chunk and at most 1 GiB: choose another --pool or \
+                 --chunk"
+            );
         }
         if self.ranks == 0 || self.streams == 0 || self.mib.contains(&0) {
             bail!("--ranks, --streams and --mib are at least 1");
@@ -81,13 +84,15 @@ impl Options {
         let mpi = self.setup.libmpi();
         if self.ways.contains(&Way::Live) && !mpi.is_file() {
             bail!(
-                "{} is missing: run `make setup` in the source folder, say where MPICH is with --venv, or leave the live way out (--way)",
+                "{} is missing: run `make setup` in the source folder, say where MPICH is with \
+                 --venv, or leave the live way out (--way)",
                 mpi.display()
             );
         }
         if self.ways.iter().any(|way| way.is_rdma()) && !self.rdma.library.is_file() {
             bail!(
-                "{} is missing: say where the site's libfabric is with --libfabric, or leave the ways that need it out (--way)",
+                "{} is missing: say where the site's libfabric is with --libfabric, or leave the \
+                 ways that need it out (--way)",
                 self.rdma.library.display()
             );
         }
@@ -128,7 +133,7 @@ impl Options {
 pub mod tests {
     use super::*;
 
-    /// Some that are good.
+    /// Options that are valid.
     pub fn some() -> Options {
         let rdma = Rdma { library: "/nowhere.so".into(), provider: "tcp".into() };
         let [eyrie, venv, examples] = ["/nowhere/eyrie", "/nowhere", "/nowhere"].map(Into::into);
@@ -148,7 +153,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_in_words() {
+    fn impossible_options_are_refused_in_words() {
         let good = some();
         assert!(good.check(&Experiment::ALL).is_ok());
         let why = |options: Options| options.check(&Experiment::ALL).unwrap_err().to_string();

@@ -1,18 +1,18 @@
-//! How processes of an experiment talk to who has started them, by lines; nodes end as soon as
-//! something fails or the driver is gone.
+//! How processes of an experiment talk to the process that has started them, by lines. Nodes end as
+//! soon as something fails or the driver is gone.
 
 use anyhow::Context;
 use std::io::Write;
 use std::sync::mpsc::{channel, Receiver};
 use std::thread::JoinHandle;
 
-/// Who has started this node.
+/// The process that has started this node.
 pub struct Driver {
     orders: Receiver<String>,
 }
 
 impl Driver {
-    /// From here on the end of standard input ends the process.
+    /// From now on the end of standard input ends the process.
     pub fn listen() -> Driver {
         let (send, orders) = channel();
         std::thread::spawn(move || {
@@ -31,21 +31,21 @@ impl Driver {
     /// # Errors
     /// When it is gone.
     pub fn line(&self) -> anyhow::Result<String> {
-        self.orders.recv().context("nobody orders anything any more")
+        self.orders.recv().context("the driver is gone")
     }
 }
 
-/// Says a line to who has started this process.
+/// Sends a line to the process that has started this one.
 ///
 /// # Errors
 /// When it is gone.
-pub fn say(line: &str) -> anyhow::Result<()> {
+pub fn write_line(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{line}\n").as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// The value, or the end of the process: nobody waits for a thread that has failed.
+/// The value; a failure ends the process, since no other thread waits for a thread that has failed.
 pub fn must<T>(what: &str, result: anyhow::Result<T>) -> T {
     result.unwrap_or_else(|e| {
         let words = format!("eyrie-bench ppmr: {what}: {e:#}\n");
@@ -56,6 +56,6 @@ pub fn must<T>(what: &str, result: anyhow::Result<T>) -> T {
 
 /// What a thread returned.
 pub fn joined<T>(thread: JoinHandle<T>) -> T {
-    // A panic has ended the process.
+    // A panic of the thread has ended the process before.
     thread.join().unwrap_or_else(|_| std::process::abort())
 }

@@ -1,6 +1,6 @@
-//! How many steps programs compute: as many as take some seconds on this machine, which is found
-//! out once for each kind and size of memory. Never by how fast another machine was: a run that is
-//! over before its ranks have moved says nothing.
+//! How many steps programs compute: as many as take some seconds on this machine, measured once for
+//! each kind and size of memory. Never by the speed of another machine: a run that is over before
+//! its ranks have moved shows nothing.
 
 use std::collections::HashMap;
 use std::sync::Barrier;
@@ -11,20 +11,20 @@ use crate::machine::cores;
 use crate::ppmr::kinds::{Kind, Solver};
 use crate::Effort;
 
-/// Seconds of a run, of a quick one, and its steps at least and at most.
+/// Seconds of a run and of a quick one, and the least and most steps.
 const RUN_S: f64 = 6.0;
 const QUICK_RUN_S: f64 = 0.5;
 const STEPS_LEAST: u32 = 8;
 const STEPS_MOST: u32 = 100_000;
 
-/// So many times as long is a run whose ranks move live: each of its moves takes some seconds in
+/// How many times longer a run is whose ranks move live. Each of its moves takes some seconds in
 /// which they compute, and should be over before the next one, or the end.
 const LIVE_TIMES: u32 = 4;
 
-/// Steps that are timed, behind one that is not.
+/// Steps that are timed, after one that is not.
 const TIMED: u32 = 2;
 
-/// What a step takes.
+/// The time of steps.
 pub struct Pace {
     ranks: u32,
     effort: Effort,
@@ -51,21 +51,23 @@ impl Pace {
 }
 
 fn steps_within(run_s: f64, step_s: f64) -> u32 {
-    // A step that takes no time gives infinitely many, and the bound.
+    // A step that takes no time gives infinitely many steps, and so the bound.
     ((run_s / step_s) as u32).clamp(STEPS_LEAST, STEPS_MOST)
 }
 
-/// Seconds of a step of all ranks: each processor has computed its share of them.
+/// Seconds of a step of all ranks, when each processor computes its share of them.
 fn measure(kind: Kind, mib: u64, ranks: u32) -> f64 {
     let at_once = (cores() as u32).min(ranks);
     let together = Barrier::new(at_once as usize);
-    let alone = |solver: &mut Solver| solver.step(|_| Ok(())).expect("nobody is asked");
+    let alone = |solver: &mut Solver| solver.step(|_| Ok(())).expect("no neighbour is asked");
     let timed = |seed: u32| {
         let mut solver = Solver::new(kind, mib, seed.into());
         alone(&mut solver);
         together.wait();
         let begun = Instant::now();
-        (0..TIMED).for_each(|_| alone(&mut solver));
+        for _ in 0..TIMED {
+            alone(&mut solver);
+        }
         begun.elapsed().as_secs_f64() / f64::from(TIMED)
     };
     let slowest = thread::scope(|scope| {
@@ -82,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_has_as_many_steps_as_take_its_time() {
+    fn a_run_has_as_many_steps_as_fit_its_time() {
         assert_eq!(steps_within(6.0, 0.05), 120);
         assert_eq!((steps_within(6.0, 100.0), steps_within(6.0, 0.0)), (STEPS_LEAST, STEPS_MOST));
     }

@@ -1,5 +1,5 @@
 //! A pool of buffers of one size, which writers fill and others empty. It must never give one
-//! buffer to two at the same time.
+//! buffer to two users at the same time.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -17,12 +17,12 @@ struct PoolState {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whoever panics takes the process along.
+    // A panic ends the process anyway.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pool {
-    /// `bytes` in buffers of `chunk` bytes, at least one; all of it is touched.
+    /// `bytes` in buffers of `chunk` bytes, at least one. All of the memory is touched.
     pub fn new(bytes: usize, chunk: usize) -> Pool {
         let count = (bytes / chunk).max(1);
         let chunks = (0..count).map(|_| Mutex::new(vec![1; chunk].into_boxed_slice())).collect();
@@ -31,7 +31,7 @@ impl Pool {
         Pool { chunks, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// A free buffer, as soon as there is one.
+    /// Takes a free buffer; waits until there is one.
     pub fn take(&self) -> u32 {
         let mut state = lock(&self.state);
         loop {
@@ -42,7 +42,7 @@ impl Pool {
         }
     }
 
-    /// A free buffer, if there is one now.
+    /// Takes a free buffer, if there is one now.
     pub fn take_now(&self) -> Option<u32> {
         lock(&self.state).pop()
     }
@@ -62,7 +62,7 @@ impl Pool {
         self.chunks.len() as u32
     }
 
-    /// Most buffers that were in use at once.
+    /// The most buffers that were in use at once.
     pub fn most_used(&self) -> usize {
         self.chunks.len() - lock(&self.state).least
     }
@@ -83,7 +83,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn nobody_has_the_same_buffer_and_all_get_one() {
+    fn no_buffer_is_given_twice_and_every_user_gets_one() {
         let pool = Arc::new(Pool::new(4 << 10, 1 << 10));
         assert_eq!(pool.chunks(), 4);
         let taken: HashSet<u32> = (0..4).map(|_| pool.take()).collect();

@@ -1,5 +1,5 @@
-//! Starts the processes of a migration: its two nodes, and the ranks of a node, each this very
-//! command once more. None outlives who started it.
+//! Starts the processes of a migration: its two nodes, and the ranks of a node. Each is this
+//! command again. None outlives the process that started it.
 
 use anyhow::Context;
 use eyrie_image::start;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::job::check_interrupted;
 use crate::ppmr::task::Work;
 
-/// In front of the words that say which process it is to be.
+/// The arguments before those that say which process it is to be.
 pub const WORDS: [&str; 2] = ["ppmr", "--part"];
 /// How soon a signal that ends the measurement is noticed.
 const GLANCE: Duration = Duration::from_millis(200);
@@ -26,9 +26,10 @@ pub fn part(words: &[&str]) -> Command {
     command
 }
 
-/// The process is killed when the thread ends that starts it, which must be a main one.
+/// Makes the kernel kill the process when the thread that starts it ends. That thread must be a
+/// main one.
 pub fn dies_with_its_starter(command: &mut Command) {
-    // SAFETY: one system call.
+    // SAFETY: between fork and exec the closure makes one system call, and allocates nothing.
     unsafe {
         command.pre_exec(|| {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -37,7 +38,7 @@ pub fn dies_with_its_starter(command: &mut Command) {
     };
 }
 
-/// A rank, which has nothing open but standard input, output and error.
+/// A rank, which has only standard input, output and error open.
 pub fn rank(work: &Work, number: u32) -> Command {
     let work = serde_json::to_string(work).unwrap_or_default();
     let mut command = part(&["rank", &work, &number.to_string()]);
@@ -52,7 +53,7 @@ fn as_a_rank(command: &mut Command) {
     start::at_fixed_addresses(command);
 }
 
-/// A pipe whose ends no other process gets: where it is read, and where it is written.
+/// A pipe that is not inherited: its reading end and its writing end.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -61,7 +62,7 @@ pub fn pipe() -> std::io::Result<(File, File)> {
     Ok((File::from(read), File::from(write)))
 }
 
-/// A process that the driver has started and that says lines.
+/// A process that the driver has started and that writes lines.
 pub struct Part {
     name: String,
     child: Child,
@@ -86,10 +87,10 @@ impl Part {
         Ok(Part { name: name.into(), child, lines })
     }
 
-    /// The next line that it says.
+    /// The next line that it writes.
     ///
     /// # Errors
-    /// When it ends before, or says nothing within `limit`.
+    /// When it ends before, or writes nothing within `limit`.
     pub fn line(&mut self, limit: Duration) -> anyhow::Result<String> {
         let deadline = Instant::now() + limit;
         loop {
@@ -113,19 +114,19 @@ impl Part {
         self.child.id()
     }
 
-    /// Tells it to go on.
+    /// Lets it go on.
     ///
     /// # Errors
     /// When it has ended.
     pub fn order(&mut self) -> anyhow::Result<()> {
-        self.tell("")
+        self.send_line("")
     }
 
-    /// Tells it a line.
+    /// Sends it a line.
     ///
     /// # Errors
     /// When it has ended.
-    pub fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+    pub fn send_line(&mut self, line: &str) -> anyhow::Result<()> {
         let input = self.child.stdin.as_mut().context("it has no input")?;
         let told = input.write_all(format!("{line}\n").as_bytes());
         told.with_context(|| format!("{} has ended", self.name))

@@ -1,6 +1,6 @@
 //! Pulls full buffers of the source into buffers here: over TCP connections, or by reads of remote
-//! memory. A buffer here is taken before the next full one is, so that what was said first is never
-//! without one.
+//! memory. A buffer here is taken before the next full one is received, so that the oldest full one
+//! always has a buffer.
 
 use anyhow::Context;
 use eyrie_libfabric::site::{Endpoint, Peer, Registered};
@@ -17,10 +17,10 @@ use crate::ppmr::pool::Pool;
 use crate::ppmr::task::Task;
 use crate::ppmr::wire::{Full, Hello};
 
-/// A chunk that lies in a buffer here, or (of no length) the end of its stream.
+/// A chunk in a buffer here, or (with length 0) the end of its stream.
 pub type Pulled = Full;
 
-/// How long it is waited for a read before it is looked for more to begin.
+/// How long to wait for a read before checking whether more can begin.
 const WAIT: Duration = Duration::from_millis(2);
 
 /// Begins to pull over `streams` connections. The threads end when `full` does.
@@ -71,11 +71,11 @@ fn pull_stream(
     }
 }
 
-/// Begins to pull by reads of remote memory, `streams` at the same time; what was read is said on
-/// `control`. The thread ends when `full` does.
+/// Begins to pull by reads of remote memory, `streams` at the same time; buffers that were read are
+/// named on `control`. The thread ends when `full` does.
 ///
 /// # Errors
-/// What the site's libfabric says.
+/// The errors of the site's libfabric.
 pub fn pull_over_rdma(
     task: &Task,
     hello: &Hello,
@@ -91,8 +91,8 @@ pub fn pull_over_rdma(
     for chunk in 0..pool.chunks() {
         let mut content = pool.content(chunk);
         let begin = content.as_mut_ptr();
-        // SAFETY: buffers stay where they are as long as the pool, which `Reads` holds together
-        // with the endpoint; what a read goes to was taken for it.
+        // SAFETY: the pool keeps its buffers in place, and `Reads` holds the pool and the endpoint
+        // together. A read only writes to a buffer that was taken for it.
         let registered = unsafe { endpoint.register(begin, content.len()) };
         buffers.push((Place(begin), registered.map_err(anyhow::Error::msg)?));
     }
@@ -115,7 +115,7 @@ pub fn pull_over_rdma(
 /// Where a buffer of the pool begins.
 #[derive(Clone, Copy)]
 struct Place(*mut u8);
-// SAFETY: a number; who uses it says why it may.
+// SAFETY: it is only an address; the code that uses it ensures that it is valid.
 unsafe impl Send for Place {}
 
 /// Reads of remote memory.
@@ -125,9 +125,9 @@ struct Reads {
     buffers: Vec<(Place, Registered)>,
     remote: Hello,
     most: usize,
-    /// What is read into which buffer here.
+    /// The remote buffer that is being read, by the buffer here.
     under_way: HashMap<u32, Full>,
-    /// What could not be begun yet.
+    /// The next chunk, if its read could not begin yet.
     waiting: Option<Full>,
     control: TcpStream,
     pool: Arc<Pool>,
@@ -153,7 +153,7 @@ impl Reads {
         }
     }
 
-    /// The next full buffer: as soon as there is one when nothing else is to be done.
+    /// The next full buffer. It waits for one only when no read is under way.
     fn next(&mut self, full: &Receiver<Full>) -> Option<Full> {
         if let Some(waiting) = self.waiting.take() {
             return Some(waiting);
@@ -167,25 +167,24 @@ impl Reads {
 
     /// Begins a read; false: not now.
     fn begin(&mut self, next: Full) -> anyhow::Result<bool> {
-        let free = match self.under_way.is_empty() {
-            true => Some(self.pool.take()),
-            false => self.pool.take_now(),
-        };
+        let free =
+            if self.under_way.is_empty() { Some(self.pool.take()) } else { self.pool.take_now() };
         let Some(chunk) = free else { return Ok(false) };
         let remote = self.remote.remote(next.chunk).context("no such buffer")?;
         let len = next.len as usize;
         anyhow::ensure!(len <= self.pool.content(chunk).len(), "a chunk is too long");
         let (begin, registered) = self.buffers[chunk as usize];
-        // SAFETY: the buffer was taken for this read, is long enough, and goes on to its stream
-        // when the read is over.
+        // SAFETY: the buffer was taken for this read and is long enough. It is given on only when
+        // the read is over.
         let begun = unsafe {
             let from = (self.peer, remote);
             self.endpoint.read((begin.0, registered), len, from, chunk as usize)
         };
         let begun = begun.map_err(anyhow::Error::msg)?;
-        match begun {
-            true => drop(self.under_way.insert(chunk, next)),
-            false => self.pool.give(chunk),
+        if begun {
+            self.under_way.insert(chunk, next);
+        } else {
+            self.pool.give(chunk);
         }
         Ok(begun)
     }

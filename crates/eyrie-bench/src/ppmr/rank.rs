@@ -1,54 +1,54 @@
 //! The process that is moved: it fills its memory, computes steps on all of it, stands still for
-//! its images between two of them, and prints a result that depends on every cell. One thread, no
-//! files but where it is told to write its image.
+//! its images between two steps, and prints a result that depends on every cell. It has one thread,
+//! and no files except the one for its image.
 
 use eyrie_image::{capture, FdRole, Mode, Outcome, Request};
 use std::fs::OpenOptions;
 use std::os::fd::IntoRawFd;
 
 use crate::ppmr::kinds::Solver;
-use crate::ppmr::orders::say;
+use crate::ppmr::orders::write_line;
 use crate::ppmr::task::Work;
 
-/// What it says when its memory is full, and when it stands still for a move;
+/// What it writes when its memory is full, and when it stands still for a move,
 pub const READY: &str = "ready";
-/// when it has opened what takes its image;
+/// when it has opened the file for its image,
 pub const WRITING: &str = "writing";
 /// and when it runs again.
 pub const RUNNING: &str = "running";
 
-/// Runs as a rank. It goes on at a line on its standard input, or takes an image of itself into
-/// what that line names, and ends; the restored one waits for a line too.
+/// Runs as a rank. At a line on its standard input it goes on, or captures itself into the file
+/// that the line names, and ends. The restored process waits for a line, too.
 ///
 /// # Errors
-/// Why there is no image, or that nobody is there any more.
+/// Why there is no image, or that its starter is gone.
 pub fn be_rank(work: &Work, rank: u32) -> anyhow::Result<()> {
     let mut solver = Solver::new(work.kind, work.mib, u64::from(rank) + 1);
-    say(READY)?;
+    write_line(READY)?;
     await_order()?;
     for step in 0..work.steps {
         if work.moves_before(step) {
-            say(READY)?;
+            write_line(READY)?;
             if !take_image(&await_order()?)? {
                 return Ok(());
             }
-            say(RUNNING)?;
+            write_line(RUNNING)?;
             await_order()?;
         }
         solver.step(|_| Ok(()))?;
     }
-    say(&format!("{:016x}", solver.sum()))
+    write_line(&format!("{:016x}", solver.sum()))
 }
 
-/// Whether this is the restored process.
+/// Captures this process; true in the restored one.
 fn take_image(to: &str) -> anyhow::Result<bool> {
     let out = OpenOptions::new().write(true).create(true).truncate(true).open(to)?;
-    say(WRITING)?;
+    write_line(WRITING)?;
     let starter_pid = std::os::unix::process::parent_id() as i32;
     let fds = [0, 1, 2].map(|fd| (fd, FdRole::Slot(fd as u32)));
     let request =
         Request { starter_pid, fds: &fds, ..Request::plain(out.into_raw_fd(), Mode::Sync) };
-    // SAFETY: this process has one thread, and holds nothing that a restored one may not have.
+    // SAFETY: this process has one thread, and nothing that a restored one cannot have.
     match unsafe { capture(&request) } {
         Outcome::Captured { .. } => Ok(false),
         Outcome::Restored => Ok(true),
@@ -61,7 +61,7 @@ fn await_order() -> anyhow::Result<String> {
     let (mut line, mut byte) = (Vec::new(), [0]);
     loop {
         match rustix::io::retry_on_intr(|| rustix::io::read(rustix::stdio::stdin(), &mut byte))? {
-            // Who has started it is gone, and has said why.
+            // The process that has started this one is gone, and has said why.
             0 => std::process::exit(1),
             _ if byte == *b"\n" => return Ok(String::from_utf8(line)?),
             _ => line.push(byte[0]),

@@ -1,4 +1,4 @@
-//! What moves cost a program: its run time when its ranks never move, once and three times, by each
+//! What moves cost a program: its run time when its ranks never move, move once and three times, by
 //! way and kind of program.
 
 use serde_json::{json, Value};
@@ -19,7 +19,7 @@ use crate::Effort;
 /// How often ranks move.
 const MOVES: [u32; 2] = [1, 3];
 
-/// A run. `how`: processes that move in this way, or would; ranks of a job for the live one.
+/// A run. `how`: processes that move in this way, or would; for the live one, ranks of a job.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Turn {
     kind: Kind,
@@ -27,7 +27,7 @@ struct Turn {
     moves: u32,
 }
 
-/// Runs each kind of program with the size of memory that is in the middle of those asked for.
+/// Runs each kind of program with the middle one of the given sizes of memory.
 pub fn measure(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
     let mib = middle(&options.mib);
     let turns: Vec<Turn> =
@@ -59,7 +59,7 @@ fn middle(mib: &[u64]) -> u64 {
     sorted[sorted.len() / 2]
 }
 
-/// All ways without moves are the same but for the live one, whose ranks are those of a job.
+/// Runs without moves are the same for all ways, except for the live one, whose ranks are a job's.
 fn turns(kind: Kind, ways: &[Way]) -> Vec<Turn> {
     let of =
         |way: &Way, moves| Turn { kind, how: How { way: *way, synced: way.has_files() }, moves };
@@ -73,7 +73,7 @@ fn turns(kind: Kind, ways: &[Way]) -> Vec<Turn> {
     [with_base(processes), with_base(jobs)].concat()
 }
 
-/// The turn without moves that this one is compared with.
+/// The turn without moves with which this one is compared.
 fn base(turn: &Turn, turns: &[Turn]) -> Option<usize> {
     let live = |turn: &Turn| turn.how.way == Way::Live;
     turns.iter().position(|t| t.kind == turn.kind && t.moves == 0 && live(t) == live(turn))
@@ -111,7 +111,8 @@ fn describe(options: &Options, mib: u64, turns: &[Turn], runs: &[Vec<f64>]) -> M
             cell(cost, digits),
         ]);
         rows.push(json!({
-            "kind": turn.kind.name(), "mib": mib, "way": turn.how.way.name(), "synced": turn.how.synced,
+            "kind": turn.kind.name(), "mib": mib, "way": turn.how.way.name(),
+            "synced": turn.how.synced,
             "moves": turn.moves, "run_s": run, "to_none": ratio, "move_costs_s": cost,
         }));
     }
@@ -134,12 +135,14 @@ fn describe(options: &Options, mib: u64, turns: &[Turn], runs: &[Vec<f64>]) -> M
 
 fn notes() -> Vec<String> {
     vec![
-        "All ranks move from node to node, at equal parts of the run; files are on the disk before anybody goes on. Run time: from \
-         the start of the nodes to the last result, which is that of ranks that never move. live: a job of Eyrie whose ranks exchange \
-         faces in each step, several times as long so that a move ends before the next one, against the same job without moves; \
-         launching it is part of its time."
+        "All ranks move from node to node, at equal parts of the run; files are on the disk before \
+         ranks go on. Run time: from the start of the nodes to the last result, which is that of \
+         ranks that never move. live: a job of Eyrie whose ranks exchange faces in each step, \
+         several times as long so that a move ends before the next one, against the same job \
+         without moves; launching it is part of its time."
             .into(),
-        "PPMR: +5.1 % of run time with migrations through its pipeline, +9.2 % to +38 % by way of files.".into(),
+        "PPMR: +5.1 % of run time with migrations through its pipeline, +9.2 % to +38 % by way of \
+         files.".into(),
     ]
 }
 

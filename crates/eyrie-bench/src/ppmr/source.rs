@@ -1,6 +1,6 @@
 //! The node that ranks leave: gathers their images in a pool of buffers, or in files first, and
-//! says of each full buffer that it can be pulled. Whatever fails ends the process: its ranks with
-//! it, and the driver says so.
+//! reports each full buffer, which can then be pulled. Any failure ends the process and its ranks;
+//! the driver reports it.
 
 use anyhow::{bail, Context};
 use eyrie_libfabric::site::Endpoint;
@@ -14,41 +14,40 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::ppmr::held::HeldRank;
-use crate::ppmr::orders::{joined, must, say, Driver};
+use crate::ppmr::orders::{joined, must, write_line, Driver};
 use crate::ppmr::pool::Pool;
 use crate::ppmr::rank::WRITING;
 use crate::ppmr::task::{most_memory_kib, now_ns, Feed, Sink, SourceReport, Task, Way};
 use crate::ppmr::wire::{Full, Hello};
 
-/// How long reads of the target are served before it is looked whether there will be more.
+/// How long reads of the target are served before checking whether there will be more.
 const SERVE: Duration = Duration::from_millis(20);
 
-/// Lets ranks that stand still leave for the node that will ask for them: says the port at which it
-/// can, and begins when it is told to. The ranks of this node end.
+/// Lets ranks that stand still leave for another node: reports the port for that node, and begins
+/// when it is told to. The ranks of this node end.
 ///
 /// # Errors
-/// Whatever fails.
+/// Any failure.
 pub fn leave(driver: &Driver, task: &Task, mut ranks: Vec<HeldRank>) -> anyhow::Result<()> {
     let pool = Arc::new(Pool::new(task.pool, task.chunk));
     let listener = TcpListener::bind((task.addresses[0].as_str(), 0))?;
-    say(&listener.local_addr()?.port().to_string())?;
+    write_line(&listener.local_addr()?.port().to_string())?;
     let serving = match task.sink {
         Sink::Stay => None,
         Sink::Restore | Sink::Drop => Some(Serving::begin(task, &listener, &pool)?),
     };
-    let mut streams = match task.way.has_files() {
-        true => Vec::new(),
-        false => (0..ranks.len() as u32)
-            .map(|rank| Stream::open(task, rank))
-            .collect::<Result<_, _>>()?,
+    let mut streams = if task.way.has_files() {
+        Vec::new()
+    } else {
+        (0..ranks.len() as u32).map(|rank| Stream::open(task, rank)).collect::<Result<_, _>>()?
     };
     driver.line()?;
     let mut report = SourceReport { ordered_ns: now_ns(), ..SourceReport::default() };
     for (rank, number) in ranks.iter_mut().zip(0..) {
         let path = task.file("source", number);
-        rank.tell(path.to_str().context("the directory's name is no text")?)?;
+        rank.send_line(path.to_str().context("the directory's name is no text")?)?;
     }
-    ranks.iter_mut().try_for_each(|rank| rank.says(WRITING))?;
+    ranks.iter_mut().try_for_each(|rank| rank.expect_line(WRITING))?;
     streams.iter_mut().try_for_each(Stream::begun)?;
     let full = Arc::new(Fulls(
         serving.as_ref().map(|s| s.control.try_clone()).transpose()?.map(Mutex::new),
@@ -74,7 +73,7 @@ pub fn leave(driver: &Driver, task: &Task, mut ranks: Vec<HeldRank>) -> anyhow::
     report.taken_ns = now_ns();
     report.most_chunks = pool.most_used();
     report.memory_kib = most_memory_kib();
-    say(&serde_json::to_string(&report)?)
+    write_line(&serde_json::to_string(&report)?)
 }
 
 /// The stream of a rank's image: a named pipe, which the rank opens.
@@ -87,24 +86,24 @@ impl Stream {
     fn open(task: &Task, rank: u32) -> anyhow::Result<Stream> {
         let path = task.file("source", rank);
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
-        // Does not wait for the rank, which may end before.
+        // Does not wait for the rank, which may end before it opens the pipe.
         let read = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let read = rustix::fs::open(&path, read, Mode::empty())?.into();
         Ok(Stream { path, read })
     }
 
-    /// The rank has opened it.
+    /// Notes that the rank has opened it.
     fn begun(&mut self) -> anyhow::Result<()> {
         fcntl_setfl(&self.read, OFlags::RDONLY)?;
         Ok(std::fs::remove_file(&self.path)?)
     }
 }
 
-/// Where it is said that buffers are full; `None`: nobody wants them.
+/// The connection on which full buffers are reported; `None`: there is no target.
 struct Fulls(Option<Mutex<TcpStream>>);
 
 impl Fulls {
-    fn say(&self, full: Full, pool: &Pool) -> std::io::Result<()> {
+    fn report(&self, full: Full, pool: &Pool) -> std::io::Result<()> {
         match &self.0 {
             Some(control) => {
                 let mut control = control.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,11 +118,11 @@ impl Fulls {
     }
 
     fn end(&self, stream: u32, place: u32, pool: &Pool) -> std::io::Result<()> {
-        self.say(Full { stream, place, chunk: 0, len: 0 }, pool)
+        self.report(Full { stream, place, chunk: 0, len: 0 }, pool)
     }
 }
 
-/// Gathers all streams at once; returns their bytes.
+/// Gathers all streams at once; returns the number of their bytes.
 fn gather_all(from: Vec<File>, pool: &Arc<Pool>, full: &Arc<Fulls>) -> anyhow::Result<u64> {
     let gather_one = |(stream, from)| {
         let (pool, full) = (Arc::clone(pool), Arc::clone(full));
@@ -137,7 +136,8 @@ fn gather_all(from: Vec<File>, pool: &Arc<Pool>, full: &Arc<Fulls>) -> anyhow::R
 
 /// Reads a stream into one buffer after another.
 fn gather(stream: u32, mut from: File, pool: &Pool, full: &Fulls) -> anyhow::Result<u64> {
-    let (mut place, mut bytes) = (0, 0);
+    let mut place = 0;
+    let mut bytes = 0;
     loop {
         let chunk = pool.take();
         let len = fill(&mut from, &mut pool.content(chunk))?;
@@ -146,7 +146,7 @@ fn gather(stream: u32, mut from: File, pool: &Pool, full: &Fulls) -> anyhow::Res
             full.end(stream, place, pool)?;
             return Ok(bytes);
         }
-        full.say(Full { stream, place, chunk, len: len as u32 }, pool)?;
+        full.report(Full { stream, place, chunk, len: len as u32 }, pool)?;
         place += 1;
         bytes += len as u64;
     }
@@ -166,19 +166,19 @@ fn fill(from: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     Ok(len)
 }
 
-/// Has so many bytes pulled of what the buffers hold anyway.
+/// Has this many bytes pulled of what the buffers hold anyway.
 fn repeat(bytes: u64, pool: &Pool, full: &Fulls) -> anyhow::Result<u64> {
     let len = pool.content(0).len() as u32;
     let chunks = (bytes / u64::from(len)) as u32;
     for place in 0..chunks {
         let chunk = pool.take();
-        full.say(Full { stream: 0, place, chunk, len }, pool)?;
+        full.report(Full { stream: 0, place, chunk, len }, pool)?;
     }
     full.end(0, chunks, pool)?;
     Ok(u64::from(chunks) * u64::from(len))
 }
 
-/// The images in files, on the disk where that is asked for.
+/// The files of the images, written to the disk where that is wanted.
 fn settle_files(task: &Task) -> anyhow::Result<Vec<File>> {
     let settle = |rank| -> anyhow::Result<File> {
         let file = File::open(task.file("source", rank))?;
@@ -190,7 +190,7 @@ fn settle_files(task: &Task) -> anyhow::Result<Vec<File>> {
     (0..task.ranks).map(settle).collect()
 }
 
-/// Has the files pulled, or says that they are where the target sees them. Returns their bytes.
+/// Has the files pulled, or reports that they are where the target sees them. Returns their bytes.
 fn send_files(
     task: &Task,
     files: Vec<File>,
@@ -208,7 +208,7 @@ fn send_files(
     Ok(bytes)
 }
 
-/// What answers the target.
+/// The threads that serve the target.
 struct Serving {
     control: TcpStream,
     threads: Vec<JoinHandle<()>>,
@@ -224,17 +224,15 @@ impl Serving {
             |what: &'static str, serve: Box<dyn FnOnce() -> anyhow::Result<()> + Send>| {
                 threads.push(std::thread::spawn(move || must(what, serve())));
             };
-        let heard = control.try_clone()?;
-        let endpoint = match task.way.is_rdma() {
-            // What the target says of a source that is gone is not the reason.
-            true => Some(must("serving reads", open(task, pool, &mut hello))),
-            false => None,
-        };
+        let stream = control.try_clone()?;
+        // What the target reports about a source that is gone is not the reason.
+        let endpoint =
+            task.way.is_rdma().then(|| must("serving reads", open(task, pool, &mut hello)));
         control.write_all(&hello.encode())?;
         match endpoint {
             Some(endpoint) => {
                 let pool = Arc::clone(pool);
-                spawn("serving reads", Box::new(move || serve_reads(endpoint, heard, pool)));
+                spawn("serving reads", Box::new(move || serve_reads(endpoint, stream, pool)));
             }
             None => {
                 for _ in 0..task.streams {
@@ -242,29 +240,31 @@ impl Serving {
                     let pool = Arc::clone(pool);
                     spawn("serving a stream", Box::new(move || serve_stream(stream, &pool)));
                 }
-                spawn("hearing the target", Box::new(move || hear_the_end(heard)));
+                spawn("reading from the target", Box::new(move || await_end(stream)));
             }
         }
         Ok(Serving { control, threads })
     }
 
-    /// Waits until the target has taken all and left.
+    /// Waits until the target has everything and has left.
     fn end(self) -> anyhow::Result<()> {
         self.control.shutdown(std::net::Shutdown::Write)?;
-        self.threads.into_iter().for_each(joined);
+        for thread in self.threads {
+            joined(thread);
+        }
         Ok(())
     }
 }
 
-/// An endpoint that has the pool's buffers registered, which `hello` names.
+/// An endpoint with the pool's buffers registered, which are listed in `hello`.
 fn open(task: &Task, pool: &Pool, hello: &mut Hello) -> anyhow::Result<Endpoint> {
     let rdma = &task.rdma;
     let mut endpoint = Endpoint::open(&rdma.library, &rdma.provider, &task.addresses[0])
         .map_err(anyhow::Error::msg)?;
     for chunk in 0..pool.chunks() {
         let mut content = pool.content(chunk);
-        // SAFETY: buffers stay where they are as long as the pool, which the thread that closes the
-        // endpoint holds; one that was said to be full is not touched until the target gives it
+        // SAFETY: the pool keeps its buffers in place, and the thread that closes the endpoint
+        // holds the pool. A buffer that was reported full is not touched before the target gives it
         // back.
         let registered = unsafe { endpoint.register(content.as_mut_ptr(), content.len()) };
         let remote = registered.map_err(anyhow::Error::msg)?.remote;
@@ -274,16 +274,16 @@ fn open(task: &Task, pool: &Pool, hello: &mut Hello) -> anyhow::Result<Endpoint>
     Ok(endpoint)
 }
 
-/// Serves reads of the target, and takes back the buffers that it names, until it leaves.
+/// Serves reads of the target, and frees the buffers that it names, until it leaves.
 fn serve_reads(
     mut endpoint: Endpoint,
-    mut heard: TcpStream,
+    mut stream: TcpStream,
     pool: Arc<Pool>,
 ) -> anyhow::Result<()> {
     let given = std::thread::spawn(move || {
         let mut number = [0; 4];
         loop {
-            match heard.read_exact(&mut number) {
+            match stream.read_exact(&mut number) {
                 Ok(()) => pool.give(checked(u32::from_le_bytes(number), &pool)),
                 Err(_) => return,
             }
@@ -296,9 +296,12 @@ fn serve_reads(
     Ok(())
 }
 
-/// A buffer's number from outside.
+/// The number of a buffer, which came from outside.
 fn checked(chunk: u32, pool: &Pool) -> u32 {
-    must("hearing the target", (chunk < pool.chunks()).then_some(chunk).context("no such buffer"))
+    must(
+        "reading from the target",
+        (chunk < pool.chunks()).then_some(chunk).context("no such buffer"),
+    )
 }
 
 /// Sends the buffers that the target asks for on one connection, until it leaves.
@@ -316,8 +319,8 @@ fn serve_stream(mut stream: TcpStream, pool: &Pool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn hear_the_end(mut heard: TcpStream) -> anyhow::Result<()> {
-    match heard.read(&mut [0; 1])? {
+fn await_end(mut stream: TcpStream) -> anyhow::Result<()> {
+    match stream.read(&mut [0; 1])? {
         0 => Ok(()),
         _ => bail!("the target says something that it should not"),
     }

@@ -1,5 +1,5 @@
-//! The node that ranks come to: pulls what the source has, hands it to files or straight to the
-//! restorers, and lets the restored ranks go on to their results. Whatever fails ends the process.
+//! The node that ranks come to: pulls what the source has, passes it to files or directly to the
+//! restorers, and lets the restored ranks go on to their results. Any failure ends the process.
 
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::ppmr::held::HeldRank;
-use crate::ppmr::orders::{joined, must, say, Driver};
+use crate::ppmr::orders::{joined, must, write_line, Driver};
 use crate::ppmr::pool::Pool;
 use crate::ppmr::process::pipe;
 use crate::ppmr::pull::{pull_over_rdma, pull_over_tcp, Pulled};
@@ -19,10 +19,10 @@ use crate::ppmr::rank::{READY, RUNNING};
 use crate::ppmr::task::{most_memory_kib, now_ns, Sink, TargetReport, Task, Way};
 use crate::ppmr::wire::{Full, Hello, FULL_LEN};
 
-/// Takes in the ranks that leave the node whose port it is told; they run, and stand still.
+/// Receives the ranks that leave the node with the given port; they run, and stand still.
 ///
 /// # Errors
-/// Whatever fails.
+/// Any failure.
 pub fn arrive(driver: &Driver, task: &Task) -> anyhow::Result<Vec<HeldRank>> {
     let source = (task.addresses[0].as_str(), driver.line()?.parse::<u16>()?);
     let mut control = TcpStream::connect(source).context("cannot reach the source")?;
@@ -32,18 +32,21 @@ pub fn arrive(driver: &Driver, task: &Task) -> anyhow::Result<Vec<HeldRank>> {
     let (mut ranks, outlets) = outlets(task)?;
     let (fulls, full) = channel();
     let (sinks, draining) = drain_all(outlets, task, &pool);
-    let pulling = match task.way.is_rdma() {
-        true => pull_over_rdma(task, &hello, full, control.try_clone()?, &pool, sinks.clone())?,
-        false => pull_over_tcp(source, task.streams, full, &pool, sinks.clone())?,
+    let pulling = if task.way.is_rdma() {
+        pull_over_rdma(task, &hello, full, control.try_clone()?, &pool, sinks.clone())?
+    } else {
+        pull_over_tcp(source, task.streams, full, &pool, sinks.clone())?
     };
-    let hearing = std::thread::spawn({
+    let receiving = std::thread::spawn({
         let (control, sources) = (control.try_clone()?, task.sources());
-        move || must("hearing the source", hear(control, sources, fulls, sinks))
+        move || must("reading from the source", forward(control, sources, fulls, sinks))
     });
-    say(READY)?;
+    write_line(READY)?;
     driver.line()?;
-    joined(hearing);
-    pulling.into_iter().for_each(joined);
+    joined(receiving);
+    for thread in pulling {
+        joined(thread);
+    }
     let mut report = TargetReport { pulled_ns: now_ns(), ..TargetReport::default() };
     report.pulled_bytes = draining.into_iter().map(joined).sum();
     if task.way.has_files() {
@@ -52,12 +55,12 @@ pub fn arrive(driver: &Driver, task: &Task) -> anyhow::Result<Vec<HeldRank>> {
             ranks = restore_from_files(task)?;
         }
     }
-    ranks.iter_mut().try_for_each(|rank| rank.says(RUNNING))?;
+    ranks.iter_mut().try_for_each(|rank| rank.expect_line(RUNNING))?;
     report.running_ns = now_ns();
     drop(control);
     report.most_chunks = pool.most_used();
     report.memory_kib = most_memory_kib();
-    say(&serde_json::to_string(&report)?)?;
+    write_line(&serde_json::to_string(&report)?)?;
     Ok(ranks)
 }
 
@@ -66,17 +69,18 @@ fn restore_from_files(task: &Task) -> anyhow::Result<Vec<HeldRank>> {
     (0..task.ranks).map(restore).collect()
 }
 
-/// Where a stream goes.
+/// The destination of a stream.
 enum Outlet {
-    /// Nowhere.
+    /// None: it is dropped.
     Drop,
-    /// To a file, or to a restorer.
+    /// A file, or a restorer.
     To(File),
 }
 
-/// Where each stream goes, and the ranks whose restorers wait for theirs.
+/// The destination of each stream, and the ranks whose restorers wait for theirs.
 fn outlets(task: &Task) -> anyhow::Result<(Vec<HeldRank>, Vec<Outlet>)> {
-    let (mut ranks, mut outlets) = (Vec::new(), Vec::new());
+    let mut ranks = Vec::new();
+    let mut outlets = Vec::new();
     for stream in 0..task.sources() {
         outlets.push(match (task.sink, task.way) {
             (Sink::Restore, Way::Shared) | (Sink::Drop | Sink::Stay, _) => Outlet::Drop,
@@ -93,8 +97,8 @@ fn outlets(task: &Task) -> anyhow::Result<(Vec<HeldRank>, Vec<Outlet>)> {
     Ok((ranks, outlets))
 }
 
-/// Takes what the source says to who pulls and, of streams that have ended, to their outlets.
-fn hear(
+/// Passes the source's messages to the pulling threads, and ends of streams to their outlets.
+fn forward(
     mut control: TcpStream,
     sources: u32,
     fulls: Sender<Full>,
@@ -111,13 +115,13 @@ fn hear(
                 ended += 1;
                 sink.send(full).context("an outlet has ended")?;
             }
-            _ => fulls.send(full).context("nobody pulls any more")?,
+            _ => fulls.send(full).context("no thread pulls any more")?,
         }
     }
     Ok(())
 }
 
-/// A thread for each outlet; each returns the bytes that went there.
+/// Starts a thread for each outlet; each returns the number of bytes that it has written.
 fn drain_all(
     outlets: Vec<Outlet>,
     task: &Task,
@@ -134,7 +138,7 @@ fn drain_all(
     outlets.into_iter().map(drain_one).unzip()
 }
 
-/// Writes chunks in their order; each buffer is free when it is written.
+/// Writes chunks in their order; each buffer is freed when it is written.
 fn drain(
     outlet: Outlet,
     pulled: &Receiver<Pulled>,
@@ -163,7 +167,7 @@ fn drain(
     }
 }
 
-/// Chunks of a stream, which come in any order.
+/// Chunks of a stream, which arrive in any order.
 #[derive(Default)]
 struct Order {
     ahead: BTreeMap<u32, Pulled>,
@@ -175,7 +179,7 @@ impl Order {
         self.ahead.insert(pulled.place, pulled);
     }
 
-    /// The chunk that follows the last one, if it is there.
+    /// The chunk that follows the last one, if it has arrived.
     fn following(&mut self) -> Option<Pulled> {
         let found = self.ahead.remove(&self.next)?;
         self.next += 1;
@@ -188,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chunks_come_out_in_their_order() {
+    fn chunks_are_written_in_their_order() {
         let mut order = Order::default();
         let chunk = |place| Full { stream: 0, place, chunk: place, len: 1 };
         let mut out = Vec::new();

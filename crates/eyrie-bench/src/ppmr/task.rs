@@ -1,12 +1,12 @@
-//! What the two nodes of a migration are asked to do and what they report, in the words that the
-//! commands, the driver and the nodes share. Pure but for the clock.
+//! The tasks of the two nodes of a migration and their reports, as commands, driver and nodes share
+//! them. Pure except for the clock.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 use crate::ppmr::kinds::Kind;
 
-/// How the images of a node's ranks come to the other node.
+/// How the images of a node's ranks get to the other node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
@@ -14,13 +14,13 @@ pub enum Way {
     Local,
     /// Into files in a directory that both nodes see, restored from there.
     Shared,
-    /// As local, the files pulled by reads of remote memory.
+    /// As local, but the files are pulled by reads of remote memory.
     RdmaLocal,
-    /// Through a pool of buffers into the restorers, pulled over TCP: no files.
+    /// Through a pool of buffers into the restorers, pulled over TCP, without files.
     Pipeline,
     /// The same, pulled by reads of remote memory: PPMR.
     RdmaPipeline,
-    /// As ranks of a job of Eyrie, which compute meanwhile: no way of these nodes.
+    /// As ranks of a job of Eyrie, which compute meanwhile. These nodes do not use it.
     Live,
 }
 
@@ -64,11 +64,11 @@ impl std::str::FromStr for Way {
 pub enum Feed {
     /// Ranks, of which images are taken.
     Ranks,
-    /// Nothing: the same memory goes over again and again, so many bytes.
+    /// Nothing: the same memory is sent again and again, this many bytes.
     Memory(u64),
 }
 
-/// What becomes of the chunks.
+/// What happens to the chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sink {
@@ -76,7 +76,7 @@ pub enum Sink {
     Restore,
     /// They are dropped at the target.
     Drop,
-    /// They are dropped at the source: there is no target.
+    /// They are dropped at the source; there is no target.
     Stay,
 }
 
@@ -87,18 +87,18 @@ pub struct Work {
     /// Memory of a rank.
     pub mib: u64,
     pub steps: u32,
-    /// How often it moves, in equal parts of its run; less than `steps`.
+    /// How often it moves, in equal parts of its run; fewer times than `steps`.
     pub moves: u32,
 }
 
 impl Work {
-    /// Whether a rank moves when so many steps are done.
+    /// Whether a rank moves after this many steps.
     pub fn moves_before(&self, step: u32) -> bool {
         (1..=self.moves).any(|i| step == self.steps * i / (self.moves + 1))
     }
 }
 
-/// One migration or several of the same way, or a part of one; all nodes have the same.
+/// One migration or several of the same way, or a part of one. All nodes have the same task.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Task {
     pub way: Way,
@@ -111,14 +111,14 @@ pub struct Task {
     pub chunk: usize,
     /// Connections, or reads under way for each, that pull at the same time.
     pub streams: usize,
-    /// Files are on the disk before anybody goes on.
+    /// Whether files are written to the disk before the next phase.
     pub synced: bool,
-    /// Where files are; each node makes its own directory in it.
+    /// The directory for files; each node makes its own directory in it.
     pub dir: PathBuf,
     pub rdma: Rdma,
     /// The addresses of source and target.
     pub addresses: [String; 2],
-    /// The nodes have a network of their own between them, of this rate.
+    /// The rate of the network that the nodes have between them, if they have one of their own.
     pub rate: Option<String>,
 }
 
@@ -130,14 +130,14 @@ pub struct Rdma {
 }
 
 impl Task {
-    /// The file of a rank's image, on the node called so; all nodes see the same directory where
-    /// the way is shared.
+    /// The file of a rank's image, on the node with this name. All nodes see the same directory
+    /// where the way is shared.
     pub fn file(&self, node: &str, rank: u32) -> PathBuf {
         let node = if self.way == Way::Shared { "shared" } else { node };
         self.dir.join(format!("{node}-{rank}"))
     }
 
-    /// Streams of bytes that go over: one of each rank, or one.
+    /// The number of streams that are sent: one for each rank, or one.
     pub fn sources(&self) -> u32 {
         match self.feed {
             Feed::Ranks => self.ranks,
@@ -146,20 +146,20 @@ impl Task {
     }
 }
 
-/// What the source reports; times of the machine's monotonic clock in nanoseconds.
+/// The report of the source; times of the machine's monotonic clock in nanoseconds.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct SourceReport {
     pub ordered_ns: u64,
     /// All ranks have written their images (and files are on the disk).
     pub imaged_ns: u64,
-    /// All was taken by the target.
+    /// When the target had received everything.
     pub taken_ns: u64,
     pub image_bytes: u64,
     pub most_chunks: usize,
     pub memory_kib: u64,
 }
 
-/// What the target reports, as the source; without a target: nothing.
+/// The report of the target, like that of the source; without a target: nothing.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct TargetReport {
     /// The last byte was pulled (and files are on the disk).
@@ -177,7 +177,7 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The most memory that this process had, in KiB.
+/// The most memory that this process has had, in KiB.
 pub fn most_memory_kib() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,5 +1,6 @@
-//! How long it takes to bring all ranks of a node to another one, phase by phase, by each way, and
-//! what memory and bytes that needs. All ranks stand still for all of it, but by the live way.
+//! How long it takes to move all ranks of a node to another one, phase by phase, by each way, and
+//! how much memory and how many bytes that needs. All ranks stand still meanwhile, except in the
+//! live way.
 
 use anyhow::Context;
 use serde_json::{json, Value};
@@ -31,7 +32,7 @@ impl How {
         }
     }
 
-    /// For below a bar.
+    /// The label below a bar.
     pub fn short(self) -> &'static str {
         match (self.way, self.synced) {
             (Way::Local, false) => "local",
@@ -55,12 +56,12 @@ impl How {
     }
 }
 
-/// What one migration took, seconds, and what it needed.
+/// The time of one migration in seconds, and what it needed.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
-    /// From the order until all images were written, until all had been pulled, until all ranks
-    /// ran: one after the other for files, at the same time in a pipeline. All of it the last for
-    /// the live way.
+    /// From the order until all images were written, until all were pulled, until all ranks ran.
+    /// With files one follows the other; in a pipeline they run at the same time. The live way has
+    /// only the last.
     imaged: f64,
     pulled: f64,
     running: f64,
@@ -68,13 +69,13 @@ struct Taken {
     still: f64,
     moved_bytes: u64,
     file_bytes: u64,
-    /// The most of both nodes, without ranks; not known of a job's.
+    /// The most memory of both nodes, without ranks; not known for a job.
     memory_kib: Option<u64>,
 }
 
 impl Taken {
     fn of(task: &Task, Done { source, target }: &Done) -> Taken {
-        // Ranks may run before it was seen that the ones that they were have ended.
+        // Ranks may run before the end of the processes that they were is noticed.
         let since =
             |ns: u64| ns.min(target.running_ns).saturating_sub(source.ordered_ns) as f64 / 1e9;
         let copies = match task.way {
@@ -113,7 +114,7 @@ impl Taken {
     }
 }
 
-/// One kind of program with so much memory, moved in one way.
+/// One kind of program with this much memory, moved in one way.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Turn {
     kind: Kind,
@@ -121,7 +122,7 @@ struct Turn {
     how: How,
 }
 
-/// Moves all ranks by each way, for each kind and each size of memory, in turn about.
+/// Moves all ranks by each way, for each kind and each size of memory, in turn.
 pub fn measure(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
     let hows = How::all(&options.ways);
     let sizes = options.kinds.iter().flat_map(|kind| options.mib.iter().map(|mib| (*kind, *mib)));
@@ -131,7 +132,8 @@ pub fn measure(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
     let label = |Turn { kind, mib, how }: &Turn| {
         format!("{} × {mib} MiB of {}, {}", options.ranks, kind.name(), how.name())
     };
-    let (mut undisturbed, mut live) = (Undisturbed::default(), LiveRuns::default());
+    let mut undisturbed = Undisturbed::default();
+    let mut live = LiveRuns::default();
     let mut pace = Pace::new(options.ranks, effort);
     let runs = in_turn(effort, &turns, label, |turn| {
         let work = Work { kind: turn.kind, mib: turn.mib, steps: 2, moves: 1 };
@@ -227,32 +229,37 @@ fn row(turn: &Turn, taken: &[Taken], pipeline: &[Taken], table: &mut Table) -> V
         median(memory),
     ]);
     json!({
-        "kind": kind.name(), "mib": mib, "way": how.way.name(), "synced": how.synced, "image_s": image,
-        "transfer_s": transfer, "restore_s": restore, "total_s": total, "still_s": still, "to_pipeline": ratio,
+        "kind": kind.name(), "mib": mib, "way": how.way.name(), "synced": how.synced,
+        "image_s": image,
+        "transfer_s": transfer, "restore_s": restore, "total_s": total, "still_s": still,
+        "to_pipeline": ratio,
         "sent_mib": sent, "files_mib": files, "memory_mib": memory,
     })
 }
 
 fn notes() -> Vec<String> {
     vec![
-        "Files: image, transfer and restore follow each other. Pipelines: they run at the same time; what stands under \
-         \"transfer\" and \"restore\" is what is left when the phase before has ended. Every rank that was moved went on \
-         and printed what one prints that stays."
+        "Files: image, transfer and restore follow each other. Pipelines: they run at the same \
+         time; what stands under \"transfer\" and \"restore\" is what is left when the phase \
+         before has ended. Every rank that was moved went on and printed what one prints that \
+         stays."
             .into(),
-        "Files are in the page cache, or (synced) each is on the disk before anybody goes on. Both nodes are processes of \
-         one machine, and all directories are on its one disk. Memory of the nodes: the most that both needed besides the ranks; \
-         files in the page cache come on top."
+        "Files are in the page cache, or (synced) each is on the disk before ranks go on. Both \
+         nodes are processes of one machine, and all directories are on its one disk. Memory of \
+         the nodes: the most that both needed besides the ranks; files in the page cache come on \
+         top."
             .into(),
-        "live: `eyrie migrate` of all ranks of a job to another node, which compute and exchange messages meanwhile; what is sent \
-         is sent in rounds. A rank stood still: the longest of them; for all other ways all ranks stand still all the time."
+        "live: `eyrie migrate` of all ranks of a job to another node, which compute and exchange \
+         messages meanwhile; what is sent is sent in rounds. A rank stood still: the longest of \
+         them; for all other ways all ranks stand still all the time."
             .into(),
-        "PPMR (8 ranks of a node, NPB LU, BT and SP, 16 Gbps InfiniBand, disks): 10.7 times faster than the slowest way \
-         with files, 4.3 and 2.3 times faster than the others."
+        "PPMR (8 ranks of a node, NPB LU, BT and SP, 16 Gbps InfiniBand, disks): 10.7 times faster \
+         than the slowest way with files, 4.3 and 2.3 times faster than the others."
             .into(),
     ]
 }
 
-/// The phases of each way, of the largest memory.
+/// The phases of each way, for the largest memory.
 fn chart(options: &Options, kind: Kind, turns: &[(Turn, &[Taken])]) -> Option<Chart> {
     let largest = *options.mib.iter().max()?;
     let of_largest = turns.iter().filter(|(turn, _)| turn.mib == largest);

@@ -1,18 +1,18 @@
-//! What the source tells the target on their connection: where its buffers are, then each chunk as
-//! it is full. Encoding only.
+//! The source's messages to the target on their connection: the places of its buffers, then each
+//! chunk when it is full. Encoding only.
 
 use eyrie_libfabric::site::Remote;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
 
-/// Longest line with which a source begins, bytes: places of buffers.
+/// Most bytes of the first line of a source, which has the places of its buffers.
 const HELLO_MAX: usize = 16 << 20;
 
 /// The first line of a source.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Hello {
     /// The address of its endpoint in libfabric, and each buffer's address and key; empty where
-    /// buffers are asked for over TCP.
+    /// buffers are requested over TCP.
     pub name: Vec<u8>,
     pub buffers: Vec<(u64, u64)>,
 }
@@ -23,7 +23,7 @@ impl Hello {
     }
 
     /// # Errors
-    /// When the stream ends, or holds something else.
+    /// When the stream ends, or has something else.
     pub fn read(from: &mut impl Read) -> io::Result<Hello> {
         let mut len = [0; 4];
         from.read_exact(&mut len)?;
@@ -45,16 +45,16 @@ impl Hello {
 /// A chunk of a stream that can be pulled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full {
-    /// Whose stream, and which chunk of it.
+    /// The stream that it belongs to, and its number there.
     pub stream: u32,
     pub place: u32,
     /// The buffer that holds it.
     pub chunk: u32,
-    /// Its bytes; 0: the stream has ended before this place.
+    /// Its bytes; 0: the stream ended before it.
     pub len: u32,
 }
 
-/// Length of one on the wire.
+/// Length of an encoded chunk.
 pub const FULL_LEN: usize = 16;
 
 impl Full {
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_heard() {
+    fn what_is_encoded_is_decoded() {
         let full = Full { stream: 7, place: 1 << 20, chunk: 63, len: 131072 };
         assert_eq!(Full::decode(&full.encode()), full);
         let hello = Hello { name: vec![1, 2], buffers: vec![(5, 6)] };

@@ -1,5 +1,5 @@
 //! The `eyrie-bench` command: Eyrie measured against the same programs without it, and the papers'
-//! experiments. Arguments and output only; the measurements are in the library.
+//! experiments. It has only arguments and output; the measurements are in the library.
 
 mod monitor;
 mod options;

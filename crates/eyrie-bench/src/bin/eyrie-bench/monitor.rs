@@ -1,4 +1,4 @@
-//! `eyrie-bench monitor`: arguments and output of what is measured of the monitor.
+//! `eyrie-bench monitor`: arguments and output of the measurements of the monitor.
 
 use super::options::{effort, eyrie};
 use clap::{Args, Subcommand};
@@ -20,13 +20,13 @@ pub enum MonitorCommand {
     CrowdMember(CrowdMemberArgs),
 }
 
-/// What all measurements take.
+/// Options of all measurements.
 #[derive(Args)]
 struct Common {
-    /// How often everything is measured, in turn about [default: 5, with --quick 2]
+    /// How often everything is measured, in turn [default: 5, with --quick 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: Option<u32>,
-    /// Little and short: to see that everything works, not to rely on
+    /// Few and short measurements: to see that everything works, not to rely on
     #[arg(long)]
     quick: bool,
     /// Print JSON instead of tables
@@ -57,7 +57,13 @@ pub struct NoiseArgs {
 #[derive(Args)]
 pub struct BenchArgs {
     /// Crowds of idle processes to sample: PROCESSES or PROCESSESxTHREADS
-    #[arg(long, value_name = "N[xT],...", value_delimiter = ',', default_value = "200,200x16,2000", value_parser = crowd)]
+    #[arg(
+        long,
+        value_name = "N[xT],...",
+        value_delimiter = ',',
+        default_value = "200,200x16,2000",
+        value_parser = crowd
+    )]
     processes: Vec<(usize, usize)>,
     #[command(flatten)]
     common: Common,
@@ -65,9 +71,9 @@ pub struct BenchArgs {
 
 /// Model the slowdown of a parallel job from 2 to 65,536 nodes, and check the model.
 ///
-/// The job works for a grain of time on every node, then all synchronize. What a sample costs and
-/// how late it is are measured here, beside a real Allreduce loop on all processors, unless --cost
-/// says it.
+/// The job works for a grain of time on every node, then all nodes synchronize. The cost of a
+/// sample, and how late it is, are measured here beside a real Allreduce loop on all processors,
+/// unless --cost gives them.
 #[derive(Args)]
 pub struct SlowdownArgs {
     /// Work between two synchronizations
@@ -76,7 +82,7 @@ pub struct SlowdownArgs {
     /// Time from one sample to the next
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = positive_duration)]
     interval: Duration,
-    /// Idle processes that are started to be sampled
+    /// Idle processes to start and sample
     #[arg(long, value_name = "N", default_value_t = 200, conflicts_with = "cost")]
     processes: usize,
     /// CPU time of a sample, instead of measuring
@@ -95,7 +101,7 @@ pub struct SlowdownArgs {
 /// Measure and model the experiments of Kamoshida and Taura's paper.
 #[derive(Args)]
 pub struct PapersArgs {
-    /// Idle processes that are started to be sampled
+    /// Idle processes to start and sample
     #[arg(long, value_name = "N", default_value_t = 200)]
     processes: usize,
     /// Draw the modelled slowdown
@@ -110,7 +116,7 @@ pub struct CrowdMemberArgs {
     threads: usize,
 }
 
-/// 200 or 200x16.
+/// Parses 200 or 200x16.
 fn crowd(text: &str) -> Result<(usize, usize), String> {
     let (processes, threads) = text.split_once('x').unwrap_or((text, "1"));
     let number = |text: &str| text.parse::<usize>().ok().filter(|n| (1..=20_000).contains(n));

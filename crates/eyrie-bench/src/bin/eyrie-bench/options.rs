@@ -31,7 +31,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Where everything is that is measured.
+    /// The paths of what is measured.
     pub fn setup(&self) -> anyhow::Result<Setup> {
         Ok(Setup {
             eyrie: eyrie()?,
@@ -48,13 +48,12 @@ impl Options {
     }
 }
 
-/// How often everything is measured: as it was asked for, else 5 times, or twice when it is to be
-/// quick.
+/// How often everything is measured: as given, else 5 times, or twice with --quick.
 pub fn effort(rounds: Option<u32>, quick: bool) -> Effort {
     Effort { rounds: rounds.unwrap_or(if quick { 2 } else { 5 }), quick }
 }
 
-/// The `eyrie` command, which lies beside this one.
+/// The path of the `eyrie` command, which is beside this one.
 ///
 /// # Errors
 /// When the kernel does not say where this command is.

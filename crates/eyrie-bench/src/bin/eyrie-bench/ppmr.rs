@@ -1,4 +1,4 @@
-//! `eyrie-bench ppmr`: the words of PPMR's experiments, and the processes that they start.
+//! `eyrie-bench ppmr`: the arguments of PPMR's experiments, and the processes that they start.
 
 use super::options::Options as Common;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -33,7 +33,7 @@ pub struct PpmrArgs {
     /// Buffers of each node
     #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = eyrie_units::size)]
     pool: u64,
-    /// What is pulled at a time
+    /// Bytes pulled at a time
     #[arg(long, value_name = "SIZE", default_value = "128KiB", value_parser = eyrie_units::size)]
     chunk: u64,
     /// Connections, or reads of remote memory under way, at the same time
@@ -51,7 +51,7 @@ pub struct PpmrArgs {
     /// A network of their own between the nodes, of this rate as tc has it (1gbit); needs root
     #[arg(long, value_name = "RATE", conflicts_with = "address")]
     rate: Option<String>,
-    /// Be a process of an experiment, which has started it
+    /// Run as a process of an experiment; used by the experiments
     #[arg(long, hide = true, exclusive = true, num_args = 1.., value_name = "WORD")]
     part: Vec<String>,
     #[command(flatten)]
@@ -114,7 +114,7 @@ pub fn run(asked: PpmrArgs) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-/// What is asked for, or all that there is.
+/// The given ones, or all.
 fn all_or<T: Clone>(all: &[T], asked: Vec<T>) -> Vec<T> {
     if asked.is_empty() {
         return all.to_vec();

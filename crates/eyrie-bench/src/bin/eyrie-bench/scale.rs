@@ -1,5 +1,5 @@
-//! `eyrie-bench scale`: what the controller costs as a job grows, by the real machine, driven
-//! through jobs whose agents and routers are simulated by what they would say. Times are of the
+//! `eyrie-bench scale`: the cost of the controller as a job grows. The real machine is driven
+//! through jobs whose agents and routers are simulated by their messages. Times are those of the
 //! machine alone, without sockets; bytes are those of the messages that it causes.
 
 use clap::Args;
@@ -21,7 +21,7 @@ const RANKS: u32 = 100;
 const NODES: [u32; 5] = [1, 10, 100, 1_000, 10_000];
 /// Routers, and stores, of each job: the default of jobs on several hosts.
 const ROLES: u32 = 2;
-/// What a program and its environment take.
+/// Bytes of a program and its environment.
 const PROGRAM_BYTES: usize = 4096;
 
 /// Where each role listens.
@@ -32,12 +32,12 @@ struct Job {
     machine: Machine,
     nodes: u64,
     now: Duration,
-    /// Bytes that went to agents, and commands.
+    /// Bytes and commands that went to agents.
     bytes: u64,
     commands: u64,
 }
 
-/// What a phase has cost.
+/// The cost of a phase.
 #[derive(Clone, Copy)]
 struct Cost {
     took: Duration,
@@ -60,7 +60,7 @@ impl Job {
             stores: ROLES,
             image_copies: ROLES,
             roles_on_nodes: true,
-            // By order only.
+            // Only when ordered.
             checkpoint_every: Interval::Off,
             checkpoint_order: Order::Sequential,
             checkpoint_mode: CheckpointMode::Async,
@@ -77,9 +77,9 @@ impl Job {
         Job { machine, nodes: u64::from(nodes) + 1, now, bytes: 0, commands: 0 }
     }
 
-    /// Tells the machine something, a microsecond later; returns what it answers. Agents answer
-    /// their heartbeats, and roles that are started listen.
-    fn tell(&mut self, event: Event) -> Vec<Command> {
+    /// Sends the machine an event, a microsecond later; returns its commands. Agents answer their
+    /// heartbeats, and started roles listen.
+    fn send(&mut self, event: Event) -> Vec<Command> {
         self.now += Duration::from_micros(1);
         let mut commands = self.machine.handle(self.now, event);
         let mut next = 0;
@@ -95,10 +95,10 @@ impl Job {
     }
 
     fn report(&mut self, instance: RankInstance, report: RankReport) -> Vec<Command> {
-        self.tell(Event::Rank(instance, report))
+        self.send(Event::Rank(instance, report))
     }
 
-    /// The cost of what `run` does.
+    /// The cost of `run`.
     fn cost(&mut self, run: impl FnOnce(&mut Job)) -> Cost {
         let (bytes, commands, begin) = (self.bytes, self.commands, Instant::now());
         run(self);
@@ -110,16 +110,18 @@ impl Job {
         self.machine.rank_states().map(|(instance, _, _)| instance).collect()
     }
 
-    /// All agents come, all ranks start and meet at two barriers.
+    /// All agents connect, all ranks start and pass two barriers.
     fn start(&mut self) {
         let join = ToAgent::Join(Box::new(common(self.instances().len() as u32)));
         self.bytes += self.nodes * bytes_in(&join);
-        (0..self.nodes as Node).for_each(|node| drop(self.tell(Event::AgentUp(node))));
+        for node in 0..self.nodes as Node {
+            self.send(Event::AgentUp(node));
+        }
         assert!(self.machine.has_started());
         let none = Duration::ZERO;
         for instance in self.instances() {
             self.report(instance, RankReport::Started { fetched: none, restored: none });
-            self.tell(Event::Connected(instance));
+            self.send(Event::Connected(instance));
             self.report(instance, RankReport::ProviderLoaded);
             self.report(instance, address_of(instance.rank));
         }
@@ -130,23 +132,23 @@ impl Job {
         }
     }
 
-    /// Nodes are asked for heartbeats and answer, for ten seconds.
+    /// Nodes get heartbeats and answer, for ten seconds.
     fn idle(&mut self) {
         let until = self.now + Duration::from_secs(10);
         while self.now < until {
             self.now = self.machine.next_tick().map_or(until, |at| at.max(self.now));
-            self.tell(Event::Tick);
+            self.send(Event::Tick);
         }
     }
 
-    /// Each rank takes an image, one after another.
+    /// Each rank is captured, one after the other.
     fn checkpoint(&mut self) {
-        let mut due = self.tell(Event::Checkpoint { request: 1, rank: None });
+        let mut due = self.send(Event::Checkpoint { request: 1, rank: None });
         let mut taken = 0;
         while let Some(command) = due.pop() {
             let Command::Capture { instance, image, store, .. } = command else { continue };
-            due.extend(self.tell(Event::ImageBegun { instance, image }));
-            due.extend(self.tell(stored(store, instance, image)));
+            due.extend(self.send(Event::ImageBegun { instance, image }));
+            due.extend(self.send(stored(store, instance, image)));
             let usable = RankReport::ImageUsable { image, output: [0; 2] };
             due.extend(self.report(instance, usable));
             taken += 1;
@@ -156,17 +158,17 @@ impl Job {
 
     /// A node dies; its ranks come back on the spare.
     fn lose(&mut self) {
-        let mut due = self.tell(Event::AgentGone(0));
+        let mut due = self.send(Event::AgentGone(0));
         while let Some(command) = due.pop() {
             match command {
                 Command::Fence(instance) => {
                     let fenced = |router| Event::Fenced { router, instance, rsn: 1 };
-                    due.extend((0..ROLES).flat_map(|router| self.tell(fenced(router))));
+                    due.extend((0..ROLES).flat_map(|router| self.send(fenced(router))));
                 }
                 Command::Start { instance, .. } => {
                     let none = Duration::ZERO;
                     self.report(instance, RankReport::Started { fetched: none, restored: none });
-                    self.tell(Event::Replayed { instance, messages: 1 });
+                    self.send(Event::Replayed { instance, messages: 1 });
                 }
                 _ => {}
             }
@@ -176,7 +178,7 @@ impl Job {
     }
 }
 
-/// What a node, or a role, says to a command at once.
+/// The immediate answer of a node, or a role, to a command.
 fn answer_to(command: &Command) -> Option<Event> {
     match command {
         Command::Heartbeat { node, n } => Some(Event::Heartbeat { node: *node, n: *n }),
@@ -196,13 +198,13 @@ fn stored(store: StoreId, instance: RankInstance, image: ImageId) -> Event {
     Event::ImageStored { store, instance, image }
 }
 
-/// What MPICH 4 lets other ranks know of one.
+/// The address of a rank that MPICH 4 publishes.
 fn address_of(rank: Rank) -> RankReport {
     let hex = address(rank).map(|byte| format!("{byte:02X}"));
     RankReport::PmiPut { key: format!("-allgather-1-{rank}"), value: hex.concat() }
 }
 
-/// What an agent is told of its job.
+/// What an agent gets about its job.
 fn common(ranks: u32) -> JobOnHost {
     let argument = std::ffi::OsString::from("x".repeat(PROGRAM_BYTES));
     JobOnHost {
@@ -226,7 +228,7 @@ fn bytes_in(message: &ToAgent) -> u64 {
     bytes.len() as u64
 }
 
-/// Bytes of the messages that a command becomes, at so many nodes.
+/// Bytes of the messages that a command causes at this many nodes.
 fn bytes_of(command: &Command, nodes: u64) -> u64 {
     let at = |image: ImageId| ImageAt { image, store: PLACE.into() };
     match command {
@@ -265,7 +267,8 @@ fn resident_bytes() -> u64 {
 
 const PHASES: [&str; 4] = ["start", "10 s idle", "an image of each rank", "a node lost"];
 
-/// A job of so many nodes, through all phases; and what the process grew by, in bytes.
+/// Measures a job of this many nodes in all phases; returns also by how many bytes the process
+/// grew.
 fn measure(nodes: u32) -> ([Cost; 4], u64) {
     let before = resident_bytes();
     let mut job = Job::new(nodes);

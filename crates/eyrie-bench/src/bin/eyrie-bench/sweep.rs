@@ -40,7 +40,13 @@ pub struct SweepArgs {
 
     /// What fails next: the first node of a random rank, the same for every method (node), or
     /// wherever that rank is by then, so that every failure hits a rank (rank)
-    #[arg(long, value_name = "WHAT", default_value = "node", requires = "sequences", value_parser = ["node", "rank"])]
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "node",
+        requires = "sequences",
+        value_parser = ["node", "rank"]
+    )]
     fails: String,
 
     /// Methods of the sequences, comma-separated, or all
@@ -69,7 +75,7 @@ pub fn run(args: SweepArgs) -> anyhow::Result<i32> {
     Ok(0)
 }
 
-/// How much is done, for the progress line.
+/// How much has been done, for the progress line.
 struct Count {
     progress: Progress,
     done: AtomicUsize,
@@ -91,7 +97,7 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Every rank's node fails, every spare takes it over: messages on the busiest link and slowdown,
+/// Every rank's node fails and every spare replaces it: messages on the busiest link and slowdown,
 /// as a table.
 fn pairs(
     instance: &Instance,
@@ -146,8 +152,8 @@ fn pairs(
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Drawn<'a> = Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>>;
 
-/// Draws into an SVG file. In memory first: the backend by itself does not say when the disk is
-/// full.
+/// Draws into an SVG file. It draws in memory first: the backend by itself does not report a full
+/// disk.
 fn draw(
     path: &Path,
     size: (u32, u32),
@@ -198,7 +204,7 @@ fn plot_pairs(
     })
 }
 
-/// What one method reaches after one failure of one sequence.
+/// The result of one method after one failure of one sequence.
 struct Point {
     load: u64,
     ratio: f64,
