@@ -93,7 +93,11 @@ impl Traffic {
             "barrier" => match algorithm("dissemination") {
                 "dissemination" => dissemination(ranks, 0),
                 "recursive-doubling" => recursive_doubling(ranks, 0),
-                other => return refuse!("barrier algorithm `{other}`: dissemination or recursive-doubling"),
+                other => {
+                    return refuse!(
+                        "barrier algorithm `{other}`: dissemination or recursive-doubling"
+                    )
+                }
             },
             "allreduce" => match algorithm("recursive-doubling") {
                 "recursive-doubling" => recursive_doubling(ranks, bytes),
