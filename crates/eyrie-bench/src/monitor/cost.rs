@@ -99,11 +99,7 @@ fn one_crowd(
                         reader.cold.push(reader.sampler.read_once());
                     }
                 }
-                crate::progress(&format!(
-                    "eyrie-bench: round {} of {}",
-                    round + 1,
-                    effort.rounds
-                ));
+                crate::progress(&format!("eyrie-bench: round {} of {}", round + 1, effort.rounds));
                 if !missing.contains(&"process-exporter") {
                     exporter.extend(tools::process_exporter(&setup.tools, 2)?);
                 }
