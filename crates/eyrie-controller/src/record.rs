@@ -2,7 +2,7 @@
 //! is its schema), and one line for people. Nothing here decides anything.
 
 use crate::machine::placement::Choice;
-use crate::machine::redundancy::Kept;
+use crate::machine::roles::redundancy::Kept;
 use eyrie_units::{self as units, counted, time};
 use eyrie_wire::control::Library;
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};

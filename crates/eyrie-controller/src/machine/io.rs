@@ -1,10 +1,10 @@
 //! What goes into the state machine and what comes out of it. Plain data; events can be written and
 //! read back, since a machine that hears them again gives the same commands.
 
-use super::answer::{Answer, RequestId};
-use super::moves::Manner;
-use super::proposal::Goal;
-use super::redundancy::JournalCopies;
+use super::moves::entry::Manner;
+use super::roles::redundancy::JournalCopies;
+use super::users::answer::{Answer, RequestId};
+use super::users::proposal::Goal;
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
 use eyrie_transport::{Addr, Directory, RouterId};
@@ -135,7 +135,7 @@ pub enum Event {
         instance: RankInstance,
         messages: u64,
     },
-    /// An older incarnation of a rank, or somebody else, was refused.
+    /// An older incarnation of a rank, or a stranger, was refused.
     Refused {
         instance: Option<RankInstance>,
         reason: String,
@@ -148,7 +148,6 @@ pub enum Event {
         rank: Rank,
         reason: String,
     },
-    /// The log of this rank cannot be kept.
     /// So many bytes of messages were ever logged for the rank.
     LogGrown {
         rank: Rank,
@@ -158,6 +157,7 @@ pub enum Event {
     LogScarce {
         rank: Rank,
     },
+    /// The log of this rank cannot be kept.
     Unprotected {
         rank: Rank,
         reason: String,
@@ -285,7 +285,7 @@ pub enum Event {
     JobSaved(Result<String, String>),
     /// All ranks are to get this signal.
     Signal(u8),
-    /// Something outside the job ends it: a signal to `eyrie run`, output that nobody takes.
+    /// Something outside the job ends it: a signal to `eyrie run`, output that is not read.
     Stop {
         code: i32,
         cause: String,

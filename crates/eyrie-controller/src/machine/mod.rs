@@ -1,61 +1,45 @@
 //! The control state machine: events in, commands out, time passed in. It reads no clock, opens
 //! nothing, waits for nothing; and it must never give a command to a node that was declared dead,
 //! nor let the log be truncated beyond an image that is still needed.
+//!
+//! A folder is a component, with the handlers that change it. A component keeps its fields to
+//! itself; a handler borrows those that it needs by name, and puts what follows elsewhere into the
+//! outbox ([`outbox::consequence`]). `reactor` knows all of them.
 
-pub mod answer;
-mod archive;
-mod checkpoint;
-mod copies;
-mod crash;
-mod cut_off;
+mod config;
 mod ending;
-mod failure;
 mod faults;
-mod fence;
-mod injection;
+mod images;
 mod io;
-mod live;
-mod measurements;
-mod measuring;
-mod migrate;
-mod missing;
 mod moves;
-mod node;
 mod nodes;
-mod notes;
-mod notice;
+mod outbox;
 mod output;
-mod overdue;
 pub mod placement;
 mod pmi;
-pub mod proposal;
-mod propose;
-mod rank;
-mod reach;
+mod ranks;
 mod reactor;
-mod rearrange;
-pub mod redundancy;
-mod requests;
-mod role;
-mod roles;
-mod save;
-pub mod saved;
+mod recovery;
+pub(crate) mod roles;
 mod saving;
-pub mod schedule;
-pub mod signal;
-mod snapshot;
-mod speed;
+mod signals;
 pub mod state;
-mod store_nodes;
-mod stores;
+mod status;
 mod timeouts;
 mod users;
+mod view;
 
 #[cfg(test)]
 mod simulation;
 
+pub use config::Config;
+pub use images::schedule;
 pub use io::{Command, Event, Image, Mark, Source, StoreId};
-pub use moves::{IfSlow, Manner, Move, Way};
-pub use reactor::{Config, Machine};
-pub use save::SAVED_CODE;
+pub use moves::entry::{IfSlow, Manner, Move, Way};
+pub use ranks::signal;
+pub use reactor::Machine;
+pub use roles::redundancy;
+pub use saving::saved;
+pub use saving::steps::SAVED_CODE;
 pub use state::{NodeStateName, RankStateName};
+pub use users::{answer, proposal};

@@ -15,7 +15,7 @@ pub enum Choice {
     Spare,
     /// No spare is left: the remaining node with the fewest ranks.
     Shared,
-    /// The one that somebody asked for.
+    /// The one that was asked for.
     Asked,
 }
 

@@ -1,219 +1,148 @@
-//! The machine's core: its state, time, and which part of it handles which event.
+//! The machine: its components, time, which handler takes which event, and what follows from what a
+//! handler has found. It knows all of them, and decides nothing itself.
 
-use super::copies::Stores;
-use super::faults::Faults;
+use super::config::Config;
+use super::ending::EndOfRanks;
+use super::faults::injecting::Injecting;
+use super::faults::pending::Faults;
+use super::images::captures::Captures;
+use super::images::overdue::Overdue;
+use super::images::schedule::Schedule;
+use super::images::stores::Stores;
 use super::io::{Command, Event, Mark};
-use super::measurements::Measurements;
-use super::moves::Moves;
-use super::node::{CutOff, NodeEntry};
-use super::notes::Notes;
+use super::moves::entry::Moves;
+use super::moves::mover::Mover;
+use super::nodes::contact::Contact;
+use super::nodes::reach::Reach;
+use super::nodes::watch::Watch;
+use super::nodes::Nodes;
+use super::outbox::consequence::{Consequence, LostNode};
+use super::outbox::Outbox;
 use super::output::Ledger;
 use super::pmi::Pmi;
-use super::rank::{KeptImage, RankEntry, Step};
-use super::redundancy::Redundancy;
-use super::requests::Requests;
-use super::role::Roles;
-use super::saving::Saving;
-use super::schedule::{Interval, Order, Schedule};
-use super::speed::Speed;
-use super::state::{NodeStateName, RankStateName};
-use super::timeouts::START_TIMEOUT;
-use crate::inject::Injection;
-use crate::record::{in_words, Record, Summary};
+use super::ranks::entry::{Death, Step};
+use super::ranks::Ranks;
+use super::recovery::recovering::Recovery;
+use super::roles::entry::Roles;
+use super::roles::hosting::Hosting;
+use super::roles::redundancy::Redundancy;
+use super::saving::phase::Saving;
+use super::saving::saved::{self, Saved};
+use super::saving::steps::Saver;
+use super::signals::Signals;
+use super::state::RankStateName;
+use super::timeouts::{RETRY, START_TIMEOUT};
+use super::users::asked::{not_begun, Asked};
+use super::users::measurements::Measurements;
+use super::users::measuring::Measuring;
+use super::view::View;
+use crate::record::{Record, Summary};
 use eyrie_placement::{Placement, WithoutNetwork};
-use eyrie_wire::control::{CheckpointMode, Library, RankReport, StandardStream};
-use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use eyrie_wire::control::{RankReport, StandardStream};
+use eyrie_wire::{Node, RankInstance};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What a job is to be.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Config {
-    pub job: String,
-    pub ranks: u32,
-    /// Nodes that start with ranks.
-    pub nodes: u32,
-    pub spares: u32,
-    /// For each rank the node that it starts on.
-    pub start: Vec<Node>,
-    /// Most ranks that a node may have, by node, where that was said.
-    pub slots: Vec<Option<u32>>,
-    /// Names of the nodes, where they have some.
-    pub hosts: Vec<String>,
-    pub routers: u32,
-    /// Routers run on nodes; else beside the controller.
-    pub roles_on_nodes: bool,
-    /// Stores that are up when the job starts.
-    pub stores: u32,
-    /// Stores that must have an image before it counts.
-    pub image_copies: u32,
-    pub checkpoint_every: Interval,
-    pub checkpoint_order: Order,
-    pub checkpoint_mode: CheckpointMode,
-    /// The images outlive the job, so that it can be saved.
-    pub can_be_saved: bool,
-    /// Stores on nodes have the images of the running job; when it is saved, they are copied to one
-    /// beside the controller ([`super::saved::STORE`]).
-    pub archive: bool,
-    /// Nodes that are about to be taken away are drained.
-    pub drain_on_notice: bool,
-    /// A node that does not answer for so long is declared dead.
-    pub heartbeat_timeout: Duration,
-    /// How long all agents may take to come up.
-    pub agents_timeout: Duration,
-    /// After so long agents that have lost their controller have ended.
-    pub alone_for: Duration,
-    /// Until then they may come back to it.
-    pub agents_come_back: bool,
-    pub injections: Vec<Injection>,
-}
-
-#[cfg(test)]
-impl Config {
-    /// A job of one rank on so many nodes, which have its roles: two stores, each image in both.
-    pub fn with_roles_on(nodes: u32) -> Config {
-        let (roles_on_nodes, stores, image_copies) = (true, 2, 2);
-        Config { nodes, roles_on_nodes, stores, image_copies, ..Config::of_one_rank() }
-    }
-
-    /// A job of one rank on one node.
-    pub fn of_one_rank() -> Config {
-        Config {
-            job: "j".into(),
-            ranks: 1,
-            nodes: 1,
-            spares: 0,
-            start: vec![0],
-            slots: vec![],
-            hosts: vec![],
-            routers: 1,
-            roles_on_nodes: false,
-            stores: 1,
-            image_copies: 1,
-            checkpoint_every: Interval::Off,
-            checkpoint_order: Order::Sequential,
-            checkpoint_mode: CheckpointMode::Async,
-            can_be_saved: false,
-            archive: false,
-            drain_on_notice: true,
-            heartbeat_timeout: Duration::from_secs(1_000_000),
-            agents_timeout: Duration::from_secs(30),
-            alone_for: Duration::from_secs(60),
-            agents_come_back: true,
-            injections: vec![],
-        }
-    }
-}
-
-/// The machine.
+/// The machine. Each component keeps its fields to itself.
 #[derive(Serialize, Deserialize)]
 pub struct Machine {
     pub(super) config: Config,
     #[serde(skip, default = "without_network")]
     pub(super) placement: Box<dyn Placement>,
-    pub(super) now: Duration,
-    pub(super) nodes: Vec<NodeEntry>,
-    /// Those on the controller's host.
-    pub(super) home: BTreeSet<Node>,
-    /// The controller stands aside.
-    pub(super) cut_off: Option<CutOff>,
-    /// Nodes that were not heard when it went on: they have a heartbeat timeout to come back.
-    pub(super) returning: BTreeSet<Node>,
-    /// Pairs of nodes of which the first does not reach the second, and since when that is known.
-    pub(super) unreached: BTreeMap<(Node, Node), Duration>,
-    pub(super) ranks: Vec<RankEntry>,
+    pub(super) out: Outbox,
+    pub(super) nodes: Nodes,
+    pub(super) contact: Contact,
+    pub(super) reach: Reach,
+    pub(super) ranks: Ranks,
     pub(super) roles: Roles,
+    pub(super) redundancy: Redundancy,
     pub(super) pmi: Pmi,
     pub(super) output: Ledger,
     pub(super) stores: Stores,
     pub(super) schedule: Schedule,
-    pub(super) faults: Faults,
-    /// Who waits is gone with the controller that had heard it.
-    #[serde(skip)]
-    pub(super) requests: Requests,
+    pub(super) overdue: Overdue,
     pub(super) moves: Moves,
+    pub(super) saving: Saving,
     pub(super) measurements: Measurements,
-    pub(super) speed: Speed,
-    /// The job is being saved.
-    pub(super) saving: Option<Saving>,
-    pub(super) notes: Notes,
-    pub(super) redundancy: Redundancy,
-    /// None between two events.
-    #[serde(skip)]
-    pub(super) commands: Vec<Command>,
-    pub(super) summary: Summary,
-    pub(super) started: bool,
-    pub(super) ended: bool,
-    /// When all ranks and nodes are to be looked at again ([`Machine::look`]): not at every event,
-    /// or a large job would cost the square of its size.
-    pub(super) look_at: Duration,
-    /// Nodes that have not come.
-    pub(super) missing_nodes: usize,
-    pub(super) counts: Counts,
-    /// Ranks that were asked for a checkpoint; some have come to its end.
-    pub(super) asked: BTreeSet<Rank>,
-    /// Signals that were sent to all ranks.
-    pub(super) signals: Vec<u8>,
+    pub(super) faults: Faults,
+    pub(super) signals: Signals,
 }
+
+/// The form of a snapshot: it goes up with each change of what is in it.
+const FORM: u32 = 2;
 
 fn without_network() -> Box<dyn Placement> {
     Box::new(WithoutNetwork)
 }
 
-/// Ranks of a kind, so that nobody has to count them at every event.
-#[derive(Default, Serialize, Deserialize)]
-pub struct Counts {
-    pub finished: u32,
-    /// In any incarnation.
-    pub spoke_pmi: u32,
-    /// Finished without a word of PMI.
-    pub finished_silent: u32,
+/// A handler that borrows these components.
+macro_rules! borrow {
+    ($machine:ident, $handler:ident { $($component:ident),* $(,)? }) => {
+        $handler { $($component: &mut $machine.$component),* }
+    };
+    ($machine:ident, placing $handler:ident { $($component:ident),* $(,)? }) => {
+        $handler { placement: &*$machine.placement, $($component: &mut $machine.$component),* }
+    };
+}
+
+/// All components that a view has, to be read.
+macro_rules! view {
+    ($machine:ident) => {
+        View {
+            config: &$machine.config,
+            out: &$machine.out,
+            nodes: &$machine.nodes,
+            reach: &$machine.reach,
+            ranks: &$machine.ranks,
+            roles: &$machine.roles,
+            stores: &$machine.stores,
+            schedule: &$machine.schedule,
+            moves: &$machine.moves,
+            saving: &$machine.saving,
+        }
+    };
 }
 
 impl Machine {
+    /// A machine that goes on with a saved job.
+    pub fn go_on(config: Config, saved: Saved) -> Machine {
+        let mut machine = Machine::new(config);
+        for (r, saved) in machine.ranks.iter_mut().zip(&saved.ranks) {
+            saved::take(r, saved);
+        }
+        machine.ranks.count();
+        machine.pmi = saved.pmi;
+        machine.output = saved.output;
+        machine.out = Outbox::new(saved.summary);
+        machine.roles.set_homes(saved.home);
+        machine.signals = Signals::sent(saved.signals);
+        machine
+    }
+
     pub fn new(config: Config) -> Machine {
-        let nodes: Vec<NodeEntry> = (0..config.nodes + config.spares)
-            .map(|node| NodeEntry::new(node >= config.nodes))
-            .collect();
-        let ranks = (config.start.iter().enumerate())
-            .map(|(rank, node)| RankEntry::new(rank as Rank, *node))
-            .collect();
+        let Config { nodes, spares, ref hosts, heartbeat_timeout, archive, .. } = config;
+        // Stores on nodes come later.
+        let stores = if config.roles_on_nodes { archive.into() } else { config.stores };
+        let Config { checkpoint_every, checkpoint_order, .. } = config;
         Machine {
-            now: Duration::ZERO,
-            look_at: Duration::ZERO,
-            missing_nodes: nodes.len(),
-            counts: Counts::default(),
-            asked: BTreeSet::new(),
-            signals: Vec::new(),
-            nodes,
-            home: BTreeSet::new(),
-            cut_off: None,
-            returning: BTreeSet::new(),
-            unreached: BTreeMap::new(),
-            ranks,
-            roles: Roles::after(config.archive),
+            placement: without_network(),
+            out: Outbox::new(Summary { ranks: config.ranks, ..Summary::default() }),
+            nodes: Nodes::new(nodes, spares, hosts.clone(), heartbeat_timeout),
+            contact: Contact::default(),
+            reach: Reach::default(),
+            ranks: Ranks::new(&config.start),
+            roles: Roles::after(archive),
+            redundancy: Redundancy::default(),
             pmi: Pmi::new(config.ranks),
             output: Ledger::new(config.ranks),
-            // Those on nodes come later.
-            stores: Stores::new(match config.roles_on_nodes {
-                true => config.archive.into(),
-                false => config.stores,
-            }),
-            schedule: Schedule::new(config.checkpoint_every, config.checkpoint_order, config.ranks),
-            faults: Faults::new(&config.injections),
-            requests: Requests::default(),
+            stores: Stores::new(stores, archive),
+            schedule: Schedule::new(checkpoint_every, checkpoint_order, config.ranks),
+            overdue: Overdue::default(),
             moves: Moves::default(),
+            saving: Saving::new(config.can_be_saved),
             measurements: Measurements::default(),
-            speed: Speed::default(),
-            saving: None,
-            notes: Notes::default(),
-            redundancy: Redundancy::default(),
-            commands: Vec::new(),
-            summary: Summary { ranks: config.ranks, ..Summary::default() },
-            started: false,
-            ended: false,
-            placement: without_network(),
+            faults: Faults::new(&config.injections),
+            signals: Signals::default(),
             config,
         }
     }
@@ -223,137 +152,232 @@ impl Machine {
         Machine { placement, ..self }
     }
 
+    /// The state between two events, so that another machine goes on without what this one has
+    /// heard. Users who wait for answers are not in it: their connections end with their
+    /// controller.
+    ///
+    /// # Errors
+    /// None but those of the encoding.
+    pub fn snapshot(&self) -> postcard::Result<Vec<u8>> {
+        postcard::to_stdvec(&(FORM, self))
+    }
+
+    /// Goes on from such a state; ranks are placed as before.
+    ///
+    /// # Errors
+    /// When these bytes are none, or of another form ([`FORM`]).
+    pub fn restore(&mut self, snapshot: &[u8]) -> postcard::Result<()> {
+        let (form, rest) = postcard::take_from_bytes::<u32>(snapshot)?;
+        if form != FORM {
+            return Err(postcard::Error::SerdeDeCustom);
+        }
+        let mut restored: Machine = postcard::from_bytes(rest)?;
+        std::mem::swap(&mut restored.placement, &mut self.placement);
+        *self = restored;
+        Ok(())
+    }
+
     /// Handles one event at `now` (since the job's start, never going back) and returns what to do,
     /// in order.
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Command> {
-        if self.ended {
+        if self.out.has_ended() {
             if let Event::Output { instance, stream, offset, bytes } = event {
                 self.output_arrived(instance, stream, offset, bytes);
             }
-            return std::mem::take(&mut self.commands);
+            return self.out.take_commands();
         }
-        self.pass_time(now.max(self.now));
+        self.pass_time(now.max(self.out.now()));
         let tick = event == Event::Tick;
         self.dispatch(event);
+        self.follow();
         self.begin_when_all_are_up();
-        if tick || self.now >= self.look_at {
+        if tick || self.out.now() >= self.out.look_at() {
             self.look();
         }
-        if self.started && !self.ended && !self.is_cut_off() {
-            self.inject_due();
-            self.go_on_saving();
-            self.capture_due();
+        if self.out.has_started() && !self.out.has_ended() && !self.contact.is_cut_off() {
+            self.injecting().inject_due();
+            self.saver().go_on_saving();
+            self.follow();
+            self.captures().capture_due();
         }
-        std::mem::take(&mut self.commands)
+        self.end();
+        self.out.take_commands()
     }
 
-    /// When [`Event::Tick`] is due at the latest.
+    /// When [`super::Event::Tick`] is due at the latest.
     pub fn next_tick(&self) -> Option<Duration> {
-        if self.ended {
+        if self.out.has_ended() {
             return None;
         }
-        if !self.started {
-            return Some(self.look_at);
+        if !self.out.has_started() {
+            return Some(self.out.look_at());
         }
-        let soon = [self.schedule.next_after(self.now), self.faults.next()];
-        soon.into_iter().flatten().chain([self.look_at]).min()
+        let soon = [self.schedule.next_after(self.out.now()), self.faults.next()];
+        soon.into_iter().flatten().chain([self.out.look_at()]).min()
     }
 
-    /// Names of the hosts that the nodes are; empty on one machine.
-    pub fn hosts(&self) -> &[String] {
-        &self.config.hosts
-    }
-
-    /// Whether all nodes were up and the ranks were started.
-    pub fn has_started(&self) -> bool {
-        self.started
-    }
-
-    /// Whether [`Command::End`] was given.
-    pub fn has_ended(&self) -> bool {
-        self.ended
-    }
-
-    /// Whether the programs of all ranks have ended by themselves.
-    pub fn has_finished(&self) -> bool {
-        self.counts.finished == self.config.ranks
-    }
-
-    /// What the job has been through so far.
-    pub fn summary(&self) -> Summary {
-        Summary { elapsed: self.now, ..self.summary.clone() }
-    }
-
-    /// A rank of a saved job comes back, unless it has finished.
-    fn begin_again(&mut self, rank: Rank) {
-        let now = self.now;
-        let r = &mut self.ranks[rank as usize];
-        if let Some(recovery) = r.state.recovery_mut().filter(|_| !self.ended) {
-            recovery.mark = now;
-            let instance = r.instance();
-            self.bring_back(instance, Mark::default());
+    /// What follows from what a handler has found, until nothing is left: in order, and what
+    /// follows from one consequence before the next.
+    fn follow(&mut self) {
+        while let Some((consequence, later)) = self.out.next_consequence() {
+            self.handle_consequence(consequence);
+            self.follow();
+            self.out.put_back(later);
         }
     }
 
-    /// For the progress line and `eyrie status`.
-    pub fn rank_states(&self) -> impl Iterator<Item = (RankInstance, Node, RankStateName)> + '_ {
-        self.ranks.iter().map(|r| (r.instance(), r.node, r.state.name()))
+    fn handle_consequence(&mut self, consequence: Consequence) {
+        use Consequence as C;
+        match consequence {
+            C::NodesLost(lost) => self.nodes_lost(lost),
+            C::RankLost { rank, death, cause, unheard } => {
+                self.recovery().fail(rank, death, cause, unheard)
+            }
+            C::RankFailed(rank) => {
+                let again = self.out.now() + RETRY;
+                self.saver().not_imaged(rank, true, again);
+                self.mover().died(rank);
+            }
+            C::RouterFenced { router, instance, rsn } => {
+                self.recovery().router_fenced(router, instance, rsn)
+            }
+            C::RankFenced { instance, mark } => {
+                self.saver().fenced(instance.rank);
+                if !self.saving.ranks_stay_fenced() {
+                    self.recovery().bring_back(instance, mark);
+                }
+            }
+            C::RankReturns { instance, mark } => {
+                if !self.out.has_ended() {
+                    self.recovery().bring_back(instance, mark);
+                }
+            }
+            C::RankNotRestored(rank) => {
+                self.mover().end_move(rank, Some("it could not be restored there"))
+            }
+            C::MoveFails { rank, why } => self.mover().end_move(rank, Some(&why)),
+            C::RankArrived(rank) => self.mover().arrived(rank),
+            C::RankFinished(rank) => {
+                self.overdue.forget(rank);
+                self.mover().end_move(rank, None);
+                self.end_of_ranks().end_if_all_have();
+            }
+            C::ImageCounted { rank, capture } => {
+                self.saving.imaged(rank, capture.asked);
+                self.mover().imaged(rank, &capture);
+            }
+            C::ImageFailed { rank, cause, passing, again } => {
+                self.saver().not_imaged(rank, passing, again);
+                self.mover().not_imaged(rank, &cause, passing, again);
+            }
+            C::NotArchived { instance, image, cause } => {
+                self.saver().not_archived(instance, image, &cause)
+            }
+            C::StoreUp(store) => self.captures().store_up(store),
+            C::StoreLost(store) => {
+                self.captures().store_lost(store);
+                self.follow();
+                // Fewer copies may be all that can be had now.
+                self.captures().count_images();
+            }
+            C::Save => self.saver().save_asked(None),
+        }
     }
 
-    /// The newest image of each rank, and in how many stores it is.
-    pub fn newest_images(&self) -> impl Iterator<Item = Option<(ImageId, usize)>> + '_ {
-        let of = |kept: &KeptImage| (kept.image.image, kept.copies.stores.len());
-        self.ranks.iter().map(move |r| r.images.last().map(of))
+    /// Nodes are declared dead. What is lost with any of them is known before ranks are brought
+    /// back, or moves begin anew.
+    fn nodes_lost(&mut self, lost: Vec<LostNode>) {
+        let lost = self.watch().declare_dead(lost);
+        for (LostNode { node, .. }, _) in &lost {
+            self.hosting().lose_routers_on(*node);
+            self.follow();
+            self.hosting().lose_stores_on(*node);
+            self.follow();
+        }
+        for (LostNode { node, .. }, _) in &lost {
+            if !self.out.has_ended() {
+                self.mover().lose_node(*node);
+            }
+        }
+        for (LostNode { node, unheard, .. }, ranks) in lost {
+            for rank in ranks {
+                if self.out.has_ended() {
+                    return;
+                }
+                let cause = format!("node {node} is lost");
+                let (death, unheard) = (Death::Outside, Some(unheard));
+                self.recovery().fail(rank, death, cause, unheard);
+                self.follow();
+            }
+        }
     }
 
-    /// Whether each node is up, in order; spares included.
-    pub fn nodes_up(&self) -> impl Iterator<Item = bool> + '_ {
-        self.nodes.iter().map(NodeEntry::is_up)
+    /// The job is over, if that has come of this event: its record is the last one.
+    fn end(&mut self) {
+        let Some((code, cause)) = self.out.take_end() else { return };
+        let cause = cause.map(|cause| cause + &self.watch().which_are_silent());
+        self.injecting().miss_all();
+        let summary = self.out.summary();
+        self.out.record(Record::JobEnded { code, cause, summary });
+        self.out.push(Command::End { code });
     }
 
-    /// The nodes that were declared dead.
-    pub fn dead_nodes(&self) -> impl Iterator<Item = Node> + '_ {
-        let all = self.nodes.iter().enumerate();
-        let dead = all.filter(|(_, node)| node.state.name() == NodeStateName::Dead);
-        dead.map(|(node, _)| node as Node)
+    /// Time goes on. When this comes later than it should have, the controller itself was stopped,
+    /// or had no processor: all deadlines move by as much. So they do while it stands aside.
+    fn pass_time(&mut self, now: Duration) {
+        let before = self.out.now();
+        let due = self.next_tick().unwrap_or(now).max(before);
+        self.out.set_now(now);
+        let is_cut_off = self.contact.is_cut_off();
+        let late = now.saturating_sub(if is_cut_off { before } else { due });
+        if late > self.nodes.heartbeat_interval() / 8 || is_cut_off {
+            self.nodes.extend(late);
+            self.ranks.extend(late);
+            self.moves.extend(late);
+            self.roles.extend(late);
+            self.reach.extend(late);
+        }
     }
 
     fn dispatch(&mut self, event: Event) {
         match event {
             Event::Tick => {}
             Event::AgentUp(node) => self.agent_up(node),
-            Event::Joining { host } => self.joining(host),
-            Event::AgentGone(node) => self.agent_gone(node),
-            Event::AgentBack(node) => self.agent_back(node),
-            Event::Home(nodes) => self.are_here(nodes),
+            Event::Joining { host } => self.nodes.join(host),
+            Event::AgentGone(node) => self.watch().agent_gone(node),
+            Event::AgentBack(node) => self.watch().node_heard(node),
+            Event::Home(nodes) => self.contact.set_home(nodes),
             Event::Reached { from, to, reached } => self.reached(from, to, reached),
-            Event::Replaced { by } => self.replaced(&by),
-            Event::AgentWoke(node) => self.record(Record::NodeRefused { node }),
-            Event::Heartbeat { node, n } => self.heartbeat(node, n),
+            Event::Replaced { by } => self.out.end(
+                1,
+                Some(format!("another controller has taken over the job ({by}): this one ends")),
+            ),
+            Event::AgentWoke(node) => self.out.record(Record::NodeRefused { node }),
+            Event::Heartbeat { node, n } => self.watch().heartbeat(node, n),
             Event::Rank(instance, report) => self.rank_reported(instance, report),
             Event::Prepared { node, instance, image, result } => {
-                self.prepared(node, instance, image, result)
+                self.mover().prepared(node, instance, image, result)
             }
             Event::Output { instance, stream, offset, bytes } => {
                 self.output_arrived(instance, stream, offset, bytes)
             }
-            Event::Note(text) => self.note(text),
-            Event::ImageBegun { instance, image } => self.image_begun(instance, image),
+            Event::Note(text) => self.out.note(text),
+            Event::ImageBegun { instance, image } => self.captures().image_begun(instance, image),
             Event::ImageFailed { store, instance, image, reason } => {
-                self.image_failed(store, instance, image, reason)
+                self.captures().image_failed(store, instance, image, reason)
             }
             Event::ImageStored { store, instance, image } => {
-                self.image_stored(store, instance, image)
+                self.captures().image_stored(store, instance, image)
             }
-            Event::StoreUp { store } => self.store_up(store),
-            Event::StoreLost { store } => self.store_lost(store),
-            Event::StoreFull { store, reason } => self.store_full(store, &reason),
-            Event::Fenced { router, instance, rsn } => self.router_fenced(router, instance, rsn),
-            Event::Connected(instance) => self.connected(instance),
-            Event::Disconnected(instance) => self.disconnected(instance),
-            Event::Replayed { instance, messages } => self.replayed(instance, messages),
-            Event::Refused { instance, reason } => self.refused(instance, reason),
-            Event::Divergence { rank, reason } => self.end(
+            Event::StoreUp { store } => self.captures().store_up(store),
+            Event::StoreLost { store } => self.captures().store_lost(store),
+            Event::StoreFull { store, reason } => self.hosting().store_full(store, &reason),
+            Event::Fenced { router, instance, rsn } => self.recovery().router_fenced(router, instance, rsn),
+            Event::Connected(instance) => self.recovery().connected(instance),
+            Event::Disconnected(instance) => self.recovery().disconnected(instance),
+            Event::Replayed { instance, messages } => self.recovery().replayed(instance, messages),
+            Event::Refused { instance, reason } => self.out.refused(instance, reason),
+            Event::Divergence { rank, reason } => self.out.end(
                 1,
                 Some(format!(
                     "rank {rank} did not repeat itself, so that it cannot be recovered: {reason}; does the program \
@@ -361,94 +385,142 @@ impl Machine {
                 )),
             ),
             Event::ContentDiffers { rank, reason } => {
-                self.record(Record::ContentDiffers { rank, cause: reason })
+                self.out.record(Record::ContentDiffers { rank, cause: reason })
             }
-            Event::LogGrown { rank, bytes } => self.log_grown(rank, bytes),
+            Event::LogGrown { rank, bytes } => self.captures().log_grown(rank, bytes),
             Event::LogScarce { rank } => self.schedule.log_scarce(rank),
-            Event::Unprotected { rank, reason } => self.unprotected(rank, reason),
-            Event::StoreFailed(reason) => self.end(1, Some(format!("the store failed: {reason}"))),
-            Event::RouterFailed(reason) => self.end(1, Some(format!("a router failed: {reason}"))),
-            Event::Inject { request, injection } => self.injection_asked(request, injection),
-            Event::Trace { request, rank } => self.trace_asked(request, rank),
-            Event::Checkpoint { request, rank } => self.checkpoint_asked(request, rank),
-            Event::RoleUp { role, addr } => self.role_up(role, addr),
-            Event::RoleLost { role, cause } => self.role_lost(role, cause),
-            Event::Adopted { role, instance } => self.adopted(role, instance),
-            Event::Unheard { role, instance } => self.unheard(role, instance),
-            Event::Heard { role, instance } => self.heard(role, instance),
-            Event::Exposed { rank, exposed } => self.exposed(rank, exposed),
+            Event::Unprotected { rank, reason } => self.recovery().unprotected(rank, reason),
+            Event::StoreFailed(reason) => self.out.end(1, Some(format!("the store failed: {reason}"))),
+            Event::RouterFailed(reason) => self.out.end(1, Some(format!("a router failed: {reason}"))),
+            Event::Inject { request, injection } => self.asked().injection_asked(request, injection),
+            Event::Trace { request, rank } => self.asked().trace_asked(request, rank),
+            Event::Checkpoint { request, rank } => self.asked().checkpoint_asked(request, rank),
+            Event::RoleUp { role, addr } => self.hosting().role_up(role, addr),
+            Event::RoleLost { role, cause } => self.hosting().role_lost(role, cause),
+            Event::Adopted { role, instance } => self.hosting().adopted(role, instance),
+            Event::Unheard { role, instance } => self.hosting().unheard(role, instance),
+            Event::Heard { role, instance } => self.hosting().heard(role, instance),
+            Event::Exposed { rank, exposed } => self.hosting().exposed(rank, exposed),
             Event::Resumed => self.resumed(),
-            Event::JournalCopies(copies) => self.journal_copies(copies),
+            Event::JournalCopies(copies) => {
+                self.redundancy.set_journal(copies);
+                self.out.look_now();
+            },
             Event::Migrate { request, ranks, to, manner } => {
-                self.migrate_asked(request, &ranks, to, manner)
+                self.mover().migrate_asked(request, &ranks, to, manner)
             }
-            Event::Drain { request, node } => self.drain_asked(request, node, usize::MAX),
-            Event::Measure { request, over, goal } => self.measurement_asked(request, over, goal),
-            Event::Measured { node, n, used } => self.measured(node, n, used),
+            Event::Drain { request, node } => self.mover().drain_asked(request, node, usize::MAX),
+            Event::Measure { request, over, goal } => {
+                let not_now = self.view().cannot_move_now();
+                self.measuring().measurement_asked(request, over, goal, not_now)
+            }
+            Event::Measured { node, n, used } => self.measuring().measured(node, n, used),
             Event::Rearrange { request, moves, drains, manner } => {
-                self.rearrangement_asked(request, &moves, &drains, manner)
+                self.mover().rearrangement_asked(request, &moves, &drains, manner)
             }
-            Event::Notice { node, cause, leaves } => self.notice(node, cause, leaves),
-            Event::Undrain { request, node } => self.undrain_asked(request, node),
-            Event::Save { request } => self.save_asked(request),
-            Event::RouterSaved { router, saved } => self.router_saved(router, saved),
-            Event::JobSaved(saved) => self.job_saved(saved),
-            Event::Signal(signal) => self.send_signal(signal),
-            Event::Stop { code, cause } => self.end(code, Some(cause)),
+            Event::Notice { node, cause, leaves } => self.mover().notice(node, cause, leaves),
+            Event::Undrain { request, node } => self.mover().undrain_asked(request, node),
+            Event::Save { request } => self.saver().save_asked(request),
+            Event::RouterSaved { router, saved } => self.saver().router_saved(router, saved),
+            Event::JobSaved(saved) => self.saver().job_saved(saved),
+            Event::Signal(signal) => self.signals.send(&mut self.out, signal),
+            Event::Stop { code, cause } => self.out.end(code, Some(cause)),
         }
+    }
+
+    fn agent_up(&mut self, node: Node) {
+        if !self.watch().agent_up(node) {
+            return;
+        }
+        if self.out.has_started() {
+            self.out.extend(self.pmi.so_far(Some(node)));
+            // It may take roles that are missing.
+            self.out.look_now();
+        }
+        self.out.record(Record::NodeUp { node });
+    }
+
+    /// A node reaches another one again, or not any more.
+    fn reached(&mut self, from: Node, to: Node, reached: bool) {
+        if from != to && [from, to].iter().all(|node| self.nodes.get(*node).is_some()) {
+            self.reach.set(from, to, reached, self.out.now());
+            self.out.look_now();
+        }
+    }
+
+    /// Another controller goes on: what this one was about to do may be lost.
+    fn resumed(&mut self) {
+        self.out.summary_mut().resumes += 1;
+        self.out.record(Record::Resumed);
+        self.contact.go_on();
+        self.saver().give_up("its controller has died meanwhile");
+        self.saver().forget_copies_to_archive();
+        self.watch().ask_again();
     }
 
     /// What an agent says of a rank; only of its present incarnation.
     fn rank_reported(&mut self, instance: RankInstance, report: RankReport) {
         use RankReport as R;
-        let Some(r) = self.current(instance) else { return };
+        let Some(r) = self.ranks.current(instance) else { return };
         match report {
-            R::Started { fetched, restored } => self.rank_started(instance, fetched, restored),
-            R::StartFailed { reason, fault } => self.start_failed(instance, reason, fault),
+            R::Started { fetched, restored } => {
+                self.recovery().rank_started(instance, fetched, restored)
+            }
+            R::StartFailed { reason, fault } => {
+                self.recovery().start_failed(instance, reason, fault)
+            }
             R::ProviderLoaded => {
                 if let Some(on_node) = r.on_node_mut() {
                     on_node.loaded = true;
                 }
-                self.spoke_pmi(instance.rank);
-                self.end_if_somebody_never_joined();
+                self.ranks.spoke_pmi(instance.rank);
+                self.end_of_ranks().end_if_one_never_joined();
             }
-            R::Library(library) => self.found(library),
-            R::NotOurs { library, remedy } => self.end_for_library(&library, &remedy),
-            R::Alone { library, remedy } => self.end_for_lonely_ranks(&library, &remedy),
+            R::Library(library) => self.out.record_once(Record::Library { library }),
+            R::NotOurs { library, remedy } => {
+                self.end_of_ranks().end_for_library(&library, &remedy)
+            }
+            R::Alone { library, remedy } => {
+                self.end_of_ranks().end_for_lonely_ranks(&library, &remedy)
+            }
             R::StdinWanted { offset } => {
                 let node = r.node;
                 if instance.rank == 0 {
-                    self.commands.push(Command::SendStdin { node, instance, offset });
+                    self.out.push(Command::SendStdin { node, instance, offset });
                 }
             }
             R::PmiPut { key, value } => self.pmi.put(instance.rank, key, value),
             R::PmiBarrier { barrier } => {
-                self.spoke_pmi(instance.rank);
-                self.end_if_somebody_never_joined();
+                self.ranks.spoke_pmi(instance.rank);
+                self.end_of_ranks().end_if_one_never_joined();
                 let released = self.pmi.arrive(instance.rank, barrier);
-                self.commands.extend(released);
+                self.out.extend(released);
             }
             R::PmiFinalized => {
                 if let Some(on_node) = r.on_node_mut() {
                     on_node.finalized = true;
                 }
-                self.spoke_pmi(instance.rank);
+                self.ranks.spoke_pmi(instance.rank);
             }
             R::PmiAbort { code } => {
                 let text = format!("rank {} called MPI_Abort with code {code}", instance.rank);
-                self.end(code & 0xff, Some(text));
+                self.out.end(code & 0xff, Some(text));
             }
-            R::Captured { image, pause } => self.captured(instance, image, pause),
+            R::Captured { image, pause } => self.captures().captured(instance, image, pause),
             R::CaptureFailed { image, reason, passing } => {
-                self.capture_failed(instance, image, reason, passing)
+                self.captures().capture_refused(instance, image, reason, passing)
             }
-            R::ImageUsable { image, output } => self.image_checked(instance, image, output),
-            R::ImageUnusable { image, reason } => self.image_unusable(instance, image, reason),
-            R::ImageWanted { reason } => self.image_wanted(instance, reason),
+            R::ImageUsable { image, output } => {
+                self.captures().image_checked(instance, image, output)
+            }
+            R::ImageUnusable { image, reason } => {
+                self.captures().image_unusable(instance, image, reason)
+            }
+            R::ImageWanted { reason } => self.captures().image_wanted(instance, reason),
             R::Fatal { reason } => {
-                self.end(1, Some(format!("rank {} cannot go on: {reason}", instance.rank)))
+                self.out.end(1, Some(format!("rank {} cannot go on: {reason}", instance.rank)))
             }
-            R::Exited { ending, stage } => self.exited(instance, ending, stage),
+            R::Exited { ending, stage } => self.end_of_ranks().exited(instance, ending, stage),
         }
     }
 
@@ -461,136 +533,199 @@ impl Machine {
         offset: u64,
         bytes: u64,
     ) {
-        let Some(r) = self.ranks.get(instance.rank as usize) else { return };
-        if r.instance() != instance {
+        if self.ranks.get(instance.rank).is_none_or(|r| r.instance() != instance) {
             return;
         }
         let known = self.output.take(instance.rank, stream, offset, bytes);
         let end = offset.saturating_add(bytes);
-        self.commands.push(Command::Show { instance, stream, known, end });
+        self.out.push(Command::Show { instance, stream, known, end });
     }
 
-    /// Bytes of (standard output, standard error) of a rank that were taken to be shown.
-    pub fn output_taken(&self, rank: Rank) -> [u64; 2] {
-        self.output.taken(rank)
-    }
-
-    pub(super) fn note(&mut self, text: String) {
-        if self.notes.is_new(&text) {
-            self.record(Record::Note { text });
-        }
-    }
-
-    /// What the first rank has found is told; and what another finds, if that is different.
-    fn found(&mut self, library: Library) {
-        let record = Record::Library { library };
-        let line = record.line(&[]).map_or(String::new(), |(_, line)| line);
-        if self.notes.is_new(&line) {
-            self.record(record);
-        }
-    }
-
-    /// An older incarnation of a rank, or somebody else, was refused by a router.
-    fn refused(&mut self, instance: Option<RankInstance>, cause: String) {
-        if self.notes.is_first_refusal(instance) {
-            let rank = instance.map(|i| i.rank);
-            let incarnation = instance.map_or(0, |i| i.incarnation);
-            self.record(Record::Refused { rank, incarnation, cause });
-        }
-    }
-
-    /// Looks at all nodes, ranks and roles, whether somebody is late: when the first of them may
+    /// Looks at all nodes, ranks and roles, whether one of them is late: when the first of them may
     /// be, and at least as often as nodes are asked for heartbeats.
     fn look(&mut self) {
-        if self.ended {
+        if self.out.has_ended() {
             return;
         }
-        self.watch_nodes();
-        if self.is_cut_off() {
-            self.look_at = self.now + self.heartbeat_interval();
-            return;
+        self.watch().watch_nodes();
+        self.follow();
+        let (now, interval) = (self.out.now(), self.nodes.heartbeat_interval());
+        if self.contact.is_cut_off() {
+            return self.out.set_look_at(now + interval);
         }
-        self.watch_reach();
-        self.watch_ranks();
-        self.watch_roles();
-        if self.started && !self.ended {
-            self.watch_captures();
-            self.watch_overdue();
-            self.watch_requests();
-            self.watch_live();
-            self.watch_stuck_moves();
-            self.watch_moves();
-            self.watch_measurements();
-            self.watch_redundancy();
+        self.hosting().watch_reach();
+        self.follow();
+        self.recovery().watch_ranks();
+        self.follow();
+        self.look_at_roles();
+        if self.out.has_started() && !self.out.has_ended() {
+            self.look_at_images_and_moves();
         }
         let ranks = (self.ranks.iter())
             .flat_map(|r| [r.state.until(), r.capture().map(|c| c.until)].into_iter().flatten());
-        let begin = (!self.started).then_some(self.config.agents_timeout);
-        let due = ranks.chain(begin).chain(self.next_heartbeat()).chain(self.next_role());
-        let due = due.chain(self.next_overdue().filter(|_| self.started));
-        // Whoever is asked for something after this is looked at in time all the same. Nodes that
-        // are due one shortly after another are looked at together.
-        let interval = self.heartbeat_interval();
+        let begin = (!self.out.has_started()).then_some(self.config.agents_timeout);
+        let overdue = self.overdue.next(self.view()).filter(|_| self.out.has_started());
+        let heartbeat = self.nodes.next_heartbeat(now, self.config.heartbeat_timeout);
+        let due = ranks.chain(begin).chain(heartbeat).chain(self.roles.next()).chain(overdue);
+        // What is asked for after this is looked at in time all the same. Nodes that are due one
+        // shortly after another are looked at together.
         let due = due.min().unwrap_or(Duration::MAX);
-        self.look_at = due.clamp(self.now + interval / 16, self.now + interval);
+        self.out.set_look_at(due.clamp(now + interval / 16, now + interval));
     }
 
-    /// The rank, when `instance` is its present one and a process of it may be on a node.
-    pub(super) fn current(&mut self, instance: RankInstance) -> Option<&mut RankEntry> {
-        let r = self.ranks.get_mut(instance.rank as usize)?;
-        (r.instance() == instance && r.on_node().is_some()).then_some(r)
+    fn look_at_roles(&mut self) {
+        self.hosting().watch_late_stores();
+        self.follow();
+        if self.out.has_ended() {
+            return;
+        }
+        self.hosting().move_stores();
+        self.follow();
+        if self.out.has_started() && self.config.roles_on_nodes {
+            self.hosting().start_missing_stores();
+        }
+        self.hosting().watch_routers();
+        self.follow();
     }
 
-    pub(super) fn record(&mut self, record: Record) {
-        self.requests.hear(&record);
-        self.speed.hear(&record);
-        self.commands.push(Command::Record(record));
-        self.commands.extend(self.requests.take_answers());
-    }
-
-    /// The nodes whose agents have not come, in words.
-    pub fn missing(&self) -> Vec<String> {
-        let missing = self.nodes.iter().enumerate().filter(|(_, n)| !n.is_up());
-        missing.map(|(node, _)| in_words(node as Node, &self.config.hosts)).collect()
+    fn look_at_images_and_moves(&mut self) {
+        self.captures().watch_captures();
+        self.follow();
+        let records = self.overdue.watch(view!(self));
+        records.into_iter().for_each(|record| self.out.record(record));
+        let why = |rank| (rank, self.view().why_no_image(rank));
+        let late = not_begun(&self.out).into_iter().map(why).collect();
+        self.asked().give_up(late);
+        self.mover().watch_live();
+        self.mover().watch_stuck_moves();
+        self.mover().watch_moves();
+        self.measuring().watch_measurements();
+        self.follow();
+        let records = self.redundancy.watch(view!(self));
+        records.into_iter().for_each(|record| self.out.record(record));
     }
 
     /// Starts the ranks once every agent is there.
     fn begin_when_all_are_up(&mut self) {
-        if self.started || self.ended {
+        if self.out.has_started() || self.out.has_ended() {
             return;
         }
-        if self.missing_nodes > 0 {
-            if self.now >= self.config.agents_timeout {
+        if self.nodes.missing() > 0 {
+            if self.out.now() >= self.config.agents_timeout {
                 let text = format!(
                     "the agents of {} did not come up within {}",
-                    self.missing().join(", "),
+                    self.nodes.missing_in_words().join(", "),
                     eyrie_units::time(self.config.agents_timeout)
                 );
-                self.end(1, Some(text));
+                self.out.end(1, Some(text));
             }
             return;
         }
-        if !self.roles_are_ready() {
-            return;
+        if self.hosting().are_ready() {
+            self.start();
         }
-        self.started = true;
-        let Config { ranks, nodes, spares, routers, .. } = self.config;
-        let (job, hosts) = (self.config.job.clone(), self.config.hosts.clone());
-        self.record(Record::JobStarted { job, ranks, nodes, spares, hosts, routers });
-        self.schedule.begin(self.now);
-        self.faults.begin(self.now);
-        let before = self.pmi.so_far(None);
-        self.commands.extend(before);
-        for rank in 0..self.ranks.len() {
+    }
+
+    /// Starts the ranks, or brings those of a saved job back that have not finished.
+    fn start(&mut self) {
+        let now = self.out.now();
+        self.out.start();
+        let Config { ranks, nodes, routers, ref job, .. } = self.config;
+        let (spares, hosts) = (self.nodes.spares(), self.nodes.hosts().to_vec());
+        let job = job.clone();
+        self.out.record(Record::JobStarted { job, ranks, nodes, spares, hosts, routers });
+        self.schedule.begin(now);
+        self.faults.begin(now);
+        self.out.extend(self.pmi.so_far(None));
+        for rank in self.ranks.numbers() {
             let r = &mut self.ranks[rank];
-            if !r.is(RankStateName::Waiting) {
-                self.begin_again(rank as Rank);
-                continue;
+            if r.is(RankStateName::Waiting) {
+                r.advance(Step::JobStarted { until: now + START_TIMEOUT });
+                let (instance, node) = (r.instance(), r.node);
+                self.out.push(Command::Start { node, instance, from: None });
+                self.out.record(Record::RankStarted { instance, node, image: None });
+            } else if let Some(recovery) = r.state.recovery_mut() {
+                recovery.mark = now;
+                let (instance, mark) = (r.instance(), Mark::default());
+                self.out.follows(Consequence::RankReturns { instance, mark });
+                self.follow();
             }
-            r.advance(Step::JobStarted { until: self.now + START_TIMEOUT });
-            let (instance, node) = (r.instance(), r.node);
-            self.commands.push(Command::Start { node, instance, from: None });
-            self.record(Record::RankStarted { instance, node, image: None });
         }
+    }
+
+    /// All that handlers may ask.
+    pub(super) fn view(&self) -> View<'_> {
+        view!(self)
+    }
+
+    pub(super) fn watch(&mut self) -> Watch<'_> {
+        borrow!(self, Watch { config, out, nodes, contact, reach, ranks, roles, redundancy })
+    }
+
+    fn hosting(&mut self) -> Hosting<'_> {
+        borrow!(
+            self,
+            Hosting { config, out, nodes, reach, ranks, roles, stores, schedule, moves, saving }
+        )
+    }
+
+    fn captures(&mut self) -> Captures<'_> {
+        borrow!(
+            self,
+            Captures {
+                config,
+                out,
+                nodes,
+                reach,
+                ranks,
+                roles,
+                stores,
+                schedule,
+                moves,
+                saving,
+                faults,
+                output
+            }
+        )
+    }
+
+    fn recovery(&mut self) -> Recovery<'_> {
+        borrow!(
+            self,
+            placing Recovery {
+                config, out, nodes, reach, ranks, roles, stores, schedule, overdue, moves,
+                saving, faults, output
+            }
+        )
+    }
+
+    fn mover(&mut self) -> Mover<'_> {
+        borrow!(
+            self,
+            placing Mover {
+                config, out, nodes, reach, ranks, roles, stores, schedule, overdue, moves,
+                saving
+            }
+        )
+    }
+
+    fn end_of_ranks(&mut self) -> EndOfRanks<'_> {
+        borrow!(self, EndOfRanks { out, ranks, signals })
+    }
+
+    fn saver(&mut self) -> Saver<'_> {
+        borrow!(self, Saver { config, out, ranks, roles, schedule, overdue, saving })
+    }
+
+    fn injecting(&mut self) -> Injecting<'_> {
+        borrow!(self, Injecting { out, nodes, ranks, faults })
+    }
+
+    fn asked(&mut self) -> Asked<'_> {
+        borrow!(self, Asked { out, nodes, ranks, schedule, faults })
+    }
+
+    fn measuring(&mut self) -> Measuring<'_> {
+        borrow!(self, Measuring { config, out, nodes, ranks, moves, measurements })
     }
 }

@@ -2,12 +2,13 @@
 //! process or a socket, and what it must never do is checked after each of its commands. A failing
 //! schedule is named by its seed.
 
-use super::answer::{Answer, RequestId};
-use super::moves::{IfSlow, Manner, Way};
-use super::proposal::Goal;
-use super::saved::{self, Saved};
-use super::schedule::{Interval, Order};
+use super::images::schedule::{Interval, Order};
+use super::images::stores::SAVED;
+use super::moves::entry::{IfSlow, Manner, Way};
+use super::saving::saved::Saved;
 use super::timeouts::FENCE_TIMEOUT;
+use super::users::answer::{Answer, RequestId};
+use super::users::proposal::Goal;
 use super::*;
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
@@ -570,7 +571,7 @@ impl Cluster {
         let n = &mut self.nodes[node as usize];
         assert_eq!(n.store, None, "two stores on node {node}");
         assert!(id >= self.next_store, "store {id} is started again");
-        assert!(!self.machine.nodes[node as usize].drained, "a store on drained node {node}");
+        assert!(!self.machine.nodes[node].drained, "a store on drained node {node}");
         self.next_store = id + 1;
         self.started_on.insert(id, node);
         if n.health == Health::Dead {
@@ -610,12 +611,13 @@ impl Cluster {
     /// No router stays where a rank cannot reach it, unless one of both does not answer.
     fn watch_reach(&mut self) {
         let machine = &self.machine;
-        let silent: Vec<Node> = machine.silent_nodes().into_iter().map(|(node, _)| node).collect();
-        let apart = machine.roles.routers.iter().find_map(|router| {
-            let far = machine.rank_that_cannot_meet(router.node).filter(|_| router.addr.is_some());
+        let silent: Vec<Node> =
+            machine.nodes.silent(machine.out.now()).into_iter().map(|(node, _)| node).collect();
+        let apart = machine.roles.routers().iter().find_map(|router| {
+            let far = machine.view().rank_that_cannot_meet(router.node).filter(|_| router.is_up());
             far.filter(|far| !silent.contains(far) && !silent.contains(&router.node))
         });
-        let runs = machine.has_started() && !machine.has_ended() && !machine.is_cut_off();
+        let runs = machine.has_started() && !machine.has_ended() && !machine.contact.is_cut_off();
         if apart.is_none() || !runs {
             return self.apart = None;
         }
@@ -635,14 +637,14 @@ impl Cluster {
 
     /// A store that is missing is started as soon as a node can have it.
     fn watch_stores(&mut self) {
-        let stores: Vec<Node> = self.machine.roles.stores.values().map(|s| s.node).collect();
-        let can = |(node, n): (usize, &super::node::NodeEntry)| {
-            let has = stores.contains(&(node as Node));
+        let stores: Vec<Node> = self.machine.roles.stores().values().map(|s| s.node).collect();
+        let can = |(node, n): (Node, &super::nodes::entry::NodeEntry)| {
+            let has = stores.contains(&node);
             n.is_up() && !n.drained && n.full.is_none() && !has
         };
-        let free = self.machine.nodes.iter().enumerate().any(can);
+        let free = self.machine.nodes.iter().any(can);
         let machine = &self.machine;
-        let runs = machine.has_started() && !machine.has_ended() && !machine.is_cut_off();
+        let runs = machine.has_started() && !machine.has_ended() && !machine.contact.is_cut_off();
         if !self.stores_on_nodes || stores.len() >= 2 || !free || !runs {
             return self.store_missing = None;
         }
@@ -857,7 +859,7 @@ impl Cluster {
                 let process = self.process(rank as Rank).filter(|_| here);
                 if let Some((node, incarnation)) = process {
                     let instance = RankInstance { rank: rank as Rank, incarnation };
-                    let recovers = is_recovering(self.machine.ranks[rank].state.name());
+                    let recovers = is_recovering(self.machine.ranks[rank as Rank].state.name());
                     let event = match recovers && self.random.gen_bool(0.3) {
                         // It had not read all that it is to see again.
                         true => {
@@ -949,7 +951,7 @@ impl Cluster {
     }
 
     fn sim_capture(&mut self, of: RankInstance, image: ImageId) -> Option<&mut SimCapture> {
-        let finished = self.machine.ranks[of.rank as usize].is(RankStateName::Finished);
+        let finished = self.machine.ranks[of.rank].is(RankStateName::Finished);
         let r = &mut self.ranks[of.rank as usize];
         let present = r.fenced == of.incarnation && !finished;
         r.capture.as_mut().filter(|c| present && c.is(of, image))
@@ -1076,7 +1078,7 @@ impl Cluster {
             Command::Seek(_) => {}
             Command::Disconnect(node) => self.nodes[node as usize].refused = true,
             Command::Release(node) => {
-                let all_go = self.machine.nodes.iter().filter(|n| n.is_up()).all(|n| n.leaves);
+                let all_go = self.machine.nodes.up().all(|node| self.machine.nodes[node].leaves);
                 let empty = self.nodes[node as usize].processes.is_empty();
                 assert!(all_go || empty || !self.machine.has_started(), "ranks are on node {node}");
                 self.after(1..50, Happening::KillNode(node));
@@ -1249,7 +1251,7 @@ impl Cluster {
                 _ => None,
             });
             let known = &self.ranks[r as usize];
-            let newest = known.counted.last().map(|(image, _)| (saved::STORE, *image));
+            let newest = known.counted.last().map(|(image, _)| (SAVED, *image));
             let wanted = (!finished).then_some((known.fenced, newest));
             assert_eq!(starts.collect::<Vec<_>>(), Vec::from_iter(wanted), "rank {r}");
         }
@@ -1419,7 +1421,7 @@ impl Cluster {
         let r = &mut self.ranks[instance.rank as usize];
         assert_eq!(r.capture, None, "two checkpoints of one rank at a time");
         assert_eq!(instance.incarnation, r.fenced);
-        let state = self.machine.ranks[instance.rank as usize].state.name();
+        let state = self.machine.ranks[instance.rank].state.name();
         assert!(matches!(state, RankStateName::Running | RankStateName::Replaying), "{state:?}");
         let (stores, checked) = (BTreeSet::new(), false);
         r.capture = Some(SimCapture { instance, image, stores, checked });
@@ -1572,4 +1574,33 @@ fn a_router_that_never_answers_ends_the_job_with_its_name() {
         }
     }
     assert!(late > 10, "{late} jobs had a router that did not answer");
+}
+
+/// For changes that must not change what the machine does: writes two hashes of the commands of
+/// each schedule to the file that EYRIE_COMMANDS names, of all in order, and of those of each event
+/// in any order. Run it before the change and after it, and compare the files.
+#[test]
+fn commands_of_schedules_are_written_down_for_comparison() {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    use std::io::Write;
+    let Some(path) = std::env::var_os("EYRIE_COMMANDS") else { return };
+    let mut file = std::fs::File::create(path).unwrap();
+    let schedules = std::env::var("EYRIE_SCHEDULES").ok().and_then(|n| n.parse().ok());
+    for seed in 0..schedules.unwrap_or(SCHEDULES) {
+        let mut cluster = Cluster::new(seed, true);
+        cluster.run();
+        let (journal, _) = cluster.journal.take().unwrap();
+        let mut machine = Machine::new(cluster.config.clone());
+        let [mut in_order, mut in_any] = [(); 2].map(|()| DefaultHasher::new());
+        for bytes in journal {
+            let (at, event) = postcard::from_bytes(&bytes).unwrap();
+            let commands = machine.handle(at, event);
+            let mut commands: Vec<String> = commands.iter().map(|c| format!("{c:?}")).collect();
+            commands.hash(&mut in_order);
+            commands.sort();
+            commands.hash(&mut in_any);
+        }
+        let (in_order, in_any) = (in_order.finish(), in_any.finish());
+        writeln!(file, "{seed} {in_order:x} {in_any:x}").unwrap();
+    }
 }

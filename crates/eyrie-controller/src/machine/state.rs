@@ -1,5 +1,6 @@
-//! The tables of states: which event takes a rank, or a node, from which state to which. The
-//! machine changes a state only by a row of them; what has no row changes nothing.
+//! The tables of states: which event takes a rank, a node, a checkpoint, a role or the saving of
+//! the job from which state to which. The machine changes a state only by a row of them; what has
+//! no row changes nothing.
 
 use std::fmt::Debug;
 
@@ -113,6 +114,136 @@ pub const NODES: &[Row<NodeStateName, NodeEvent>] = {
     ]
 };
 
+/// Where a checkpoint under way stands.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum CaptureName {
+    /// Its agent was told to capture the rank.
+    Asked,
+    /// Its image has begun to arrive at the store.
+    Arriving,
+    /// The store has it whole.
+    Stored,
+    /// Its agent has found all files that it needs; the store does not have it whole yet.
+    Checked,
+    /// Both: it counts when as many stores have it as are promised.
+    Usable,
+}
+
+/// What changes the state of a checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum CaptureEvent {
+    Begun,
+    Stored,
+    Checked,
+}
+
+/// A checkpoint from its beginning until its image counts, or fails, which it can in every state.
+pub const CAPTURES: &[Row<CaptureName, CaptureEvent>] = {
+    use CaptureEvent as E;
+    use CaptureName::*;
+    &[
+        row(Asked, E::Begun, Arriving),
+        row(Asked, E::Stored, Stored),
+        row(Asked, E::Checked, Checked),
+        row(Arriving, E::Stored, Stored),
+        row(Arriving, E::Checked, Checked),
+        row(Stored, E::Checked, Usable),
+        row(Checked, E::Stored, Usable),
+    ]
+};
+
+/// How far saving the job has come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum SavingName {
+    /// It is not being saved.
+    Running,
+    /// Ranks are imaged.
+    Images,
+    /// Images are copied to the archive.
+    Copies,
+    /// Ranks are fenced, and stay so.
+    Fences,
+    /// Routers write what they hold.
+    Routers,
+    /// The controller writes the rest.
+    Rest,
+    /// It is saved, and ends.
+    Saved,
+}
+
+/// What brings saving further.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum SavingEvent {
+    Asked,
+    /// Every rank has its image, and some are not in the archive.
+    ImagesMissing,
+    /// Every rank has its image, in the archive if there is one: the ranks are stopped.
+    Stopped,
+    /// Every router lets only the next incarnations speak.
+    Fenced,
+    /// All routers have written what they hold.
+    RoutersSaved,
+    Written,
+    /// It is not possible, or takes too long.
+    GivenUp,
+}
+
+/// How a job is saved.
+pub const SAVING: &[Row<SavingName, SavingEvent>] = {
+    use SavingEvent::*;
+    use SavingName::*;
+    &[
+        row(Running, Asked, Images),
+        row(Images, ImagesMissing, Copies),
+        row(Images, Stopped, Fences),
+        row(Images, GivenUp, Running),
+        row(Copies, ImagesMissing, Copies),
+        row(Copies, Stopped, Fences),
+        row(Copies, GivenUp, Running),
+        row(Fences, Fenced, Routers),
+        row(Fences, GivenUp, Running),
+        row(Routers, RoutersSaved, Rest),
+        row(Routers, GivenUp, Running),
+        row(Rest, Written, Saved),
+        row(Rest, GivenUp, Running),
+    ]
+};
+
+/// Where a role on a node stands: a router, or a store.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum RoleStateName {
+    /// Its agent was told to start it.
+    Starting,
+    /// It has said where it listens.
+    Up,
+    /// Its process is gone, or was given up, and no node is up that could have it.
+    Down,
+}
+
+/// What changes the state of a role.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum RoleEvent {
+    Listens,
+    /// Its node or its process is lost, it did not come up in time, or it is to be elsewhere.
+    Gone,
+    /// A node was found for another one in its place.
+    Replaced,
+}
+
+/// The life cycle of a role. A store that is gone is not replaced under its number.
+pub const ROLES: &[Row<RoleStateName, RoleEvent>] = {
+    use RoleEvent::*;
+    use RoleStateName::*;
+    &[
+        row(Starting, Listens, Up),
+        row(Starting, Gone, Down),
+        row(Up, Listens, Up),
+        row(Up, Gone, Down),
+        row(Down, Gone, Down),
+        row(Down, Replaced, Starting),
+    ]
+};
+
 /// A table as Markdown, for docs/internals/control.md.
 pub fn markdown<S: Debug, E: Debug>(table: &[Row<S, E>]) -> String {
     let lower = |name: &dyn Debug| format!("{name:?}").to_lowercase();
@@ -131,7 +262,14 @@ mod tests {
     #[test]
     fn the_page_shows_the_tables_that_the_machine_runs_by() {
         let page = include_str!("../../../../docs/internals/control.md");
-        for (name, table) in [("ranks", markdown(RANKS)), ("nodes", markdown(NODES))] {
+        let tables = [
+            ("ranks", markdown(RANKS)),
+            ("nodes", markdown(NODES)),
+            ("captures", markdown(CAPTURES)),
+            ("roles", markdown(ROLES)),
+            ("saving", markdown(SAVING)),
+        ];
+        for (name, table) in tables {
             let (begin, end) = (format!("<!-- states of {name} -->\n"), "<!-- end -->");
             let shown = page.split(&begin).nth(1).and_then(|rest| rest.split(end).next());
             assert_eq!(shown, Some(table.as_str()), "{name}: copy the right side to the page");
@@ -146,5 +284,6 @@ mod tests {
     #[test]
     fn a_state_and_an_event_have_one_next_state() {
         assert!(is_deterministic(RANKS) && is_deterministic(NODES));
+        assert!(is_deterministic(CAPTURES) && is_deterministic(ROLES) && is_deterministic(SAVING));
     }
 }

@@ -16,3 +16,10 @@ pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a router may take to confirm a fence. It never waits for anybody in between, so that
 /// this is generous.
 pub const FENCE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How soon an image that is waited for is tried again, when the rank could not be captured just
+/// now.
+pub const RETRY: Duration = Duration::from_millis(200);
+/// How long a role may take to say where it listens.
+pub const ROLE_TIMEOUT: Duration = Duration::from_secs(25);
+/// How long routers, and the one who writes the rest of a job that is saved, may take.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(1800);

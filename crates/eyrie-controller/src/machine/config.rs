@@ -1,0 +1,87 @@
+//! What a job is to be: read only.
+
+use super::images::schedule::{Interval, Order};
+use crate::inject::Injection;
+use eyrie_wire::control::CheckpointMode;
+use eyrie_wire::Node;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What a job is to be.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Config {
+    pub job: String,
+    pub ranks: u32,
+    /// Nodes that start with ranks.
+    pub nodes: u32,
+    pub spares: u32,
+    /// For each rank the node that it starts on.
+    pub start: Vec<Node>,
+    /// Most ranks that a node may have, by node, where that was said.
+    pub slots: Vec<Option<u32>>,
+    /// Names of the nodes, where they have some.
+    pub hosts: Vec<String>,
+    pub routers: u32,
+    /// Routers run on nodes; else beside the controller.
+    pub roles_on_nodes: bool,
+    /// Stores that are up when the job starts.
+    pub stores: u32,
+    /// Stores that must have an image before it counts.
+    pub image_copies: u32,
+    pub checkpoint_every: Interval,
+    pub checkpoint_order: Order,
+    pub checkpoint_mode: CheckpointMode,
+    /// The images outlive the job, so that it can be saved.
+    pub can_be_saved: bool,
+    /// Stores on nodes have the images of the running job; when it is saved, they are copied to one
+    /// beside the controller ([`super::saved::STORE`]).
+    pub archive: bool,
+    /// Nodes that are about to be taken away are drained.
+    pub drain_on_notice: bool,
+    /// A node that does not answer for so long is declared dead.
+    pub heartbeat_timeout: Duration,
+    /// How long all agents may take to come up.
+    pub agents_timeout: Duration,
+    /// After so long agents that have lost their controller have ended.
+    pub alone_for: Duration,
+    /// Until then they may come back to it.
+    pub agents_come_back: bool,
+    pub injections: Vec<Injection>,
+}
+
+#[cfg(test)]
+impl Config {
+    /// A job of one rank on so many nodes, which have its roles: two stores, each image in both.
+    pub fn with_roles_on(nodes: u32) -> Config {
+        let (roles_on_nodes, stores, image_copies) = (true, 2, 2);
+        Config { nodes, roles_on_nodes, stores, image_copies, ..Config::of_one_rank() }
+    }
+
+    /// A job of one rank on one node.
+    pub fn of_one_rank() -> Config {
+        Config {
+            job: "j".into(),
+            ranks: 1,
+            nodes: 1,
+            spares: 0,
+            start: vec![0],
+            slots: vec![],
+            hosts: vec![],
+            routers: 1,
+            roles_on_nodes: false,
+            stores: 1,
+            image_copies: 1,
+            checkpoint_every: Interval::Off,
+            checkpoint_order: Order::Sequential,
+            checkpoint_mode: CheckpointMode::Async,
+            can_be_saved: false,
+            archive: false,
+            drain_on_notice: true,
+            heartbeat_timeout: Duration::from_secs(1_000_000),
+            agents_timeout: Duration::from_secs(30),
+            alone_for: Duration::from_secs(60),
+            agents_come_back: true,
+            injections: vec![],
+        }
+    }
+}

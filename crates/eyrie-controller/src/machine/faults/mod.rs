@@ -1,0 +1,4 @@
+//! Failures that users ask for, and their moment.
+
+pub mod injecting;
+pub mod pending;

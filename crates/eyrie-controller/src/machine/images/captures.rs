@@ -1,0 +1,286 @@
+//! Checkpoints: asked for when due, counted when whole and stored in as many copies as promised and
+//! all files they need were found, and where the log may be truncated then.
+
+use super::copies::Copies;
+use super::schedule::Schedule;
+use super::stores::{discard, Stores, SAVED};
+use crate::machine::config::Config;
+use crate::machine::faults::injecting::Injecting;
+use crate::machine::faults::pending::Faults;
+use crate::machine::io::{Command, Image};
+use crate::machine::moves::entry::Moves;
+use crate::machine::moves::orders::{go_on_if_held, slow};
+use crate::machine::nodes::reach::Reach;
+use crate::machine::nodes::Nodes;
+use crate::machine::outbox::consequence::Consequence;
+use crate::machine::outbox::Outbox;
+use crate::machine::output::Ledger;
+use crate::machine::ranks::capture::{Capture, CaptureStep};
+use crate::machine::ranks::entry::{KeptImage, RankEntry};
+use crate::machine::ranks::Ranks;
+use crate::machine::roles::entry::Roles;
+use crate::machine::saving::phase::Saving;
+use crate::machine::state::RankStateName;
+use crate::machine::timeouts::RETRY;
+use crate::machine::view::{view_of, View};
+use crate::record::Record;
+use eyrie_wire::{ImageId, Rank, RankInstance};
+use std::time::Duration;
+
+/// How long a checkpoint may take until its image begins to arrive. Its agent, which sees what the
+/// rank does, refuses it sooner: after half a minute when the rank will not stand still, after ten
+/// minutes when it may only be slow.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(660);
+/// How long one may take in all.
+pub const STORE_TIMEOUT: Duration = Duration::from_secs(1800);
+/// Longest wait until one is tried again whose files were gone when it was stored; the first comes
+/// after [`RETRY`].
+const RETRY_UNUSABLE: Duration = Duration::from_secs(10);
+/// How soon a checkpoint that failed is tried again when only it can make the rank recoverable.
+const RETRY_UNPROTECTED: Duration = Duration::from_secs(2);
+
+/// What becomes of checkpoints, and where images lie.
+pub struct Captures<'a> {
+    pub config: &'a Config,
+    pub out: &'a mut Outbox,
+    pub nodes: &'a Nodes,
+    pub reach: &'a Reach,
+    pub ranks: &'a mut Ranks,
+    pub roles: &'a Roles,
+    pub stores: &'a mut Stores,
+    pub schedule: &'a mut Schedule,
+    pub moves: &'a mut Moves,
+    pub saving: &'a mut Saving,
+    pub faults: &'a mut Faults,
+    pub output: &'a Ledger,
+}
+
+impl Captures<'_> {
+    pub fn view(&self) -> View<'_> {
+        view_of!(self)
+    }
+
+    /// Asks for the checkpoints that are due.
+    pub fn capture_due(&mut self) {
+        let now = self.out.now();
+        if !self.schedule.is_due(now) {
+            return;
+        }
+        let waits = self.schedule.one_by_one() && !self.saving.is_going_on();
+        let busy = waits && self.ranks.are_captured();
+        let settled = self.saving.images_are_settled();
+        // One after the other might keep the job from being saved for ever.
+        let over = self.saving.imaging_is_over(now);
+        for rank in self.schedule.due(now, busy) {
+            let mode = self.config.checkpoint_mode;
+            let store = self.view().store_for(rank, &Copies::default());
+            let hold = self.moves.holds(rank);
+            if hold {
+                slow(self.moves, self.ranks, self.out, rank, 0);
+            }
+            let r = &mut self.ranks[rank];
+            let wanted = !settled || r.is_exposed();
+            let can = wanted && !over && r.can_be_captured();
+            let Some(store) = store.filter(|_| can) else {
+                if r.is(RankStateName::Finished) {
+                    self.schedule.asked(rank, now);
+                } else {
+                    self.schedule.retry(rank, now + RETRY);
+                }
+                continue;
+            };
+            let image = r.next_image;
+            r.next_image += 1;
+            let until = now + BEGIN_TIMEOUT;
+            let (instance, node) = (r.instance(), r.node);
+            let capture = Capture::new(image, store, hold, now, until);
+            self.ranks.begin_capture(rank, capture);
+            self.schedule.asked(rank, now);
+            self.out.push(Command::Capture { node, instance, image, store, mode, hold });
+            self.out.record(Record::CheckpointStarted { rank, image });
+        }
+    }
+
+    fn injecting(&mut self) -> Injecting<'_> {
+        Injecting { out: self.out, nodes: self.nodes, ranks: self.ranks, faults: self.faults }
+    }
+
+    pub fn image_begun(&mut self, instance: RankInstance, image: ImageId) {
+        let now = self.out.now();
+        let Some(capture) = self.ranks.capture_of(instance, image) else { return };
+        if capture.advance(CaptureStep::Begun) {
+            capture.until = now + STORE_TIMEOUT;
+            self.injecting().in_checkpoint(instance.rank);
+        }
+    }
+
+    pub fn captured(&mut self, instance: RankInstance, image: ImageId, pause: Duration) {
+        let now = self.out.now();
+        let Some(capture) = self.ranks.capture_of(instance, image) else { return };
+        capture.pause = Some(pause);
+        if capture.hold {
+            self.moves.stands_still(instance.rank, now.saturating_sub(pause));
+        }
+    }
+
+    /// The image does not count. `again`: when another one is tried, if one is needed.
+    pub fn capture_failed(
+        &mut self,
+        instance: RankInstance,
+        image: ImageId,
+        cause: String,
+        passing: bool,
+        again: Duration,
+    ) {
+        let RankInstance { rank, .. } = instance;
+        let Some(capture) = self.ranks.capture_of(instance, image).cloned() else { return };
+        discard(self.out, rank, image, &capture.copies);
+        let r = &mut self.ranks[rank];
+        r.end_capture();
+        r.refused = Some(cause.clone());
+        let exposed = r.is_exposed();
+        go_on_if_held(self.nodes, self.ranks, self.out, rank, &capture);
+        let now = self.out.now();
+        self.schedule.ended(rank, now, None);
+        if exposed {
+            self.schedule.retry(rank, now + RETRY_UNPROTECTED);
+        }
+        self.out.summary_mut().checkpoints_failed += 1;
+        self.out.record(Record::CheckpointFailed { rank, image, cause: cause.clone(), passing });
+        self.out.follows(Consequence::ImageFailed { rank, cause, passing, again });
+    }
+
+    /// As [`Captures::capture_failed`], when another image is tried soon.
+    pub fn capture_refused(
+        &mut self,
+        instance: RankInstance,
+        image: ImageId,
+        cause: String,
+        passing: bool,
+    ) {
+        let again = self.out.now() + RETRY;
+        self.capture_failed(instance, image, cause, passing, again);
+    }
+
+    pub fn watch_captures(&mut self) {
+        let now = self.out.now();
+        let late: Vec<(RankInstance, Capture)> = (self.ranks.iter())
+            .filter_map(|r| Some((r.instance(), r.capture().filter(|c| c.until <= now)?.clone())))
+            .collect();
+        for (instance, capture) in late {
+            let waited = if capture.has_begun() { STORE_TIMEOUT } else { BEGIN_TIMEOUT };
+            let cause = format!("{} within {}", capture.lacks(), eyrie_units::time(waited));
+            self.capture_refused(instance, capture.image, cause, false);
+        }
+    }
+
+    /// A file that a stored image needs is gone: it must not count, and another is taken soon.
+    pub fn image_unusable(&mut self, instance: RankInstance, image: ImageId, cause: String) {
+        if self.ranks.capture_of(instance, image).is_none() {
+            return;
+        }
+        let r = &mut self.ranks[instance.rank];
+        let pause = RETRY.saturating_mul(1 << r.unusable.min(16)).min(RETRY_UNUSABLE);
+        r.unusable += 1;
+        let again = self.out.now() + pause;
+        self.capture_failed(instance, image, cause, true, again);
+        self.schedule.retry(instance.rank, again);
+    }
+
+    pub fn log_grown(&mut self, rank: Rank, bytes: u64) {
+        let Some(r) = self.ranks.get(rank) else { return };
+        let image_bytes = r.images.last().map_or(0, |kept| kept.image.bytes);
+        self.schedule.logged(rank, bytes, image_bytes);
+    }
+
+    /// The newest image may soon be of no use elsewhere.
+    pub fn image_wanted(&mut self, instance: RankInstance, cause: String) {
+        let now = self.out.now();
+        let Some(r) = self.ranks.current(instance) else { return };
+        if r.capture().is_none() && !r.images.is_empty() {
+            self.schedule.want(instance.rank, now);
+            self.out.record(Record::CheckpointWanted { rank: instance.rank, cause });
+        }
+    }
+
+    /// The agent has found all files of a stored image. May it count? Output from before it that is
+    /// still on the way would be lost if the node died now, and the image would not write it again.
+    pub fn image_checked(&mut self, instance: RankInstance, image: ImageId, output: [u64; 2]) {
+        let taken = self.output.taken(instance.rank);
+        if taken[0] < output[0] || taken[1] < output[1] {
+            let cause = "output from before the image has not arrived yet".to_string();
+            return self.capture_refused(instance, image, cause, true);
+        }
+        if let Some(capture) = self.ranks.capture_of(instance, image) {
+            capture.advance(CaptureStep::Checked);
+            self.count_image(instance, image);
+        }
+    }
+
+    /// Looks at all images that are being taken, whether they count by now.
+    pub fn count_images(&mut self) {
+        let taken = |r: &RankEntry| r.capture().map(|c| (r.instance(), c.image));
+        for (instance, image) in self.ranks.iter().filter_map(taken).collect::<Vec<_>>() {
+            self.count_image(instance, image);
+        }
+    }
+
+    /// An image counts from the moment when its agent has checked it and as many stores have it as
+    /// are promised.
+    pub fn count_image(&mut self, instance: RankInstance, image: ImageId) {
+        let promised = self.roles.promised_copies(self.config);
+        let Some(capture) = self.ranks.capture_of(instance, image) else { return };
+        let capture = capture.clone();
+        let is_whole = capture.copies.stores.len() >= promised;
+        let Some(image) = capture.usable().filter(|_| is_whole) else { return };
+        let now = self.out.now();
+        let rank = instance.rank;
+        let r = &mut self.ranks[rank];
+        r.end_capture();
+        (r.unusable, r.imaged, r.refused) = (0, now, None);
+        r.crashes.imaged(image.rsn);
+        let healed = r.unprotected.is_some_and(|since| since <= capture.asked);
+        if healed {
+            // The log before this image has a hole: nothing older is of use.
+            r.unprotected = None;
+        }
+        let kept = if healed { 0 } else { 1 };
+        let needless = r.images.len().saturating_sub(kept);
+        let needless: Vec<KeptImage> = r.images.drain(..needless).collect();
+        let (asked, copies, saved) = (capture.asked, capture.copies.clone(), false);
+        r.images.push(KeptImage { image, instance, asked, copies, saved });
+        // The log must still reach back to the older image, for the case that the newer is damaged.
+        let older = (r.images.len() == 2).then(|| r.images[0].image);
+        let needed = if healed { Some(image) } else { older };
+        let total = now - capture.asked;
+        self.schedule.ended(rank, now, Some(total));
+        self.out.summary_mut().checkpoints += 1;
+        self.out.summary_mut().checkpoint_bytes += image.bytes;
+        self.out.record(Record::Checkpoint {
+            rank,
+            image: image.image,
+            bytes: image.bytes,
+            pause: capture.pause.unwrap_or_default(),
+            total,
+        });
+        if healed {
+            self.out.record(Record::Protected { rank });
+        }
+        // Only now is it known why they are needless.
+        for KeptImage { image, mut copies, saved, .. } in needless {
+            if saved {
+                // The job may have to go on from there again.
+                copies.stores.remove(&SAVED);
+            }
+            discard(self.out, rank, image.image, &copies);
+        }
+        if let Some(Image { clock, rsn, observed, stdin, .. }) = needed {
+            self.ranks[rank].truncated = true;
+            self.out.push(Command::Truncate { rank, clock, rsn, observed });
+            if rank == 0 {
+                self.out.push(Command::TruncateStdin(stdin));
+            }
+        }
+        self.out.follows(Consequence::ImageCounted { rank, capture });
+    }
+}

@@ -1,0 +1,425 @@
+//! Stores: which are up, which of them have which image, and the copies that are made until as many
+//! stores have it as are promised. An image that lay only in a store that is lost does not count
+//! any more; a store that is lost stays lost, whatever is still heard of it.
+
+use super::captures::{Captures, STORE_TIMEOUT};
+use super::copies::Copies;
+use super::schedule::Schedule;
+use super::stores::discard;
+use crate::machine::io::{Command, Image, StoreId};
+use crate::machine::outbox::consequence::Consequence;
+use crate::machine::outbox::Outbox;
+use crate::machine::ranks::capture::CaptureStep;
+use crate::machine::ranks::entry::KeptImage;
+use crate::machine::ranks::Ranks;
+use crate::machine::state::RankStateName;
+use crate::record::{list, Record};
+use eyrie_wire::{ImageId, Rank, RankInstance};
+
+impl Captures<'_> {
+    /// A store more can be used: images of which copies are missing are copied to it.
+    pub fn store_up(&mut self, store: StoreId) {
+        if self.stores.add(store) {
+            self.want_copies();
+        }
+    }
+
+    /// A store is gone. Ranks whose only image was there are captured at once.
+    pub fn store_lost(&mut self, store: StoreId) {
+        if !self.stores.lose(store) {
+            return;
+        }
+        if self.stores.is_archive(store) {
+            self.saving.no_longer_possible();
+        }
+        let now = self.out.now();
+        let mut without = Vec::new();
+        for rank in self.ranks.numbers() {
+            let r = &mut self.ranks[rank];
+            let had = !r.images.is_empty();
+            r.images.iter_mut().for_each(|kept| kept.copies.lose(store));
+            r.images.retain(|kept| !kept.copies.stores.is_empty());
+            if had && r.images.is_empty() && !r.is(RankStateName::Finished) {
+                without.push(rank);
+            }
+            let instance = r.instance();
+            let Some(capture) = r.capture_mut() else { continue };
+            capture.copies.lose(store);
+            let gone = match capture.stored() {
+                None => capture.store == store,
+                Some(_) => capture.copies.stores.is_empty(),
+            };
+            if gone {
+                let (image, cause) = (capture.image, format!("store {store} is lost"));
+                self.capture_failed(instance, image, cause, true, now);
+                self.schedule.want(rank, now);
+            }
+        }
+        if !without.is_empty() {
+            let text = format!("with store {store} all images of {} are lost", list(&without));
+            self.out.record(Record::Note { text });
+        }
+        without.into_iter().for_each(|rank| self.schedule.want(rank, now));
+        self.want_copies();
+    }
+
+    /// Has those images copied of which copies are missing, the newest of all ranks first.
+    fn want_copies(&mut self) {
+        for age in 0..3 {
+            self.ranks.numbers().for_each(|rank| self.want_copies_of(rank, age));
+        }
+    }
+
+    /// Has an image of this rank copied when copies of it are missing. `age`: 0 for one that is
+    /// being taken, then from the newest that counts on.
+    fn want_copies_of(&mut self, rank: Rank, age: usize) {
+        let r = &self.ranks[rank];
+        let newest = r.images.len();
+        let found = match age {
+            0 => r
+                .capture()
+                .filter(|c| c.stored().is_some())
+                .map(|c| (r.instance(), c.image, &c.copies)),
+            _ if r.is(RankStateName::Finished) => None,
+            _ => newest.checked_sub(age).map(|at| {
+                let KeptImage { image, instance, copies, .. } = &r.images[at];
+                (*instance, image.image, copies)
+            }),
+        };
+        let Some((instance, image, mut copies)) = found.map(|(i, n, c)| (i, n, c.clone())) else {
+            return;
+        };
+        while copies.expected() < self.roles.promised_copies(self.config) {
+            let (Some(from), Some(store)) =
+                (copies.source(rank, None), self.view().store_for(rank, &copies))
+            else {
+                break;
+            };
+            copies.coming.insert(store);
+            self.out.push(Command::CopyImage { store, from, instance, image });
+        }
+        if let Some(known) = self.ranks.copies_mut(instance, image) {
+            *known = copies;
+        }
+    }
+
+    /// A store has an image whole. It is of use when it counts already, or shows an incarnation
+    /// that is still the rank's: a later incarnation may have taken another way since.
+    pub fn image_stored(&mut self, store: StoreId, instance: RankInstance, stored: Image) {
+        if !self.stores.is_up(store) {
+            return;
+        }
+        let (rank, image) = (instance.rank, stored.image);
+        let mut came = false;
+        if let Some(capture) = self.ranks.capture_of(instance, image).filter(|c| c.store == store) {
+            if !capture.has_begun() {
+                capture.until = self.out.now() + STORE_TIMEOUT;
+            }
+            capture.advance(CaptureStep::Stored(stored));
+            came = true;
+        }
+        let Some(copies) = self.ranks.copies_mut(instance, image) else {
+            return self.out.push(Command::DiscardImage { store, rank, image });
+        };
+        if came | copies.coming.remove(&store) {
+            copies.stores.insert(store);
+            self.want_copies_of(rank, 0);
+            self.count_image(instance, image);
+        } else if !copies.stores.contains(&store) {
+            self.out.push(Command::DiscardImage { store, rank, image });
+        }
+    }
+
+    /// A store could not take an image in, or copy it. One that counts already has a copy less than
+    /// promised: a new one is taken.
+    pub fn image_failed(
+        &mut self,
+        store: StoreId,
+        instance: RankInstance,
+        image: ImageId,
+        reason: String,
+    ) {
+        if self.stores.is_archive(store) {
+            return self.out.follows(Consequence::NotArchived { instance, image, cause: reason });
+        }
+        let uploaded = self.ranks.capture_of(instance, image).is_some_and(|c| c.store == store);
+        let copies = self.ranks.copies_mut(instance, image);
+        let copied = copies.is_some_and(|copies| {
+            let coming = copies.coming.remove(&store);
+            coming && copies.failed.insert(store)
+        });
+        if self.ranks.capture_of(instance, image).is_some() {
+            if uploaded || copied {
+                // A store says this itself when no agent was left to hear it: one that is there
+                // tells, with the rank's own reason. What is left is a rank that has died.
+                self.capture_refused(instance, image, reason, uploaded);
+            }
+        } else if copied {
+            self.out.note(reason);
+            self.schedule.want(instance.rank, self.out.now());
+        }
+    }
+}
+
+/// The copies of an image in all stores, or in this one, cannot be used.
+pub fn drop_copies(
+    out: &mut Outbox,
+    ranks: &mut Ranks,
+    schedule: &mut Schedule,
+    (rank, image): (Rank, ImageId),
+    only: Option<StoreId>,
+) {
+    let r = &mut ranks[rank];
+    let Some(at) = r.images.iter().position(|kept| kept.image.image == image) else { return };
+    let copies = &mut r.images[at].copies;
+    let mut bad = std::mem::take(&mut copies.stores);
+    if let Some(store) = only {
+        copies.stores = bad.iter().copied().filter(|s| *s != store).collect();
+        bad.retain(|s| *s == store);
+    }
+    copies.failed.extend(&bad);
+    if copies.stores.is_empty() {
+        r.images.remove(at);
+    } else {
+        // A new image soon has all copies.
+        schedule.want(rank, out.now());
+    }
+    discard(out, rank, image, &Copies { stores: bad, ..Copies::default() });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::images::schedule::Order;
+    use crate::machine::{Config, Event, Machine, Source};
+    use eyrie_wire::control::{Ending, MpiStage, RankReport, StartFault};
+    use std::time::Duration;
+
+    /// A machine whose ranks run, and the time.
+    struct Running {
+        machine: Machine,
+        now: Duration,
+    }
+
+    fn first(rank: Rank) -> RankInstance {
+        RankInstance { rank, incarnation: 1 }
+    }
+
+    impl Running {
+        fn new(stores: u32, image_copies: u32) -> Running {
+            let machine = Machine::new(Config {
+                ranks: 2,
+                start: vec![0, 0],
+                stores,
+                image_copies,
+                checkpoint_order: Order::Batch,
+                ..Config::of_one_rank()
+            });
+            let mut running = Running { machine, now: Duration::ZERO };
+            running.tell(Event::AgentUp(0));
+            (0..2).for_each(|rank| running.goes_on(first(rank)));
+            running
+        }
+
+        fn tell(&mut self, event: Event) -> Vec<Command> {
+            self.now += Duration::from_millis(1);
+            let commands = self.machine.handle(self.now, event);
+            let shown = |c: &Command| matches!(c, Command::Record(_) | Command::Answer { .. });
+            commands.into_iter().filter(|c| !shown(c)).collect()
+        }
+
+        fn goes_on(&mut self, instance: RankInstance) {
+            let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+            self.tell(Event::Rank(instance, RankReport::Started { fetched, restored }));
+            self.tell(Event::Rank(instance, RankReport::ProviderLoaded));
+        }
+
+        /// Asks for a checkpoint; returns the image and the store that it goes to.
+        fn capture(&mut self, rank: Rank) -> (ImageId, StoreId) {
+            let asked = self.tell(Event::Checkpoint { request: 1, rank: Some(rank) });
+            match asked[..] {
+                [Command::Capture { image, store, .. }] => (image, store),
+                _ => panic!("{asked:?}"),
+            }
+        }
+
+        fn stored(&mut self, store: StoreId, rank: Rank, image: ImageId) -> Vec<Command> {
+            let rsn = 10 * image;
+            let image = Image { image, clock: rsn, rsn, observed: 0, stdin: 0, bytes: 1000 };
+            self.tell(Event::ImageStored { store, instance: first(rank), image })
+        }
+
+        fn checked(&mut self, rank: Rank, image: ImageId) -> Vec<Command> {
+            let output = [0; 2];
+            self.tell(Event::Rank(first(rank), RankReport::ImageUsable { image, output }))
+        }
+
+        /// A checkpoint that counts, in both stores.
+        fn imaged(&mut self, rank: Rank) -> ImageId {
+            let (image, store) = self.capture(rank);
+            self.stored(store, rank, image);
+            self.checked(rank, image);
+            self.stored(1 - store, rank, image);
+            assert_eq!(self.images(rank).last(), Some(&image));
+            image
+        }
+
+        fn images(&self, rank: Rank) -> Vec<ImageId> {
+            self.machine.ranks[rank].images.iter().map(|i| i.image.image).collect()
+        }
+
+        /// The rank dies; returns where its next incarnation comes from.
+        fn dies(&mut self, instance: RankInstance) -> (RankInstance, Option<Source>) {
+            let ending = Ending::Signal(libc::SIGKILL);
+            self.tell(Event::Rank(
+                instance,
+                RankReport::Exited { ending, stage: MpiStage::Within },
+            ));
+            self.fenced(RankInstance { incarnation: instance.incarnation + 1, ..instance })
+        }
+
+        fn fenced(&mut self, instance: RankInstance) -> (RankInstance, Option<Source>) {
+            let told = self.tell(Event::Fenced { router: 0, instance, rsn: 0 });
+            let start = told.iter().find_map(|c| match c {
+                Command::Start { instance, from, .. } => Some((*instance, *from)),
+                _ => None,
+            });
+            start.unwrap_or_else(|| panic!("{told:?}"))
+        }
+    }
+
+    fn copy(store: StoreId, from: StoreId, rank: Rank, image: ImageId) -> Command {
+        Command::CopyImage { store, from, instance: first(rank), image }
+    }
+
+    #[test]
+    fn an_image_counts_when_all_copies_are_there_and_its_agent_has_checked_it() {
+        for checked_first in [true, false] {
+            let mut job = Running::new(2, 2);
+            let (image, store) = job.capture(1);
+            assert_eq!(store, 1, "ranks go round the stores");
+            assert_eq!(job.stored(1, 1, image), [copy(0, 1, 1, image)]);
+            if checked_first {
+                assert!(job.checked(1, image).is_empty() && job.images(1).is_empty());
+                job.stored(0, 1, image);
+            } else {
+                assert!(job.stored(0, 1, image).is_empty() && job.images(1).is_empty());
+                job.checked(1, image);
+            }
+            assert_eq!(job.images(1), [image]);
+        }
+    }
+
+    #[test]
+    fn only_then_are_older_images_discarded_everywhere_and_logs_truncated() {
+        let mut job = Running::new(2, 2);
+        let images = [job.imaged(0), job.imaged(0)];
+        let (third, _) = job.capture(0);
+        job.stored(0, 0, third);
+        assert!(job.checked(0, third).is_empty());
+        let discard = |store| Command::DiscardImage { store, rank: 0, image: images[0] };
+        let (clock, rsn) = (10 * images[1], 10 * images[1]);
+        let truncate = Command::Truncate { rank: 0, clock, rsn, observed: 0 };
+        let told = job.stored(1, 0, third);
+        assert_eq!(told[..3], [discard(0), discard(1), truncate]);
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_copied_fails_and_leaves_nothing() {
+        let mut job = Running::new(2, 2);
+        let (image, _) = job.capture(0);
+        job.stored(0, 0, image);
+        let (instance, reason) = (first(0), "the disk is full".to_string());
+        let told = job.tell(Event::ImageFailed { store: 1, instance, image, reason });
+        assert_eq!(told[0], Command::DiscardImage { store: 0, rank: 0, image });
+        assert!(job.checked(0, image).is_empty() && job.images(0).is_empty());
+        // What comes of the copy all the same is not kept.
+        assert_eq!(job.stored(1, 0, image), [Command::DiscardImage { store: 1, rank: 0, image }]);
+    }
+
+    #[test]
+    fn what_a_lost_store_had_is_copied_to_the_next_newest_first() {
+        let mut job = Running::new(2, 2);
+        let older = [job.imaged(0), job.imaged(1)];
+        let newer = [job.imaged(0), job.imaged(1)];
+        let (taken, store) = job.capture(0);
+        assert_eq!(store, 0);
+        job.stored(0, 0, taken);
+        assert!(job.tell(Event::StoreLost { store: 1 }).is_empty());
+        assert_eq!(
+            (job.images(0), job.images(1)),
+            (vec![older[0], newer[0]], vec![older[1], newer[1]])
+        );
+        // Nothing of a lost store counts, whatever is heard of it.
+        assert!(
+            job.stored(1, 0, taken).is_empty() && job.tell(Event::StoreUp { store: 1 }).is_empty()
+        );
+        let copies = job.tell(Event::StoreUp { store: 2 });
+        assert_eq!(
+            copies,
+            [
+                copy(2, 0, 0, taken),
+                copy(2, 0, 0, newer[0]),
+                copy(2, 0, 1, newer[1]),
+                copy(2, 0, 0, older[0]),
+                copy(2, 0, 1, older[1]),
+            ]
+        );
+        assert!(job.stored(2, 1, newer[1]).is_empty());
+        // One that cannot be copied is replaced by a new one.
+        let reason = "chunk 3 is damaged".to_string();
+        let (instance, image) = (first(1), older[1]);
+        let told = job.tell(Event::ImageFailed { store: 2, instance, image, reason });
+        assert!(matches!(
+            told[..],
+            [Command::Capture { instance: RankInstance { rank: 1, .. }, .. }]
+        ));
+        let told = job.tell(Event::StoreLost { store: 0 });
+        assert!(
+            matches!(told[..], [Command::Capture { instance, store: 2, .. }] if instance == first(0))
+        );
+        assert_eq!((job.images(0), job.images(1)), (vec![], vec![newer[1]]));
+    }
+
+    #[test]
+    fn ranks_whose_only_image_is_lost_are_captured_at_once() {
+        let mut job = Running::new(1, 1);
+        let (image, _) = job.capture(0);
+        job.stored(0, 0, image);
+        job.checked(0, image);
+        let (under_way, _) = job.capture(1);
+        assert!(job.tell(Event::StoreLost { store: 0 }).is_empty(), "there is no store");
+        assert!(job.images(0).is_empty() && job.stored(0, 1, under_way).is_empty());
+        let mut told = job.tell(Event::StoreUp { store: 1 });
+        job.now += Duration::from_secs(3);
+        told.extend(job.tell(Event::Tick));
+        let captured = |rank| {
+            told.iter().any(|c| {
+                matches!(c, Command::Capture { instance, store: 1, .. } if instance.rank == rank)
+            })
+        };
+        assert!(captured(0) && captured(1), "{told:?}");
+    }
+
+    #[test]
+    fn a_copy_that_cannot_be_used_leaves_the_other() {
+        let mut job = Running::new(2, 2);
+        let image = job.imaged(0);
+        let (instance, from) = job.dies(first(0));
+        assert_eq!(from, Some(Source { image, store: 0 }));
+        let fail = |fault| RankReport::StartFailed { reason: "r".into(), fault };
+        // It was not the image's fault: another store is tried first.
+        job.tell(Event::Rank(instance, fail(StartFault::Attempt)));
+        let (instance, from) = job.fenced(RankInstance { rank: 0, incarnation: 3 });
+        assert_eq!(from, Some(Source { image, store: 1 }));
+        let told = job.tell(Event::Rank(instance, fail(StartFault::Image)));
+        assert!(told.contains(&Command::DiscardImage { store: 1, rank: 0, image }), "{told:?}");
+        let (instance, from) = job.fenced(RankInstance { rank: 0, incarnation: 4 });
+        assert_eq!(from, Some(Source { image, store: 0 }));
+        // It is imaged anew as soon as it runs, since this one has a copy less than promised.
+        job.goes_on(instance);
+        job.now += Duration::from_secs(1);
+        let told = job.tell(Event::Tick);
+        assert!(matches!(told[..], [Command::Capture { image: 2, .. }]), "{told:?}");
+    }
+}

@@ -1,0 +1,10 @@
+//! Images of ranks: when they are due, how they are taken, in which stores they are, and which
+//! ranks have had none for too long.
+
+pub mod captures;
+pub mod copies;
+pub mod copying;
+pub mod overdue;
+pub mod schedule;
+pub mod stores;
+pub mod why;

@@ -1,0 +1,102 @@
+//! Why ranks cannot move now, or not there, and why a node cannot be drained: in words for users,
+//! with the remedy. What must not be asked for is refused before anything moves.
+
+use crate::machine::state::RankStateName;
+use crate::machine::view::View;
+use eyrie_wire::{Node, Rank};
+use std::collections::BTreeSet;
+
+/// Why a node cannot be drained, and the remedy.
+pub const NO_OTHER_NODE: &str =
+    "no other node is up that could take its ranks; `eyrie join` adds one";
+/// Why nothing moves.
+const NOT_NOW: &str = "the job is starting, or being saved: nothing can move now";
+
+impl View<'_> {
+    /// Why nothing can move at present.
+    pub fn cannot_move_now(self) -> Option<String> {
+        (!self.out.has_started() || self.saving.is_going_on()).then(|| NOT_NOW.into())
+    }
+
+    /// Why these ranks cannot go there.
+    pub fn cannot_migrate(self, ranks: &[Rank], to: Option<Node>) -> Option<String> {
+        let mut seen = BTreeSet::new();
+        if let Some(why) = self.cannot_move_now() {
+            return Some(why);
+        }
+        if let Some(to) = to {
+            match self.nodes.get(to) {
+                None => {
+                    let last = self.nodes.len() - 1;
+                    return Some(format!("there is no node {to}: the job has nodes 0 to {last}"));
+                }
+                Some(node) if !node.is_up() => return Some(format!("node {to} is not up")),
+                Some(node) if node.drained => {
+                    return Some(format!("node {to} is drained: `eyrie undrain` takes that back"));
+                }
+                Some(_) => {}
+            }
+        }
+        for rank in ranks {
+            let Some(r) = self.ranks.get(*rank) else {
+                return Some(self.ranks.no_such(*rank));
+            };
+            let why = match r.state.name() {
+                _ if !seen.insert(*rank) => "is named twice".into(),
+                RankStateName::Finished => "has finished".into(),
+                RankStateName::Running | RankStateName::Replaying if r.on_node().is_some() => {
+                    match to {
+                        _ if self.moves.contains(*rank) => "is moving already".into(),
+                        Some(to) if to == r.node => format!("is on node {to} already"),
+                        None if !self.nodes.has_other_than(&[r.node]) => {
+                            "cannot go anywhere: no other node is up; `eyrie join` adds one".into()
+                        }
+                        _ => continue,
+                    }
+                }
+                _ => "is being recovered: try again when `eyrie status` shows that it runs".into(),
+            };
+            return Some(format!("rank {rank} {why}"));
+        }
+        None
+    }
+
+    /// Why a node cannot be drained.
+    pub fn cannot_drain(self, node: Node) -> Option<String> {
+        if let Some(why) = self.cannot_move_now() {
+            return Some(why);
+        }
+        match self.nodes.get(node) {
+            None => Some(format!("there is no node {node}")),
+            Some(n) if !n.is_up() => Some(format!("node {node} is not up")),
+            Some(n)
+                if n.drained
+                    && (self.roles.is_free(self.ranks, node) || self.moves.is_draining(node)) =>
+            {
+                Some(format!("node {node} is drained, or being drained"))
+            }
+            Some(_) if !self.nodes.has_other_than(&[node]) => {
+                Some(format!("node {node} cannot be drained: {NO_OTHER_NODE}"))
+            }
+            Some(_) => None,
+        }
+    }
+
+    pub fn cannot_move_so(self, moves: &[(Rank, Node)], drains: &[Node]) -> Option<String> {
+        let drained: BTreeSet<Node> = drains.iter().copied().collect();
+        let mut seen = BTreeSet::new();
+        let bad_move = |(rank, to): &(Rank, Node)| {
+            if drained.contains(to) {
+                return Some(format!("rank {rank} cannot go to node {to}, which is to be free"));
+            }
+            let twice = !seen.insert(*rank);
+            let twice = twice.then(|| format!("rank {rank} is named twice"));
+            twice.or_else(|| self.cannot_migrate(&[*rank], Some(*to)))
+        };
+        let bad_node = |node: &Node| self.cannot_drain(*node);
+        self.cannot_move_now()
+            .or_else(|| drains.iter().find_map(bad_node))
+            .or_else(|| (!self.nodes.has_other_than(drains)).then(|| NO_OTHER_NODE.to_string()))
+            .or_else(|| moves.iter().find_map(bad_move))
+    }
+}

@@ -1,0 +1,50 @@
+//! What ranks that move are told: to slow down, to go on.
+
+use super::entry::Moves;
+use crate::machine::io::Command;
+use crate::machine::nodes::Nodes;
+use crate::machine::outbox::Outbox;
+use crate::machine::ranks::capture::Capture;
+use crate::machine::ranks::Ranks;
+use eyrie_wire::{Node, Rank};
+
+/// The rank, if it moves, is to stand still for this share of time, in percent.
+pub fn slow(moves: &mut Moves, ranks: &Ranks, out: &mut Outbox, rank: Rank, share: u8) {
+    let Some(moving) = moves.get_mut(rank) else { return };
+    if std::mem::replace(&mut moving.slowed, share) != share {
+        command_slow(ranks, out, rank, share);
+    }
+}
+
+pub fn command_slow(ranks: &Ranks, out: &mut Outbox, rank: Rank, share: u8) {
+    let r = &ranks[rank];
+    if r.on_node().is_some() {
+        let (node, instance) = (r.node, r.instance());
+        out.push(Command::Slow { node, instance, share });
+    }
+}
+
+/// The rank stands still for this image, if it was the last one of a move: it is not stopped now,
+/// and computes on. On a node that is lost, perhaps together with the store of the image, it does
+/// not.
+pub fn go_on_if_held(
+    nodes: &Nodes,
+    ranks: &Ranks,
+    out: &mut Outbox,
+    rank: Rank,
+    capture: &Capture,
+) {
+    let r = &ranks[rank];
+    if capture.hold && nodes.is_up(r.node) {
+        let (node, instance, image) = (r.node, r.instance(), capture.image);
+        out.push(Command::GoOn { node, instance, image });
+    }
+}
+
+/// An agent that waits for it may end.
+pub fn let_go(nodes: &Nodes, out: &mut Outbox, node: Node) {
+    let entry = &nodes[node];
+    if entry.is_up() && entry.leaves {
+        out.push(Command::Release(node));
+    }
+}

@@ -1,0 +1,196 @@
+//! A rank that is to move computes on while one image after the other is put in place where it is
+//! going: each brings what was written since the one before, until the last one, for which it
+//! stands still. Each of them is a checkpoint that counts, so that the rank is recovered as ever
+//! when anything fails, and nothing of this must be needed for that.
+
+use super::entry::{IfSlow, Live, Manner, Way};
+use super::mover::Mover;
+use super::orders::{command_slow, slow};
+use crate::machine::io::{Command, Source};
+use crate::machine::outbox::consequence::Consequence;
+use crate::machine::placement::place;
+use crate::machine::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER};
+use crate::record::Record;
+use eyrie_units::time;
+use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use std::time::Duration;
+
+/// How soon a rank that waits for others of its node has its next round, so that its last one stays
+/// short.
+const WAITING_ROUND: Duration = Duration::from_millis(500);
+
+/// Why a rank stays that writes faster than its memory goes over.
+fn too_slow(bytes: u64, took: Duration, pause_budget: Duration) -> String {
+    let (bytes, took, budget) = (eyrie_units::bytes(bytes), time(took), time(pause_budget));
+    format!(
+        "it writes faster than its memory goes over ({bytes} in {took}, --pause-budget is {budget}): \
+         give a longer one, or --if-slow slow-down or accept"
+    )
+}
+
+impl Mover<'_> {
+    /// The rank is to move: what is stored of it goes ahead.
+    pub fn begin_live(&mut self, rank: Rank) {
+        if self.moves.ranks.get(&rank).is_some_and(|moving| moving.manner.way == Way::Stop) {
+            return self.schedule.want(rank, self.out.now());
+        }
+        let r = &self.ranks[rank];
+        let instance = RankInstance { rank, incarnation: r.incarnation + 1 };
+        let view = self.view();
+        let node = view.asked_node(rank).or_else(|| {
+            let placed = place(self.placement, &view.nodes_for(rank), rank, r.node);
+            placed.map(|(node, _)| node).filter(|node| *node != r.node)
+        });
+        let now = self.out.now();
+        if let Some(moving) = self.moves.ranks.get_mut(&rank) {
+            moving.live = node.map(|node| Live::new(node, instance, now));
+            (moving.queued, moving.progress) = (false, now);
+        }
+        slow(self.moves, self.ranks, self.out, rank, 0);
+        self.send_image(rank);
+    }
+
+    /// The newest image of the rank is to be put in place. Where there is none, one is taken. While
+    /// a node is declared dead, its stores are before the moves to it: those begin anew soon.
+    pub fn send_image(&mut self, rank: Rank) {
+        let now = self.out.now();
+        let to = self.moves.ranks.get(&rank).and_then(|moving| moving.live);
+        if to.is_some_and(|live| !self.nodes[live.node].is_up()) {
+            return;
+        }
+        let newest = self.ranks[rank].images.last();
+        let from = newest.and_then(|kept| {
+            let store = kept.copies.source(rank, None)?;
+            Some(Source { image: kept.image.image, store })
+        });
+        let live = self.moves.ranks.get_mut(&rank).and_then(|moving| moving.live.as_mut());
+        match (live, from) {
+            (Some(Live { sent: Some(_), .. }), _) => {}
+            (Some(live), Some(from)) => {
+                live.sent = Some((from.image, now));
+                let (node, instance) = (live.node, live.instance);
+                self.out.push(Command::Prepare { node, instance, from });
+            }
+            _ => self.schedule.want(rank, now),
+        }
+    }
+
+    /// An image is in place where the rank is going, or not: then the rank goes by its next image
+    /// alone.
+    pub fn prepared(
+        &mut self,
+        node: Node,
+        instance: RankInstance,
+        image: ImageId,
+        result: Result<u64, String>,
+    ) {
+        let (rank, now) = (instance.rank, self.out.now());
+        let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
+        let is_it = |live: &Live| live.node == node && live.instance == instance;
+        let Some(live) = moving.live.as_mut().filter(|live| is_it(live)) else { return };
+        match result {
+            Ok(bytes) if live.sent.is_some_and(|(sent, _)| sent == image) => {
+                let Manner { pause_budget, if_slow, .. } = moving.manner;
+                let took = live.end_round(now, pause_budget);
+                live.bytes = bytes;
+                moving.progress = now;
+                let (round, from) = (live.rounds, moving.from);
+                let is_slow = live.ready == Some(now) && took > pause_budget;
+                self.out.record(Record::MoveRound { rank, node, image, round, bytes, took });
+                match if_slow {
+                    IfSlow::GiveUp if is_slow => {
+                        let why = too_slow(bytes, took, pause_budget);
+                        return self.out.follows(Consequence::MoveFails { rank, why });
+                    }
+                    IfSlow::SlowDown if is_slow => self.slow_down(rank),
+                    _ => {}
+                }
+                self.next_round(rank, from);
+            }
+            Ok(_) => {}
+            Err(cause) => {
+                let from = moving.from;
+                moving.live = None;
+                slow(self.moves, self.ranks, self.out, rank, 0);
+                self.out.record(Record::MoveNotPrepared { rank, node, cause });
+                self.next_round(rank, from);
+                self.depart(from);
+            }
+        }
+    }
+
+    /// The next image of the rank: at once, unless it is ready and waits for others of its node.
+    fn next_round(&mut self, rank: Rank, from: Node) {
+        let now = self.out.now();
+        let Some(moving) = self.moves.ranks.get(&rank) else { return };
+        let waits = moving.live.is_some_and(|live| live.ready.is_some() && !live.last);
+        match moving.stopped {
+            Some(_) => {}
+            None if waits => {
+                self.schedule.retry(rank, now + WAITING_ROUND);
+                self.depart(from);
+            }
+            None => self.schedule.want(rank, now),
+        }
+    }
+
+    /// Lets those go for their last round that need not wait for others of their node any more.
+    pub fn depart(&mut self, from: Node) {
+        let now = self.out.now();
+        let ranks = self.moves.depart(from, now);
+        ranks.into_iter().for_each(|rank| self.schedule.want(rank, now));
+    }
+
+    /// The rank writes too fast: it is slowed one step more, and goes on with rounds; or it is as
+    /// slow as it can be made, and goes as it is.
+    fn slow_down(&mut self, rank: Rank) {
+        // Its next process is not slowed.
+        if self.ranks[rank].on_node().is_none() {
+            return;
+        }
+        let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
+        let Some(share) = moving.slow_down() else { return };
+        if let Some(live) = &mut moving.live {
+            live.ready = None;
+        }
+        command_slow(self.ranks, self.out, rank, share);
+        self.out.record(Record::MoveSlowed { rank, share });
+    }
+
+    /// The rank does not come to where it was expected.
+    pub fn unprepare(&mut self, live: &Live) {
+        let Live { node, instance, .. } = *live;
+        if self.nodes[node].is_up() {
+            self.out.push(Command::Unprepare { node, instance });
+        }
+    }
+
+    /// Ranks that were going to a node that is lost go elsewhere.
+    pub fn lose_node(&mut self, node: Node) {
+        let going = |live: Option<Live>| live.is_some_and(|live| live.node == node);
+        let ranks: Vec<Rank> = (self.moves.ranks.iter())
+            .filter(|(_, moving)| going(moving.live) && moving.stopped.is_none())
+            .map(|(rank, _)| *rank)
+            .collect();
+        ranks.into_iter().for_each(|rank| self.begin_live(rank));
+    }
+
+    /// Gives up what takes too long to be put in place.
+    pub fn watch_live(&mut self) {
+        let now = self.out.now();
+        let late: Vec<(Rank, Live, ImageId)> = (self.moves.ranks.iter())
+            .filter_map(|(rank, moving)| {
+                let live = moving.live?;
+                let (image, since) = live.sent?;
+                let bytes = self.ranks[*rank].images.last().map_or(0, |k| k.image.bytes);
+                let time = RESTORE_TIMEOUT + Duration::from_secs(bytes / SLOWEST_TRANSFER);
+                (now >= since + time).then_some((*rank, live, image))
+            })
+            .collect();
+        for (_, live, image) in late {
+            self.unprepare(&live);
+            let cause = "it took too long".to_string();
+            self.prepared(live.node, live.instance, image, Err(cause));
+        }
+    }
+}

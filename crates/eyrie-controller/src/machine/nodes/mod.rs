@@ -1,0 +1,183 @@
+//! The nodes of the job: which are up, drained or spares, and how often each is asked for a
+//! heartbeat. Decides nothing about ranks.
+
+pub mod contact;
+pub mod cut_off;
+pub mod entry;
+pub mod heartbeats;
+pub mod reach;
+pub mod watch;
+
+use crate::record::in_words;
+use entry::{Heartbeat, NodeEntry, NodeState};
+use eyrie_placement::placement::JobNode;
+use eyrie_wire::Node;
+use serde::{Deserialize, Serialize};
+use std::ops::{Index, IndexMut};
+use std::time::Duration;
+
+#[derive(Serialize, Deserialize)]
+pub struct Nodes {
+    all: Vec<NodeEntry>,
+    /// Nodes that have not come.
+    missing: usize,
+    /// Names of the hosts that they are; empty on one machine.
+    hosts: Vec<String>,
+    spares: u32,
+    heartbeat_interval: Duration,
+}
+
+impl Index<Node> for Nodes {
+    type Output = NodeEntry;
+
+    fn index(&self, node: Node) -> &NodeEntry {
+        &self.all[node as usize]
+    }
+}
+
+impl IndexMut<Node> for Nodes {
+    fn index_mut(&mut self, node: Node) -> &mut NodeEntry {
+        &mut self.all[node as usize]
+    }
+}
+
+impl Nodes {
+    /// `with_ranks` nodes that start with ranks, and then the spares; a node that has not answered
+    /// for `timeout` is declared dead.
+    pub fn new(with_ranks: u32, spares: u32, hosts: Vec<String>, timeout: Duration) -> Nodes {
+        let all: Vec<NodeEntry> =
+            (0..with_ranks + spares).map(|node| NodeEntry::new(node >= with_ranks)).collect();
+        let heartbeat_interval = timeout / 4;
+        Nodes { missing: all.len(), all, hosts, spares, heartbeat_interval }
+    }
+
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub fn get(&self, node: Node) -> Option<&NodeEntry> {
+        self.all.get(node as usize)
+    }
+
+    pub fn get_mut(&mut self, node: Node) -> Option<&mut NodeEntry> {
+        self.all.get_mut(node as usize)
+    }
+
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (Node, &NodeEntry)> + ExactSizeIterator {
+        self.all.iter().enumerate().map(|(node, entry)| (node as Node, entry))
+    }
+
+    pub fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
+    pub fn spares(&self) -> u32 {
+        self.spares
+    }
+
+    pub fn heartbeat_interval(&self) -> Duration {
+        self.heartbeat_interval
+    }
+
+    /// The nodes that are up, in order.
+    pub fn up(&self) -> impl Iterator<Item = Node> + '_ {
+        self.iter().filter(|(_, entry)| entry.is_up()).map(|(node, _)| node)
+    }
+
+    pub fn is_up(&self, node: Node) -> bool {
+        self.get(node).is_some_and(NodeEntry::is_up)
+    }
+
+    pub fn is_drained(&self, node: Node) -> bool {
+        self.get(node).is_some_and(|entry| entry.drained)
+    }
+
+    /// How many nodes have not come.
+    pub fn missing(&self) -> usize {
+        self.missing
+    }
+
+    /// As [`Nodes::missing`], which.
+    pub fn missing_in_words(&self) -> Vec<String> {
+        let missing = self.iter().filter(|(_, entry)| !entry.is_up());
+        missing.map(|(node, _)| in_words(node, &self.hosts)).collect()
+    }
+
+    /// Whether ranks of these nodes could go to another one.
+    pub fn has_other_than(&self, nodes: &[Node]) -> bool {
+        self.up().any(|other| !nodes.contains(&other) && !self[other].drained)
+    }
+
+    /// One more node, which stays free until ranks need it.
+    pub fn join(&mut self, host: String) {
+        self.all.push(NodeEntry::new(true));
+        self.missing += 1;
+        self.spares += 1;
+        self.hosts.push(host);
+    }
+
+    /// One of the missing nodes has come, or never will.
+    fn no_longer_missing(&mut self) {
+        self.missing -= 1;
+    }
+
+    /// The heartbeats of the nodes that are up.
+    fn heartbeats(&self) -> impl Iterator<Item = &Heartbeat> {
+        self.all.iter().filter_map(|entry| match &entry.state {
+            NodeState::Up(heartbeat) => Some(heartbeat),
+            _ => None,
+        })
+    }
+
+    /// The heartbeats of the nodes that are up, with their nodes.
+    fn heartbeats_mut(&mut self) -> impl Iterator<Item = (Node, &mut Heartbeat)> {
+        let all = self.all.iter_mut().enumerate();
+        all.filter_map(|(node, entry)| Some((node as Node, entry.heartbeat_mut()?)))
+    }
+
+    /// The controller itself stood still for so long.
+    pub fn extend(&mut self, gap: Duration) {
+        for (_, heartbeat) in self.heartbeats_mut() {
+            heartbeat.asked_at += gap;
+            heartbeat.heard_at += gap;
+        }
+    }
+
+    /// When the next heartbeat is to be asked for, or the next node is late.
+    pub fn next_heartbeat(&self, now: Duration, timeout: Duration) -> Option<Duration> {
+        let interval = self.heartbeat_interval;
+        // Never later than this: a longer sleep would look like a controller that was stopped.
+        let soon = now + interval;
+        let due = self.heartbeats().map(|h| {
+            if h.answered {
+                h.asked_at + interval
+            } else {
+                (h.heard_at + timeout).min(soon)
+            }
+        });
+        due.min()
+    }
+
+    /// Nodes that have missed two heartbeats or more, and for how long nothing was heard of each.
+    pub fn silent(&self, now: Duration) -> Vec<(Node, Duration)> {
+        let long = self.heartbeat_interval * 2;
+        let silent_for = |entry: &NodeEntry| match &entry.state {
+            NodeState::Up(heartbeat) if !heartbeat.answered => {
+                Some(now.saturating_sub(heartbeat.heard_at)).filter(|silent| *silent > long)
+            }
+            _ => None,
+        };
+        self.iter().filter_map(|(node, entry)| Some((node, silent_for(entry)?))).collect()
+    }
+
+    /// What placement knows of the nodes, but how many ranks each has.
+    pub fn for_placement(&self) -> Vec<JobNode> {
+        let known = |n: &NodeEntry| JobNode {
+            up: n.is_up(),
+            free_spare: n.free_spare,
+            ranks: 0,
+            stands_for: n.stands_for,
+        };
+        self.all.iter().map(known).collect()
+    }
+}

@@ -1,0 +1,67 @@
+//! What follows elsewhere from what a handler has found. A handler changes what it borrows and puts
+//! the rest here; the machine gives each consequence to those that it concerns, which is the one
+//! place that knows all of them. Plain data.
+
+use crate::machine::io::{Mark, StoreId};
+use crate::machine::ranks::capture::Capture;
+use crate::machine::ranks::entry::Death;
+use crate::machine::state::NodeEvent;
+use eyrie_transport::RouterId;
+use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use std::time::Duration;
+
+/// A node that is to be declared dead, and for how long it has not been heard.
+#[derive(PartialEq, Debug)]
+pub struct LostNode {
+    pub node: Node,
+    pub event: NodeEvent,
+    pub cause: String,
+    pub unheard: Duration,
+}
+
+impl LostNode {
+    /// One whose agent is gone, or counts as gone.
+    pub fn gone(node: Node, cause: String) -> LostNode {
+        LostNode { node, event: NodeEvent::AgentGone, cause, unheard: Duration::ZERO }
+    }
+}
+
+/// Something that follows. Those of one handler are taken in order; what follows from one of them
+/// is taken before the next.
+#[derive(Debug)]
+pub enum Consequence {
+    /// These nodes are to be declared dead.
+    NodesLost(Vec<LostNode>),
+    /// The present incarnation of the rank is dead. `unheard`: how long ago the last sign of it
+    /// was, if that is known.
+    RankLost { rank: Rank, death: Death, cause: String, unheard: Option<Duration> },
+    /// The routers were told to refuse it.
+    RankFailed(Rank),
+    /// A router lets only this incarnation speak.
+    RouterFenced { router: RouterId, instance: RankInstance, rsn: u64 },
+    /// All routers do.
+    RankFenced { instance: RankInstance, mark: Mark },
+    /// The rank is fenced, and is to come back.
+    RankReturns { instance: RankInstance, mark: Mark },
+    /// The rank could not be restored where it was to go.
+    RankNotRestored(Rank),
+    /// The rank does not move.
+    MoveFails { rank: Rank, why: String },
+    /// The rank has caught up.
+    RankArrived(Rank),
+    /// The program of the rank has ended by itself.
+    RankFinished(Rank),
+    /// An image of the rank counts.
+    ImageCounted { rank: Rank, capture: Capture },
+    /// The rank was not imaged. `passing`: for a reason that passes soon. `again`: when the next
+    /// image is to be tried, if one is needed.
+    ImageFailed { rank: Rank, cause: String, passing: bool, again: Duration },
+    /// An image could not be copied to the archive.
+    NotArchived { instance: RankInstance, image: ImageId, cause: String },
+    /// A store more can be used.
+    StoreUp(StoreId),
+    /// A store on a node is gone, and what it had with it.
+    StoreLost(StoreId),
+    /// The job is to be saved.
+    Save,
+}

@@ -1,0 +1,176 @@
+//! A checkpoint under way: its state changes by the table of [`crate::machine::state`] and by
+//! nothing else. It ends when its image counts, or fails.
+
+use crate::machine::images::copies::Copies;
+use crate::machine::io::{Image, StoreId};
+use crate::machine::state::{next, CaptureEvent, CaptureName, CAPTURES};
+use eyrie_wire::ImageId;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The state of a capture with what is known in it ([`CaptureName`] says what each means).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum CaptureState {
+    Asked,
+    Arriving,
+    Stored(Image),
+    Checked,
+    Usable(Image),
+}
+
+/// An event of the table with what comes with it.
+#[derive(Clone, Copy, Debug)]
+pub enum CaptureStep {
+    Begun,
+    Stored(Image),
+    Checked,
+}
+
+impl CaptureStep {
+    fn event(&self) -> CaptureEvent {
+        match self {
+            CaptureStep::Begun => CaptureEvent::Begun,
+            CaptureStep::Stored(_) => CaptureEvent::Stored,
+            CaptureStep::Checked => CaptureEvent::Checked,
+        }
+    }
+}
+
+/// A checkpoint under way.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Capture {
+    pub image: ImageId,
+    pub asked: Duration,
+    /// When it must have begun to arrive, or must be over.
+    pub until: Duration,
+    pub pause: Option<Duration>,
+    /// The store that its agent hands it to.
+    pub store: StoreId,
+    pub copies: Copies,
+    /// The rank stands still from then on.
+    pub hold: bool,
+    state: CaptureState,
+}
+
+impl Capture {
+    /// One that is asked for now.
+    pub fn new(
+        image: ImageId,
+        store: StoreId,
+        hold: bool,
+        asked: Duration,
+        until: Duration,
+    ) -> Capture {
+        let (pause, copies, state) = (None, Copies::default(), CaptureState::Asked);
+        Capture { image, asked, until, pause, store, copies, hold, state }
+    }
+
+    /// Changes the state as the table says; false, and nothing else, when it has no row for it.
+    pub fn advance(&mut self, step: CaptureStep) -> bool {
+        let Some(name) = next(CAPTURES, self.name(), step.event()) else { return false };
+        self.state = match (name, step, self.stored()) {
+            (CaptureName::Arriving, ..) => CaptureState::Arriving,
+            (CaptureName::Stored, CaptureStep::Stored(image), _) => CaptureState::Stored(image),
+            (CaptureName::Checked, ..) => CaptureState::Checked,
+            (CaptureName::Usable, CaptureStep::Stored(image), _)
+            | (CaptureName::Usable, _, Some(image)) => CaptureState::Usable(image),
+            _ => return false,
+        };
+        true
+    }
+
+    pub fn name(&self) -> CaptureName {
+        match self.state {
+            CaptureState::Asked => CaptureName::Asked,
+            CaptureState::Arriving => CaptureName::Arriving,
+            CaptureState::Stored(_) => CaptureName::Stored,
+            CaptureState::Checked => CaptureName::Checked,
+            CaptureState::Usable(_) => CaptureName::Usable,
+        }
+    }
+
+    /// Whether its image has begun to arrive.
+    pub fn has_begun(&self) -> bool {
+        self.name() != CaptureName::Asked
+    }
+
+    /// The image, when the store that it was handed to has it whole.
+    pub fn stored(&self) -> Option<Image> {
+        match self.state {
+            CaptureState::Stored(image) | CaptureState::Usable(image) => Some(image),
+            _ => None,
+        }
+    }
+
+    /// The image, when its agent has found all files that it needs as well: it counts as soon as
+    /// enough stores have it.
+    pub fn usable(&self) -> Option<Image> {
+        self.stored().filter(|_| self.name() == CaptureName::Usable)
+    }
+
+    /// What has to come before it counts, in words.
+    pub fn lacks(&self) -> &'static str {
+        match self.state {
+            CaptureState::Asked => "its image has not arrived",
+            CaptureState::Arriving | CaptureState::Checked => "the whole image has not arrived",
+            CaptureState::Stored(_) => "its agent has not checked the image",
+            CaptureState::Usable(_) => "not all stores have the image",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IMAGE: Image = Image { image: 7, clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 };
+
+    fn step(event: CaptureEvent) -> CaptureStep {
+        match event {
+            CaptureEvent::Begun => CaptureStep::Begun,
+            CaptureEvent::Stored => CaptureStep::Stored(IMAGE),
+            CaptureEvent::Checked => CaptureStep::Checked,
+        }
+    }
+
+    /// One that has come to this state by rows of the table.
+    fn capture_in(state: CaptureName) -> Capture {
+        use CaptureEvent::{Begun, Checked, Stored};
+        let way: &[CaptureEvent] = match state {
+            CaptureName::Asked => &[],
+            CaptureName::Arriving => &[Begun],
+            CaptureName::Stored => &[Begun, Stored],
+            CaptureName::Checked => &[Begun, Checked],
+            CaptureName::Usable => &[Begun, Checked, Stored],
+        };
+        let mut capture = Capture::new(7, 0, false, Duration::ZERO, Duration::ZERO);
+        way.iter().for_each(|event| assert!(capture.advance(step(*event)), "{state:?}: {event:?}"));
+        capture
+    }
+
+    #[test]
+    fn a_capture_changes_its_state_by_every_row_of_the_table_and_by_nothing_else() {
+        use CaptureName::*;
+        for state in [Asked, Arriving, Stored, Checked, Usable] {
+            for event in [CaptureEvent::Begun, CaptureEvent::Stored, CaptureEvent::Checked] {
+                let mut capture = capture_in(state);
+                let wanted = next(CAPTURES, state, event);
+                assert_eq!(capture.advance(step(event)), wanted.is_some(), "{state:?}: {event:?}");
+                assert_eq!(capture.name(), wanted.unwrap_or(state));
+            }
+        }
+    }
+
+    #[test]
+    fn it_is_usable_when_it_is_stored_and_checked_whichever_comes_first() {
+        for way in [
+            [CaptureEvent::Stored, CaptureEvent::Checked],
+            [CaptureEvent::Checked, CaptureEvent::Stored],
+        ] {
+            let mut capture = capture_in(CaptureName::Arriving);
+            assert!(capture.advance(step(way[0])) && capture.usable().is_none());
+            assert!(capture.advance(step(way[1])));
+            assert_eq!(capture.usable(), Some(IMAGE));
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The ranks of the job, and how many of them there are of a kind. A rank's state changes by the
+//! table of [`super::state`] only. Decides nothing about nodes or images.
+
+pub mod capture;
+pub mod crash;
+pub mod entry;
+pub mod signal;
+
+use super::images::copies::Copies;
+use super::state::RankStateName;
+use capture::Capture;
+use entry::{Death, Fence, RankEntry, RankState, Step};
+use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::ops::{Index, IndexMut};
+use std::time::Duration;
+
+#[derive(Serialize, Deserialize)]
+pub struct Ranks {
+    all: Vec<RankEntry>,
+    counts: Counts,
+    /// Ranks that were asked for a checkpoint; some have come to its end.
+    asked: BTreeSet<Rank>,
+}
+
+/// Ranks of a kind, so that they are not counted at every event.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+pub struct Counts {
+    pub finished: u32,
+    /// In any incarnation.
+    pub spoke_pmi: u32,
+    /// Finished without having spoken PMI.
+    pub finished_silent: u32,
+}
+
+impl Index<Rank> for Ranks {
+    type Output = RankEntry;
+
+    fn index(&self, rank: Rank) -> &RankEntry {
+        &self.all[rank as usize]
+    }
+}
+
+impl IndexMut<Rank> for Ranks {
+    fn index_mut(&mut self, rank: Rank) -> &mut RankEntry {
+        &mut self.all[rank as usize]
+    }
+}
+
+impl Ranks {
+    /// Of a job that begins, each on its node.
+    pub fn new(start: &[Node]) -> Ranks {
+        let all = start.iter().enumerate();
+        let all = all.map(|(rank, node)| RankEntry::new(rank as Rank, *node)).collect();
+        Ranks { all, counts: Counts::default(), asked: BTreeSet::new() }
+    }
+
+    /// They go on from a saved job: counts them.
+    pub fn count(&mut self) {
+        self.counts = Counts::default();
+        for r in &self.all {
+            self.counts.finished += u32::from(r.code().is_some());
+            self.counts.spoke_pmi += u32::from(r.spoke_pmi);
+            self.counts.finished_silent += u32::from(r.code().is_some() && !r.spoke_pmi);
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The numbers of all ranks.
+    pub fn numbers(&self) -> std::ops::Range<Rank> {
+        0..self.all.len() as Rank
+    }
+
+    pub fn get(&self, rank: Rank) -> Option<&RankEntry> {
+        self.all.get(rank as usize)
+    }
+
+    pub fn get_mut(&mut self, rank: Rank) -> Option<&mut RankEntry> {
+        self.all.get_mut(rank as usize)
+    }
+
+    pub fn iter(&self) -> std::slice::Iter<'_, RankEntry> {
+        self.all.iter()
+    }
+
+    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, RankEntry> {
+        self.all.iter_mut()
+    }
+
+    /// Those whose programs have not ended.
+    pub fn living(&self) -> impl Iterator<Item = &RankEntry> {
+        self.all.iter().filter(|r| !r.is(RankStateName::Finished))
+    }
+
+    /// As [`Ranks::living`], their numbers.
+    pub fn unfinished(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.living().map(|r| r.rank)
+    }
+
+    /// Ranks on the node whose programs have not ended.
+    pub fn on(&self, node: Node) -> Vec<Rank> {
+        self.living().filter(|r| r.node == node).map(|r| r.rank).collect()
+    }
+
+    pub fn no_such(&self, rank: Rank) -> String {
+        format!("there is no rank {rank}: the job has ranks 0 to {}", self.all.len() - 1)
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    pub fn have_all_finished(&self) -> bool {
+        self.counts.finished as usize == self.all.len()
+    }
+
+    /// The job's exit code as mpiexec makes it: every bit that any rank has set.
+    pub fn code(&self) -> i32 {
+        self.all.iter().filter_map(RankEntry::code).fold(0, |code, of_rank| code | of_rank)
+    }
+
+    /// Some incarnation of the rank has spoken PMI.
+    pub fn spoke_pmi(&mut self, rank: Rank) {
+        let before = std::mem::replace(&mut self[rank].spoke_pmi, true);
+        self.counts.spoke_pmi += u32::from(!before);
+    }
+
+    /// The rank's program has ended by itself; false when the table has no row for that.
+    pub fn finish(&mut self, rank: Rank, code: i32) -> bool {
+        if !self[rank].advance(Step::Exited { code }) {
+            return false;
+        }
+        self.counts.finished += 1;
+        self.counts.finished_silent += u32::from(!self[rank].spoke_pmi);
+        true
+    }
+
+    /// The rank, when `instance` is its present one and a process of it may be on a node.
+    pub fn current(&mut self, instance: RankInstance) -> Option<&mut RankEntry> {
+        let r = self.get_mut(instance.rank)?;
+        (r.instance() == instance && r.on_node().is_some()).then_some(r)
+    }
+
+    /// The present incarnation of the rank ends, and the next one is to be fenced off from it.
+    /// Returns the one that ended, with the capture that was under way; `None` when it had ended.
+    pub fn replace(
+        &mut self,
+        rank: Rank,
+        now: Duration,
+        death: Death,
+        unheard: Option<Duration>,
+        fence: Fence,
+    ) -> Option<(RankInstance, Option<Capture>)> {
+        let r = &mut self[rank];
+        let (ended, capture) = (r.instance(), r.end_capture());
+        if !r.advance(Step::Died { now, death, unheard, fence }) {
+            return None;
+        }
+        r.incarnation += 1;
+        Some((ended, capture))
+    }
+
+    /// Whether every router refuses older incarnations of the rank.
+    pub fn is_fenced(&self, rank: Rank) -> bool {
+        let state = &self[rank].state;
+        matches!(state, RankState::Lost { fence, .. } if fence.waiting.is_empty())
+    }
+
+    /// A rank that could not come back from what is kept of it, and why.
+    pub fn no_way_back(&self) -> Option<String> {
+        self.living().find_map(|r| {
+            let why = r.way_back().err()?;
+            let refused = r.refused.as_ref().map_or(String::new(), |cause| format!(": {cause}"));
+            Some(format!("rank {} could not come back: {why}{refused}", r.rank))
+        })
+    }
+
+    /// A checkpoint of the rank begins.
+    pub fn begin_capture(&mut self, rank: Rank, capture: Capture) {
+        self[rank].begin_capture(capture);
+        self.asked.insert(rank);
+    }
+
+    /// Whether a checkpoint is under way.
+    pub fn are_captured(&mut self) -> bool {
+        let Ranks { all, asked, .. } = self;
+        asked.retain(|rank| all[*rank as usize].capture().is_some());
+        !asked.is_empty()
+    }
+
+    /// The first rank of which a checkpoint is under way.
+    pub fn first_captured(&self) -> Option<Rank> {
+        self.asked.iter().copied().find(|rank| self[*rank].capture().is_some())
+    }
+
+    /// The capture of this image by this incarnation, when it is under way.
+    pub fn capture_of(&mut self, instance: RankInstance, image: ImageId) -> Option<&mut Capture> {
+        self.current(instance)?.capture_mut().filter(|c| c.image == image)
+    }
+
+    /// Where an image lies that is being taken, or counts.
+    pub fn copies_mut(&mut self, instance: RankInstance, image: ImageId) -> Option<&mut Copies> {
+        let r = self.get_mut(instance.rank)?;
+        let present = r.instance() == instance;
+        if r.capture().is_some_and(|c| c.image == image) {
+            return r.capture_mut().filter(|_| present).map(|c| &mut c.copies);
+        }
+        r.images.iter_mut().find(|kept| kept.image.image == image).map(|kept| &mut kept.copies)
+    }
+
+    /// The controller itself stood still for so long.
+    pub fn extend(&mut self, gap: Duration) {
+        for r in &mut self.all {
+            r.state.extend(gap);
+            r.imaged += gap;
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! From the death of a rank to the end of its recovery. A rank comes back when every router has
+//! confirmed that only its new incarnation speaks. A router that does not answer is a failure: only
+//! that router has the log of its ranks.
+
+use super::stop::Stop;
+use crate::machine::config::Config;
+use crate::machine::faults::injecting::Injecting;
+use crate::machine::faults::pending::Faults;
+use crate::machine::images::copying::drop_copies;
+use crate::machine::images::overdue::Overdue;
+use crate::machine::images::schedule::Schedule;
+use crate::machine::images::stores::Stores;
+use crate::machine::io::{Command, Mark, Source};
+use crate::machine::moves::entry::Moves;
+use crate::machine::nodes::reach::Reach;
+use crate::machine::nodes::Nodes;
+use crate::machine::outbox::consequence::Consequence;
+use crate::machine::outbox::Outbox;
+use crate::machine::output::Ledger;
+use crate::machine::placement::{place, Choice};
+use crate::machine::ranks::entry::{Death, RankState, Step, RESTORE_ATTEMPTS};
+use crate::machine::ranks::signal::{self, is_own_fault};
+use crate::machine::ranks::Ranks;
+use crate::machine::roles::entry::Roles;
+use crate::machine::saving::phase::Saving;
+use crate::machine::state::RankStateName;
+use crate::machine::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER, START_TIMEOUT};
+use crate::machine::view::{view_of, View};
+use crate::record::Record;
+use eyrie_placement::Placement;
+use eyrie_transport::RouterId;
+use eyrie_wire::control::StartFault;
+use eyrie_wire::{Node, Rank, RankInstance};
+use std::time::Duration;
+
+/// What a recovery changes, and what it asks.
+pub struct Recovery<'a> {
+    pub config: &'a Config,
+    pub placement: &'a dyn Placement,
+    pub out: &'a mut Outbox,
+    pub nodes: &'a mut Nodes,
+    pub reach: &'a Reach,
+    pub ranks: &'a mut Ranks,
+    pub roles: &'a Roles,
+    pub stores: &'a Stores,
+    pub schedule: &'a mut Schedule,
+    pub overdue: &'a mut Overdue,
+    pub moves: &'a Moves,
+    pub saving: &'a Saving,
+    pub faults: &'a mut Faults,
+    pub output: &'a Ledger,
+}
+
+impl Recovery<'_> {
+    fn view(&self) -> View<'_> {
+        view_of!(self)
+    }
+
+    fn stop(&mut self) -> Stop<'_> {
+        Stop {
+            routers: self.config.routers,
+            out: self.out,
+            ranks: self.ranks,
+            schedule: self.schedule,
+            overdue: self.overdue,
+        }
+    }
+
+    fn injecting(&mut self) -> Injecting<'_> {
+        Injecting { out: self.out, nodes: self.nodes, ranks: self.ranks, faults: self.faults }
+    }
+
+    /// The rank's present incarnation is dead: the routers are told to refuse it. `unheard`: how
+    /// long ago the last sign of it was, if that is known.
+    pub fn fail(&mut self, rank: Rank, death: Death, cause: String, unheard: Option<Duration>) {
+        let node = self.ranks[rank].node;
+        let Some((dead, capture)) = self.stop().replace(rank, death, unheard) else { return };
+        self.out.summary_mut().rank_failures += 1;
+        self.out.record(Record::RankFailed { instance: dead, node, cause });
+        self.stop().drop_capture(rank, capture, "the rank died meanwhile");
+        self.stop().fence(rank);
+        self.out.follows(Consequence::RankFailed(rank));
+    }
+
+    /// A router lets only this incarnation speak. When all do, the rank can come back.
+    pub fn router_fenced(&mut self, router: RouterId, instance: RankInstance, rsn: u64) {
+        let Some(r) = self.ranks.get_mut(instance.rank) else { return };
+        // It may have died again: only the newest fence counts.
+        if r.instance() != instance {
+            return;
+        }
+        let RankState::Lost { fence, .. } = &mut r.state else { return };
+        if !fence.waiting.remove(&router) {
+            return;
+        }
+        fence.rsn = fence.rsn.max(rsn);
+        if fence.waiting.is_empty() {
+            let mark = Mark { rsn: fence.rsn, output: self.output.total(instance.rank) };
+            self.out.push(Command::Recover(instance));
+            self.out.follows(Consequence::RankFenced { instance, mark });
+        }
+    }
+
+    /// A router has not confirmed the fence of this rank in time.
+    pub fn router_is_late(&mut self, rank: Rank) {
+        let r = &self.ranks[rank];
+        let RankState::Lost { fence, .. } = &r.state else { return };
+        let Some(router) = fence.waiting.first() else { return };
+        let waited = eyrie_units::time(self.out.now() - fence.since);
+        let text = format!(
+            "router {router} has not answered for {waited}, since it was told to let only {} speak: the rank \
+             cannot be recovered without the log of that router, and a router cannot be replaced",
+            r.instance()
+        );
+        self.out.end(1, Some(text));
+    }
+
+    /// Older incarnations cannot speak any more: bring the rank back.
+    pub fn bring_back(&mut self, instance: RankInstance, mark: Mark) {
+        let RankInstance { rank, .. } = instance;
+        let r = &mut self.ranks[rank];
+        if let Some((signal, again)) = r.count_death(mark) {
+            let words = signal::in_words(signal);
+            let known = again.in_words(signal);
+            let text = format!("rank {rank} was killed by {words} {known}, the job ends");
+            return self.out.end(signal, Some(text));
+        }
+        let kept = match r.way_back() {
+            Ok(kept) => kept.cloned(),
+            Err(reason) => {
+                let text = format!("rank {rank} cannot be recovered: {reason}");
+                return self.out.end(1, Some(text));
+            }
+        };
+        let died_on = r.node;
+        let view = self.view();
+        let asked = view.asked_node(rank).map(|node| (node, Choice::Asked));
+        let placed = || place(self.placement, &view.nodes_for(rank), rank, died_on);
+        let Some((node, choice)) = asked.or_else(placed) else {
+            return self.out.end(1, Some("no node is left".into()));
+        };
+        self.take_node(rank, node, choice, died_on);
+        let now = self.out.now();
+        let until = now
+            + kept.as_ref().map_or(START_TIMEOUT, |kept| {
+                RESTORE_TIMEOUT + Duration::from_secs(kept.image.bytes / SLOWEST_TRANSFER)
+            });
+        let avoid = self.ranks[rank].state.recovery().and_then(|v| v.avoid);
+        let from = kept.and_then(|kept| {
+            let store = kept.copies.source(rank, avoid)?;
+            Some(Source { image: kept.image.image, store })
+        });
+        let image = from.map(|from| from.image);
+        let r = &mut self.ranks[rank];
+        r.node = node;
+        r.advance(Step::Fenced { now, from, until });
+        self.out.record(Record::Placed { instance, node, choice, image });
+        self.out.push(Command::Start { node, instance, from });
+        self.injecting().in_recovery(rank, false);
+    }
+
+    fn take_node(&mut self, rank: Rank, node: Node, choice: Choice, from: Node) {
+        let state = &mut self.nodes[node];
+        match choice {
+            Choice::Same => {}
+            Choice::Asked => state.free_spare = false,
+            Choice::Spare => {
+                if state.free_spare {
+                    state.free_spare = false;
+                    state.stands_for = Some(from);
+                    self.out.summary_mut().spares_used += 1;
+                    self.out.record(Record::SpareUsed { spare: node, node: from });
+                }
+            }
+            Choice::Shared => {
+                // A spare that was held free is none any more.
+                state.free_spare = false;
+                let ranks = self.view().job_nodes()[node as usize].ranks + 1;
+                self.out.record(Record::NodeShared { node, rank, ranks });
+            }
+        }
+    }
+
+    pub fn rank_started(&mut self, instance: RankInstance, fetched: Duration, restored: Duration) {
+        let now = self.out.now();
+        let Some(r) = self.ranks.current(instance) else { return };
+        let early = match &r.state {
+            RankState::Restoring { replayed_early, .. } => *replayed_early,
+            _ => None,
+        };
+        let starts = r.advance(Step::Started);
+        if starts {
+            (r.imaged, r.refused) = (now, None);
+        }
+        if !starts || !r.is(RankStateName::Replaying) {
+            return;
+        }
+        if let Some(v) = r.state.recovery_mut() {
+            v.phases.fetched = fetched;
+            // Until it is connected to its router; what is left of the time since the order.
+            v.phases.restored = (now - v.mark).saturating_sub(fetched);
+            v.mark = now;
+        }
+        self.out.record(Record::Restored { instance, fetched, restored });
+        self.injecting().in_recovery(instance.rank, true);
+        if let Some(messages) = early {
+            self.replayed(instance, messages);
+        }
+    }
+
+    pub fn connected(&mut self, instance: RankInstance) {
+        let now = self.out.now();
+        let Some(r) = self.ranks.current(instance) else { return };
+        if let RankState::Replaying { recovery: v, .. } = &mut r.state {
+            v.phases.restored += now - v.mark;
+            v.mark = now;
+        }
+        self.out.record(Record::Connected { instance });
+    }
+
+    pub fn disconnected(&mut self, instance: RankInstance) {
+        let on_node = self.ranks.current(instance).and_then(|r| r.on_node());
+        if on_node.is_some_and(|on_node| !on_node.finalized) {
+            self.out.record(Record::ConnectionLost { instance });
+        }
+    }
+
+    /// The rank has caught up: its recovery is over.
+    pub fn replayed(&mut self, instance: RankInstance, messages: u64) {
+        let now = self.out.now();
+        let Some(r) = self.ranks.current(instance) else { return };
+        if let RankState::Restoring { replayed_early, .. } = &mut r.state {
+            // The router's word came before the agent's, which brings the durations.
+            *replayed_early = Some(messages);
+            return;
+        }
+        let (node, recovery) = (r.node, r.state.recovery().copied());
+        let Some(mut v) = recovery.filter(|_| r.advance(Step::Replayed)) else { return };
+        v.phases.replayed = now - v.mark;
+        let total = v.phases.total();
+        self.out.summary_mut().recoveries += 1;
+        self.out.summary_mut().longest_recovery =
+            self.out.summary_mut().longest_recovery.max(total);
+        let (image, phases) = (v.from.map(|from| from.image), v.phases);
+        self.out.record(Record::Recovered { instance, node, image, messages, phases, total });
+        self.out.follows(Consequence::RankArrived(instance.rank));
+    }
+
+    pub fn start_failed(&mut self, instance: RankInstance, reason: String, fault: StartFault) {
+        let Some(r) = self.ranks.current(instance) else { return };
+        let from = match &r.state {
+            RankState::Restoring { recovery, .. } => recovery.from,
+            RankState::Starting { .. } => None,
+            // It had been started: its end is reported by itself.
+            _ => return,
+        };
+        let rank = instance.rank;
+        let Some(Source { image, store }) = from else {
+            return self.out.end(1, Some(format!("rank {rank} cannot be started: {reason}")));
+        };
+        match fault {
+            // The image is as good as before.
+            StartFault::Killed(signal) if !is_own_fault(signal) => {
+                return self.fail(rank, Death::Signal(signal), reason, None);
+            }
+            // What has come of the image fails by itself: the older one may do.
+            StartFault::Killed(_) | StartFault::Attempt | StartFault::Image => {}
+        }
+        self.out.follows(Consequence::RankNotRestored(rank));
+        let r = &mut self.ranks[rank];
+        let attempts = r.state.recovery_mut().map_or(0, |v| {
+            v.failed_attempts += 1;
+            v.avoid = Some(store);
+            v.failed_attempts
+        });
+        self.out.record(Record::RestoreFailed { instance, image: Some(image), cause: reason });
+        let all = attempts >= RESTORE_ATTEMPTS;
+        if fault == StartFault::Image || all {
+            if let Some(v) = self.ranks[rank].state.recovery_mut() {
+                v.failed_attempts = 0;
+            }
+            let only = (!all).then_some(store);
+            drop_copies(self.out, self.ranks, self.schedule, (rank, image), only);
+        }
+        self.fail(rank, Death::Outside, format!("image {image} could not be restored"), None);
+    }
+
+    /// Ranks that did not come up in time, and routers that did not answer.
+    pub fn watch_ranks(&mut self) {
+        let now = self.out.now();
+        let late: Vec<Rank> = (self.ranks.iter())
+            .filter(|r| r.state.until().is_some_and(|until| until <= now))
+            .map(|r| r.rank)
+            .collect();
+        for rank in late {
+            if self.out.has_ended() {
+                return;
+            }
+            let r = &self.ranks[rank];
+            if r.is(RankStateName::Lost) {
+                return self.router_is_late(rank);
+            }
+            let (instance, node) = (r.instance(), r.node);
+            self.out.push(Command::Kill { node, instance });
+            let reason = format!("node {node} did not bring it up in time");
+            self.start_failed(instance, reason, StartFault::Attempt);
+        }
+    }
+
+    pub fn unprotected(&mut self, rank: Rank, cause: String) {
+        let now = self.out.now();
+        let Some(r) = self.ranks.get_mut(rank) else { return };
+        if r.is(RankStateName::Finished) {
+            return;
+        }
+        let first = r.unprotected.is_none();
+        r.unprotected = Some(now);
+        if first {
+            self.out.record(Record::Unprotected { rank, cause });
+            // An image makes it whole again.
+            self.schedule.want(rank, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Config, Event, Image, Machine};
+    use eyrie_wire::control::{Ending, MpiStage, RankReport};
+    use eyrie_wire::Node;
+
+    fn start_of(commands: &[Command]) -> (Node, RankInstance) {
+        let start = |c: &Command| match c {
+            Command::Start { node, instance, .. } => Some((*node, *instance)),
+            _ => None,
+        };
+        commands.iter().find_map(start).unwrap_or_else(|| panic!("no start: {commands:?}"))
+    }
+
+    /// A rank on a node with two spares, which has an image or not, and then loses its node.
+    /// `fails` is how an attempt to bring it back fails. Returns the nodes of three attempts.
+    fn nodes_of_attempts(with_image: bool, fails: &RankReport) -> [Node; 3] {
+        let mut machine = Machine::new(Config { spares: 2, ..Config::of_one_rank() });
+        let mut tell = |event| machine.handle(Duration::ZERO, event);
+        let up = [0, 1, 2].map(|node| tell(Event::AgentUp(node)));
+        let (_, first) = start_of(&up[2]);
+        let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+        tell(Event::Rank(first, RankReport::Started { fetched, restored }));
+        tell(Event::Rank(first, RankReport::ProviderLoaded));
+        if with_image {
+            tell(Event::Checkpoint { request: 1, rank: Some(0) });
+            let image = Image { image: 1, clock: 5, rsn: 5, observed: 0, stdin: 0, bytes: 1000 };
+            tell(Event::ImageStored { store: 0, instance: first, image });
+            let (image, output) = (1, [0; 2]);
+            tell(Event::Rank(first, RankReport::ImageUsable { image, output }));
+        }
+        tell(Event::AgentGone(0));
+        let mut incarnation = 2;
+        [(); 3].map(|()| {
+            let instance = RankInstance { incarnation, ..first };
+            let (node, _) = start_of(&tell(Event::Fenced { router: 0, instance, rsn: 0 }));
+            if !with_image {
+                tell(Event::Rank(instance, RankReport::Started { fetched, restored }));
+            }
+            tell(Event::Rank(instance, fails.clone()));
+            incarnation += 1;
+            node
+        })
+    }
+
+    #[test]
+    fn the_last_attempt_is_made_on_another_node() {
+        let (reason, fault) = ("no space is left in /dev/shm".into(), StartFault::Attempt);
+        assert_eq!(nodes_of_attempts(true, &RankReport::StartFailed { reason, fault }), [1, 1, 2]);
+        let ending = Ending::Signal(libc::SIGBUS);
+        let killed = RankReport::Exited { ending, stage: MpiStage::Before };
+        assert_eq!(nodes_of_attempts(false, &killed), [1, 1, 2]);
+    }
+}

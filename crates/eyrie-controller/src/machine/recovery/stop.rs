@@ -1,0 +1,64 @@
+//! Ends the present incarnation of a rank. It must never leave an image under way that could count
+//! for a later one.
+
+use crate::machine::images::overdue::Overdue;
+use crate::machine::images::schedule::Schedule;
+use crate::machine::images::stores::discard;
+use crate::machine::io::Command;
+use crate::machine::outbox::Outbox;
+use crate::machine::ranks::capture::Capture;
+use crate::machine::ranks::entry::{Death, Fence};
+use crate::machine::ranks::Ranks;
+use crate::record::Record;
+use eyrie_wire::{Rank, RankInstance};
+use std::time::Duration;
+
+/// What ends with an incarnation.
+pub struct Stop<'a> {
+    pub routers: u32,
+    pub out: &'a mut Outbox,
+    pub ranks: &'a mut Ranks,
+    pub schedule: &'a mut Schedule,
+    pub overdue: &'a mut Overdue,
+}
+
+impl Stop<'_> {
+    /// The present incarnation of the rank ends. Returns the one that ended, with the capture that
+    /// was under way; `None` when it had ended.
+    pub fn replace(
+        &mut self,
+        rank: Rank,
+        death: Death,
+        unheard: Option<Duration>,
+    ) -> Option<(RankInstance, Option<Capture>)> {
+        let now = self.out.now();
+        let fence = Fence::new(self.routers, now);
+        let replaced = self.ranks.replace(rank, now, death, unheard, fence)?;
+        self.overdue.forget(rank);
+        Some(replaced)
+    }
+
+    /// An image that was under way does not count: its rank is there no more.
+    pub fn drop_capture(&mut self, rank: Rank, capture: Option<Capture>, cause: &str) {
+        let Some(Capture { image, copies, .. }) = capture else { return };
+        self.schedule.ended(rank, self.out.now(), None);
+        discard(self.out, rank, image, &copies);
+        let cause = cause.into();
+        self.out.record(Record::CheckpointFailed { rank, image, cause, passing: true });
+    }
+
+    /// All routers are to refuse older incarnations of the rank than the present one.
+    pub fn fence(&mut self, rank: Rank) {
+        self.out.push(Command::Fence(self.ranks[rank].instance()));
+    }
+
+    /// The rank is stopped as if it had died: no older incarnation of it speaks any more. Nothing
+    /// happens while it is being fenced.
+    pub fn stop(&mut self, rank: Rank) {
+        let node = self.ranks[rank].node;
+        let Some((instance, capture)) = self.replace(rank, Death::Outside, None) else { return };
+        self.out.push(Command::Kill { node, instance });
+        self.drop_capture(rank, capture, "the rank was stopped meanwhile");
+        self.fence(rank);
+    }
+}

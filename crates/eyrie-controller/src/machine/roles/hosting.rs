@@ -1,0 +1,48 @@
+//! What may be changed, and what is asked, when roles on nodes are started, moved or lost.
+
+use super::entry::Roles;
+use crate::machine::config::Config;
+use crate::machine::images::schedule::Schedule;
+use crate::machine::images::stores::Stores;
+use crate::machine::moves::entry::Moves;
+use crate::machine::nodes::reach::Reach;
+use crate::machine::nodes::Nodes;
+use crate::machine::outbox::Outbox;
+use crate::machine::ranks::Ranks;
+use crate::machine::saving::phase::Saving;
+use crate::machine::timeouts::ROLE_TIMEOUT;
+use crate::machine::view::{view_of, View};
+use eyrie_wire::control::Role;
+
+/// Why a role is lost that has not come up.
+pub fn too_late() -> String {
+    let limit = eyrie_units::time(ROLE_TIMEOUT);
+    format!("it has not said within {limit} where it listens")
+}
+
+/// Starts of one role in a row that may fail.
+pub const ATTEMPTS: u32 = 3;
+
+pub struct Hosting<'a> {
+    pub config: &'a Config,
+    pub out: &'a mut Outbox,
+    pub nodes: &'a mut Nodes,
+    pub reach: &'a Reach,
+    pub ranks: &'a mut Ranks,
+    pub roles: &'a mut Roles,
+    pub stores: &'a Stores,
+    pub schedule: &'a mut Schedule,
+    pub moves: &'a Moves,
+    pub saving: &'a Saving,
+}
+
+impl Hosting<'_> {
+    pub fn view(&self) -> View<'_> {
+        view_of!(self)
+    }
+
+    /// Whether a role is the last of its kind.
+    pub fn is_current(&self, role: Role) -> bool {
+        self.roles.is_current(self.config, role)
+    }
+}

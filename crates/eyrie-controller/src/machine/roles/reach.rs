@@ -1,0 +1,179 @@
+//! Hosts that cannot reach each other, though the controller reaches both: a rank there waits for
+//! ever for its router, and an image never comes to its store. Routers and stores move to where all
+//! can reach them. Where there is no such place, one of the two nodes counts as lost. Nothing is
+//! decided while the controller does not hear one of them: heartbeats tell what that means.
+
+use super::entry::Entry;
+use super::hosting::Hosting;
+use crate::machine::io::Command;
+use crate::machine::outbox::consequence::{Consequence, LostNode};
+use crate::record::in_words;
+use eyrie_transport::RouterId;
+use eyrie_wire::control::Role;
+use eyrie_wire::Node;
+
+impl Hosting<'_> {
+    /// Moves routers away from nodes that ranks cannot reach, or parts with one of two nodes.
+    pub fn watch_reach(&mut self) {
+        if self.reach.is_whole() || !self.out.has_started() || self.out.has_ended() {
+            return;
+        }
+        let silent = self.nodes.silent(self.out.now());
+        let silent: Vec<Node> = silent.into_iter().map(|(node, _)| node).collect();
+        for id in 0..self.roles.routers.len() as RouterId {
+            let entry = &self.roles.routers[id as usize];
+            let Entry { node, generation, .. } = *entry;
+            let is_up = entry.is_up();
+            let view = self.view();
+            let Some(far) = view.rank_that_cannot_meet(node).filter(|_| is_up) else {
+                continue;
+            };
+            if silent.contains(&node) || silent.contains(&far) || !view.lasts(far, node) {
+                continue;
+            }
+            let hosts = self.nodes.hosts();
+            let (near, away) = (in_words(far, hosts), in_words(node, hosts));
+            let cause = format!("{near} and {away} do not reach each other");
+            let better = view.node_for_router(id);
+            let better = better.filter(|better| view.rank_that_cannot_meet(*better).is_none());
+            if better.is_some() && view.can_lose_log(id) {
+                let role = Role::Router { id, generation };
+                self.out.push(Command::StopRole { node, role });
+                self.router_lost(id, cause, false);
+            } else {
+                return self.part_with_one(far, node, cause);
+            }
+            if self.out.has_ended() {
+                return;
+            }
+        }
+    }
+
+    /// One of two nodes counts as lost: the one with the fewer ranks, but not the one whose router
+    /// has what ranks still need.
+    fn part_with_one(&mut self, far: Node, near: Node, cause: String) {
+        let ranks = |node| self.ranks.unfinished().filter(|r| self.ranks[*r].node == node).count();
+        let view = self.view();
+        let needed = self.roles.routers_on(near).into_iter().any(|id| !view.can_lose_log(id));
+        let node = if needed || ranks(far) < ranks(near) { far } else { near };
+        let cause = format!("{cause}, and no other node can do what one of them does");
+        let lost = vec![LostNode::gone(node, cause)];
+        self.out.follows(Consequence::NodesLost(lost));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Config, Event, Machine};
+    use crate::record::Record;
+    use eyrie_transport::Addr;
+    use eyrie_wire::control::RankReport;
+    use eyrie_wire::RankInstance;
+    use std::time::Duration;
+
+    /// A machine of so many nodes whose ranks run; and the time.
+    struct Job {
+        machine: Machine,
+        now: Duration,
+    }
+
+    impl Job {
+        /// The ranks are on these nodes; each node with ranks has a router of its own.
+        fn new(nodes: u32, start: &[Node]) -> Job {
+            let ranks = start.len() as u32;
+            let config = Config {
+                ranks,
+                routers: ranks,
+                start: start.to_vec(),
+                heartbeat_timeout: Duration::from_secs(4),
+                ..Config::with_roles_on(nodes)
+            };
+            let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
+            (0..nodes).for_each(|node| drop(job.tell(Event::AgentUp(node))));
+            for rank in 0..ranks {
+                let instance = RankInstance { rank, incarnation: 1 };
+                let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+                job.tell(Event::Rank(instance, RankReport::Started { fetched, restored }));
+                job.tell(Event::Rank(instance, RankReport::ProviderLoaded));
+            }
+            job
+        }
+
+        /// What is lost after this; roles that are started listen, and nodes answer.
+        fn tell(&mut self, event: Event) -> Vec<String> {
+            let mut lost = Vec::new();
+            for command in self.machine.handle(self.now, event) {
+                match command {
+                    Command::StartRole { role, .. } => {
+                        let addr = Addr::Unix(format!("/{role}").into());
+                        lost.extend(self.tell(Event::RoleUp { role, addr }));
+                    }
+                    Command::Heartbeat { node, n } => {
+                        lost.extend(self.tell(Event::Heartbeat { node, n }));
+                    }
+                    Command::Record(Record::RoleLost { role, node, .. }) => {
+                        lost.push(format!("{role} on {node}"));
+                    }
+                    Command::Record(Record::NodeLost { node, .. }) => {
+                        lost.push(format!("node {node}"));
+                    }
+                    _ => {}
+                }
+            }
+            lost
+        }
+
+        fn parted(&mut self, from: Node, to: Node) -> Vec<String> {
+            self.tell(Event::Reached { from, to, reached: false })
+        }
+
+        /// So many seconds pass; what is lost in them.
+        fn pass(&mut self, seconds: u64) -> Vec<String> {
+            let mut lost = Vec::new();
+            for _ in 0..seconds * 10 {
+                self.now += Duration::from_millis(100);
+                lost.extend(self.tell(Event::Tick));
+            }
+            lost
+        }
+
+        fn on(&self, role: &str) -> Vec<Node> {
+            let roles = self.machine.roles().filter(|(r, _)| r.to_string().starts_with(role));
+            roles.map(|(_, node)| node).collect()
+        }
+    }
+
+    #[test]
+    fn routers_and_stores_move_to_where_ranks_reach_them() {
+        let mut job = Job::new(4, &[0]);
+        assert_eq!((job.on("router"), job.on("store")), (vec![1], vec![1, 2]));
+        assert!(job.parted(1, 0).is_empty(), "it may last for a moment only");
+        assert_eq!(job.pass(3), ["router 0 on 1", "store 0 on 1"]);
+        assert_eq!((job.on("router"), job.on("store")), (vec![2], vec![2, 3]));
+        // What heals is no reason to move back.
+        job.tell(Event::Reached { from: 1, to: 0, reached: true });
+        assert!(job.pass(5).is_empty());
+    }
+
+    #[test]
+    fn a_moment_of_silence_moves_nothing() {
+        let mut job = Job::new(4, &[0]);
+        job.parted(1, 0);
+        job.pass(1);
+        job.tell(Event::Reached { from: 1, to: 0, reached: true });
+        assert!(job.pass(5).is_empty());
+    }
+
+    #[test]
+    fn where_no_other_node_is_left_one_of_both_counts_as_lost() {
+        let mut job = Job::new(2, &[0, 1]);
+        job.parted(0, 1);
+        assert_eq!(job.pass(3)[0], "node 1");
+        // The router has what only it has: then its node must stay, and the rank goes there.
+        let mut job = Job::new(2, &[0, 1]);
+        job.tell(Event::Exposed { rank: 0, exposed: true });
+        job.parted(0, 1);
+        assert_eq!(job.pass(3)[0], "node 0");
+    }
+}

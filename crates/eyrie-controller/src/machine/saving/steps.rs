@@ -1,0 +1,414 @@
+//! Saving a job, so that it can be gone on with when all of its hosts are gone: an image of each
+//! rank; then all ranks are fenced as if they had died, then the routers save what they hold. What
+//! cannot be saved goes on: its ranks come back as after a death. Nothing of a saved job may run
+//! on.
+//!
+//! Where all stores are on nodes, there is an archive: a store beside the controller, in the
+//! directory that outlives the job. It is handed no images; those that the job is saved with are
+//! copied there while its ranks run, so that they stand still only while routers save what they
+//! hold. Meanwhile no image is taken but of ranks that need one.
+
+//! Saving a job, so that it can be gone on with when all of its hosts are gone: an image of each
+//! rank, which is copied to the archive where stores are on nodes ([`super::archive`]); then all
+//! ranks are fenced as if they had died, then the routers save what they hold. What cannot be saved
+//! goes on: its ranks come back as after a death. Nothing of a saved job may run on.
+
+use super::phase::{Phase, Saving, Step};
+use crate::machine::config::Config;
+use crate::machine::images::overdue::Overdue;
+use crate::machine::images::schedule::Schedule;
+use crate::machine::images::stores::SAVED;
+use crate::machine::io::{Command, Mark};
+use crate::machine::outbox::consequence::Consequence;
+use crate::machine::outbox::Outbox;
+use crate::machine::ranks::Ranks;
+use crate::machine::recovery::stop::Stop;
+use crate::machine::roles::entry::Roles;
+use crate::machine::state::RankStateName;
+use crate::machine::timeouts::WRITE_TIMEOUT;
+use crate::machine::users::answer::{Answer, RequestId};
+use crate::record::Record;
+use eyrie_transport::RouterId;
+use eyrie_wire::{ImageId, Rank, RankInstance};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Exit code of a job that was saved: sysexits' EX_TEMPFAIL, try again.
+pub const SAVED_CODE: i32 = 75;
+/// How long ranks may take that cannot be imaged just now: then an older image and the log must do.
+const IMAGES_TIMEOUT: Duration = Duration::from_secs(30);
+/// Copies that may fail: their source may just be lost.
+const FAILURES_MAX: u32 = 16;
+
+/// The steps of saving a job, and of giving it up.
+pub struct Saver<'a> {
+    pub config: &'a Config,
+    pub out: &'a mut Outbox,
+    pub ranks: &'a mut Ranks,
+    pub roles: &'a Roles,
+    pub schedule: &'a mut Schedule,
+    pub overdue: &'a mut Overdue,
+    pub saving: &'a mut Saving,
+}
+
+impl Saver<'_> {
+    fn stop(&mut self) -> Stop<'_> {
+        Stop {
+            routers: self.config.routers,
+            out: self.out,
+            ranks: self.ranks,
+            schedule: self.schedule,
+            overdue: self.overdue,
+        }
+    }
+
+    /// The job is to be saved.
+    pub fn save_asked(&mut self, request: Option<RequestId>) {
+        let refused = match (self.saving.is_possible(), self.out.has_started()) {
+            (false, _) if self.config.archive => {
+                "it cannot be saved: the host of its controller does not have its --images directory"
+            }
+            (false, _) => "it cannot be saved: it was not started with --images",
+            (true, false) => "it is just starting: it can be saved when its ranks run",
+            (true, true) => "",
+        };
+        if !refused.is_empty() {
+            return self.out.refuse(request, refused.into());
+        }
+        self.saving.join(request);
+        if self.saving.is_going_on() {
+            return;
+        }
+        let now = self.out.now();
+        let waiting: BTreeSet<Rank> = self.ranks.unfinished().collect();
+        waiting.iter().for_each(|rank| self.schedule.want(*rank, now));
+        self.saving.begin(now, waiting, now + IMAGES_TIMEOUT);
+        self.out.record(Record::Saving);
+    }
+
+    /// The rank could not be imaged. `passing`: for a reason that passes, so that it is tried
+    /// `again` then; else its older image must do.
+    pub fn not_imaged(&mut self, rank: Rank, passing: bool, again: Duration) {
+        if let Phase::Images { waiting, .. } = self.saving.phase_mut() {
+            if passing {
+                self.schedule.retry(rank, again);
+            } else {
+                waiting.remove(&rank);
+            }
+        }
+    }
+
+    /// Goes on with saving, as far as what it waits for has come.
+    pub fn go_on_saving(&mut self) {
+        let now = self.out.now();
+        match self.saving.phase() {
+            Phase::Running | Phase::Saved => {}
+            Phase::Images { waiting, until } => {
+                let here = |rank: &Rank| &self.ranks[*rank];
+                let mut open = waiting.iter().filter(|r| !here(r).is(RankStateName::Finished));
+                let over = if now >= *until {
+                    !open.any(|rank| here(rank).capture().is_some())
+                } else {
+                    open.next().is_none()
+                };
+                if over && self.config.archive {
+                    self.begin_to_archive();
+                } else if over {
+                    self.stop_ranks();
+                }
+            }
+            Phase::Copies { .. } => self.go_on_archiving(),
+            Phase::Fences { waiting } => {
+                if waiting.is_empty() {
+                    let waiting = (0..self.config.routers).collect();
+                    self.saving.advance(Step::Fenced { waiting, until: now + WRITE_TIMEOUT });
+                    self.out.push(Command::SaveRouters);
+                }
+            }
+            Phase::Routers { until, .. } | Phase::Rest { until, .. } => {
+                if now >= *until {
+                    let waited = eyrie_units::time(WRITE_TIMEOUT);
+                    self.give_up(&format!("it is not written after {waited}"));
+                }
+            }
+        }
+    }
+
+    /// No rank has to be imaged any more: they are fenced, as if they had died.
+    pub fn stop_ranks(&mut self) {
+        if let Some(why) = self.ranks.no_way_back() {
+            return self.give_up(&why);
+        }
+        let all: Vec<Rank> = self.ranks.unfinished().collect();
+        let waiting = all.iter().copied().filter(|rank| !self.ranks.is_fenced(*rank)).collect();
+        self.saving.advance(Step::Stopped { waiting });
+        all.into_iter().for_each(|rank| self.stop().stop(rank));
+    }
+
+    /// Every router refuses older incarnations of the rank.
+    pub fn fenced(&mut self, rank: Rank) {
+        if let Phase::Fences { waiting } = self.saving.phase_mut() {
+            waiting.remove(&rank);
+        }
+    }
+
+    pub fn router_saved(&mut self, router: RouterId, saved: Result<u64, String>) {
+        let until = self.out.now() + WRITE_TIMEOUT;
+        let Phase::Routers { waiting, bytes, .. } = self.saving.phase_mut() else { return };
+        match saved {
+            Err(why) => self.give_up(&format!("router {router}: {why}")),
+            Ok(more) => {
+                waiting.remove(&router);
+                *bytes += more;
+                let (whole, bytes) = (waiting.is_empty(), *bytes);
+                if whole {
+                    // Images may have been lost with their store meanwhile.
+                    if let Some(why) = self.ranks.no_way_back() {
+                        return self.give_up(&why);
+                    }
+                    self.saving.advance(Step::RoutersSaved { bytes, until });
+                    self.out.push(Command::SaveJob);
+                }
+            }
+        }
+    }
+
+    pub fn job_saved(&mut self, saved: Result<String, String>) {
+        let Phase::Rest { bytes, .. } = *self.saving.phase() else { return };
+        match saved {
+            Err(why) => self.give_up(&why),
+            Ok(dir) => {
+                self.saving.advance(Step::Written);
+                let cause = format!("it is saved: `eyrie run --resume-from {dir}` goes on with it");
+                self.out.record(Record::Saved { dir, bytes });
+                for request in self.saving.take_users() {
+                    self.out.answer(request, Answer::Accepted);
+                }
+                self.out.end(SAVED_CODE, Some(cause));
+            }
+        }
+    }
+
+    /// The job cannot be saved, and goes on.
+    pub fn give_up(&mut self, why: &str) {
+        if !self.saving.advance(Step::GivenUp) {
+            return;
+        }
+        let text = format!("the job could not be saved, and goes on: {why}");
+        for request in self.saving.take_users() {
+            self.out.answer(request, Answer::Refused(text.clone()));
+        }
+        self.out.record(Record::Note { text });
+        let mark = Mark::default();
+        for r in self.ranks.iter().filter(|r| self.ranks.is_fenced(r.rank)) {
+            self.out.follows(Consequence::RankReturns { instance: r.instance(), mark });
+        }
+    }
+
+    /// Each rank has the image that the job is saved with: all that the archive lacks is copied.
+    pub fn begin_to_archive(&mut self) {
+        let until = self.out.now() + WRITE_TIMEOUT;
+        let waiting = self.not_in_archive();
+        waiting.iter().for_each(|(rank, image)| self.archive(*rank, *image));
+        self.saving.advance(Step::ImagesMissing { waiting, until });
+    }
+
+    /// Images that count, and are not in the archive.
+    fn not_in_archive(&self) -> BTreeSet<(Rank, ImageId)> {
+        let images =
+            self.ranks.living().flat_map(|r| r.images.iter().map(move |kept| (r.rank, kept)));
+        let missing = images.filter(|(_, kept)| !kept.copies.stores.contains(&SAVED));
+        missing.map(|(rank, kept)| (rank, kept.image.image)).collect()
+    }
+
+    fn archive(&mut self, rank: Rank, image: ImageId) {
+        let kept = self.ranks[rank].images.iter_mut();
+        let Some(kept) = kept.into_iter().find(|kept| kept.image.image == image) else { return };
+        let Some(from) = kept.copies.source(rank, None) else { return };
+        let instance = kept.instance;
+        if kept.copies.coming.insert(SAVED) {
+            self.out.push(Command::CopyImage { store: SAVED, from, instance, image });
+        }
+    }
+
+    /// When all are there, and no router is new to a rank, the ranks are stopped.
+    pub fn go_on_archiving(&mut self) {
+        let now = self.out.now();
+        let ranks = &*self.ranks;
+        let Phase::Copies { waiting, until, .. } = self.saving.phase_mut() else { return };
+        let until = *until;
+        let lacks = |(rank, image): &(Rank, ImageId)| {
+            let mut images = ranks[*rank].images.iter();
+            let kept = images.find(|kept| kept.image.image == *image);
+            kept.is_some_and(|kept| !kept.copies.stores.contains(&SAVED))
+        };
+        while waiting.first().is_some_and(|first| !lacks(first)) {
+            waiting.pop_first();
+        }
+        if now >= until {
+            let waited = eyrie_units::time(WRITE_TIMEOUT);
+            return self.give_up(&format!("its images are not copied after {waited}"));
+        }
+        if !waiting.is_empty() || !self.roles.ranks_can_stop(self.config, self.ranks) {
+            return;
+        }
+        // Ranks that lost their router have had a new one since.
+        if self.not_in_archive().is_empty() {
+            self.stop_ranks();
+        } else {
+            self.begin_to_archive();
+        }
+    }
+
+    /// Copies that were on their way there are not made any more: the archive was the last
+    /// controller's.
+    pub fn forget_copies_to_archive(&mut self) {
+        let images = self.ranks.iter_mut().flat_map(|r| &mut r.images);
+        for kept in images.filter(|_| self.config.archive) {
+            kept.copies.coming.remove(&SAVED);
+        }
+    }
+
+    /// An image could not be copied to the archive.
+    pub fn not_archived(&mut self, instance: RankInstance, image: ImageId, reason: &str) {
+        if let Some(copies) = self.ranks.copies_mut(instance, image) {
+            copies.coming.remove(&SAVED);
+        }
+        let Phase::Copies { failures, .. } = self.saving.phase_mut() else { return };
+        *failures += 1;
+        if *failures > FAILURES_MAX {
+            self.give_up(reason);
+        } else {
+            self.archive(instance.rank, image);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{Config, Event, Image, Machine, StoreId};
+    use eyrie_transport::Addr;
+    use eyrie_wire::control::RankReport;
+    use std::time::Duration;
+
+    const RANK: RankInstance = RankInstance { rank: 0, incarnation: 1 };
+
+    /// A machine of three nodes whose only rank runs, and the time.
+    struct Job {
+        machine: Machine,
+        now: Duration,
+    }
+
+    impl Job {
+        fn new() -> Job {
+            let config = Config {
+                nodes: 3,
+                routers: 2,
+                roles_on_nodes: true,
+                stores: 2,
+                image_copies: 2,
+                can_be_saved: true,
+                archive: true,
+                ..Config::of_one_rank()
+            };
+            let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
+            (0..3).for_each(|node| drop(job.tell(Event::AgentUp(node))));
+            assert!(job.machine.has_started());
+            let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+            job.tell(Event::Rank(RANK, RankReport::Started { fetched, restored }));
+            job.tell(Event::Rank(RANK, RankReport::ProviderLoaded));
+            job
+        }
+
+        /// Roles that are started listen at once.
+        fn tell(&mut self, event: Event) -> Vec<Command> {
+            self.now += Duration::from_millis(1);
+            let mut commands = self.machine.handle(self.now, event);
+            for command in commands.clone() {
+                let Command::StartRole { role, .. } = command else { continue };
+                let addr = Addr::Unix(format!("/{role}").into());
+                commands.extend(self.tell(Event::RoleUp { role, addr }));
+            }
+            commands.retain(|c| !matches!(c, Command::Record(_) | Command::Answer { .. }));
+            commands
+        }
+
+        fn stored(&mut self, store: StoreId, image: ImageId) -> Vec<Command> {
+            let image =
+                Image { image, clock: image, rsn: image, observed: 0, stdin: 0, bytes: 1000 };
+            self.tell(Event::ImageStored { store, instance: RANK, image })
+        }
+
+        /// The image that is being taken is whole in both stores; returns what follows.
+        fn imaged(&mut self, asked: &[Command]) -> Vec<Command> {
+            let [Command::Capture { image, store, .. }] = *asked else { panic!("{asked:?}") };
+            self.stored(store, image);
+            self.tell(Event::Rank(RANK, RankReport::ImageUsable { image, output: [0; 2] }));
+            self.stored(3 - store, image)
+        }
+
+        fn save(&mut self) -> Vec<Command> {
+            self.tell(Event::Save { request: None })
+        }
+    }
+
+    /// Which image is copied to the archive, and from where.
+    fn to_archive(commands: &[Command]) -> Vec<(ImageId, StoreId)> {
+        let copy = |c: &Command| match *c {
+            Command::CopyImage { store: SAVED, from, image, .. } => Some((image, from)),
+            _ => None,
+        };
+        commands.iter().filter_map(copy).collect()
+    }
+
+    #[test]
+    fn ranks_are_stopped_when_all_their_images_are_in_the_archive() {
+        let mut job = Job::new();
+        let asked = job.tell(Event::Checkpoint { request: 1, rank: None });
+        job.imaged(&asked);
+        let asked = job.save();
+        let copied = job.imaged(&asked);
+        assert_eq!(to_archive(&copied), [(1, 1), (2, 1)]);
+        // No image is taken meanwhile.
+        assert!(job.tell(Event::Checkpoint { request: 2, rank: None }).is_empty());
+        assert!(job.stored(SAVED, 2).is_empty());
+        let stopped = job.stored(SAVED, 1);
+        let kill = |c: &Command| matches!(c, Command::Kill { instance: RANK, .. });
+        assert!(stopped.iter().any(kill), "{stopped:?}");
+        let saved = job.machine.saved();
+        assert_eq!(saved.images(), BTreeSet::from([(0, 1), (0, 2)]));
+        assert_eq!(saved.home, [0]);
+    }
+
+    #[test]
+    fn a_copy_that_fails_is_made_again_and_too_many_end_the_saving() {
+        let mut job = Job::new();
+        let asked = job.save();
+        let mut copied = job.imaged(&asked);
+        for _ in 0..=FAILURES_MAX {
+            assert_eq!(to_archive(&copied), [(1, 1)]);
+            let (instance, image, reason) = (RANK, 1, "the disk is full".to_string());
+            copied = job.tell(Event::ImageFailed { store: SAVED, instance, image, reason });
+        }
+        assert!(to_archive(&copied).is_empty() && !job.machine.is_saving());
+        // The job goes on, and can be saved when there is room.
+        let asked = job.save();
+        assert_eq!(to_archive(&job.imaged(&asked)).len(), 2);
+    }
+
+    #[test]
+    fn a_new_controller_gives_up_what_the_last_one_was_saving() {
+        let mut job = Job::new();
+        let asked = job.save();
+        job.imaged(&asked);
+        job.tell(Event::Resumed);
+        assert!(!job.machine.is_saving());
+        let asked = job.save();
+        assert_eq!(to_archive(&job.imaged(&asked)), [(1, 1), (2, 1)]);
+        // Without the directory it cannot be saved at all.
+        job.tell(Event::Resumed);
+        job.tell(Event::StoreLost { store: SAVED });
+        assert!(job.save().is_empty() && !job.machine.is_saving());
+    }
+}

@@ -1,0 +1,177 @@
+//! What may be asked of the machine from outside. Nothing here changes anything.
+
+use super::io::StoreId;
+use super::moves::entry::Move;
+use super::ranks::entry::{KeptImage, RankEntry};
+use super::reactor::Machine;
+use super::roles::redundancy::Missing;
+use super::saving::saved::{Saved, SavedRank};
+use super::state::{NodeStateName, RankStateName};
+use crate::record::Summary;
+use eyrie_transport::{Addr, RouterId};
+use eyrie_wire::control::Role;
+use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
+use std::time::Duration;
+
+impl Machine {
+    /// Names of the hosts that the nodes are; empty on one machine.
+    pub fn hosts(&self) -> &[String] {
+        self.nodes.hosts()
+    }
+
+    /// Whether all nodes were up and the ranks were started.
+    pub fn has_started(&self) -> bool {
+        self.out.has_started()
+    }
+
+    /// Whether [`super::Command::End`] was given.
+    pub fn has_ended(&self) -> bool {
+        self.out.has_ended()
+    }
+
+    /// Whether the programs of all ranks have ended by themselves.
+    pub fn has_finished(&self) -> bool {
+        self.ranks.have_all_finished()
+    }
+
+    /// What the job has been through so far.
+    pub fn summary(&self) -> Summary {
+        self.out.summary()
+    }
+
+    /// For the progress line and `eyrie status`.
+    pub fn rank_states(&self) -> impl Iterator<Item = (RankInstance, Node, RankStateName)> + '_ {
+        self.ranks.iter().map(|r| (r.instance(), r.node, r.state.name()))
+    }
+
+    /// The newest image of each rank, and in how many stores it is.
+    pub fn newest_images(&self) -> impl Iterator<Item = Option<(ImageId, usize)>> + '_ {
+        let of = |kept: &KeptImage| (kept.image.image, kept.copies.stores.len());
+        self.ranks.iter().map(move |r| r.images.last().map(of))
+    }
+
+    /// For each rank for how long it has had no new image, and why, if that is too long.
+    pub fn overdue(&self) -> impl Iterator<Item = Option<(Duration, String)>> + '_ {
+        let view = self.view();
+        let of = move |r: &RankEntry| Some((view.overdue_for(r)?, view.why_no_image(r.rank)));
+        self.ranks.iter().map(of)
+    }
+
+    /// Ranks whose death, with or without their node, cannot be recovered from at present.
+    pub fn unprotected_ranks(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.view().unprotected_ranks()
+    }
+
+    /// For each rank which incarnation may speak.
+    pub fn incarnations(&self) -> Vec<Incarnation> {
+        self.ranks.iter().map(|r| r.incarnation).collect()
+    }
+
+    /// Bytes of (standard output, standard error) of a rank that were taken to be shown.
+    pub fn output_taken(&self, rank: Rank) -> [u64; 2] {
+        self.output.taken(rank)
+    }
+
+    /// Whether each node is up, in order; spares included.
+    pub fn nodes_up(&self) -> impl Iterator<Item = bool> + '_ {
+        self.nodes.iter().map(|(_, node)| node.is_up())
+    }
+
+    /// The nodes that were declared dead.
+    pub fn dead_nodes(&self) -> impl Iterator<Item = Node> + '_ {
+        let dead = self.nodes.iter().filter(|(_, n)| n.state.name() == NodeStateName::Dead);
+        dead.map(|(node, _)| node)
+    }
+
+    /// Nodes that are drained, or being drained.
+    pub fn drained(&self) -> impl Iterator<Item = Node> + '_ {
+        self.nodes.iter().filter(|(_, n)| n.drained).map(|(node, _)| node)
+    }
+
+    /// The nodes whose agents have not come, in words.
+    pub fn missing(&self) -> Vec<String> {
+        self.nodes.missing_in_words()
+    }
+
+    /// The nodes that are up, and how many ranks each has or is to have.
+    pub fn nodes_up_with_ranks(&self) -> impl Iterator<Item = (Node, u32)> {
+        self.view().nodes_up_with_ranks()
+    }
+
+    /// For how long the controller has stood aside, if it does.
+    pub fn cut_off_for(&self) -> Option<Duration> {
+        self.contact.cut_off_for(self.out.now())
+    }
+
+    /// Pairs of nodes of which the first does not reach the second.
+    pub fn unreached(&self) -> impl Iterator<Item = (Node, Node)> + '_ {
+        self.reach.pairs()
+    }
+
+    /// Whether a role is the last of its kind. Those beside the controller always are.
+    pub fn is_current(&self, role: Role) -> bool {
+        self.roles.is_current(&self.config, role)
+    }
+
+    /// Routers and stores on nodes, and their nodes; none where they run beside the controller.
+    pub fn roles(&self) -> impl Iterator<Item = (Role, Node)> + '_ {
+        self.roles.iter()
+    }
+
+    /// Those of them that have said where they listen.
+    pub fn roles_up(&self) -> impl Iterator<Item = Role> + '_ {
+        self.roles.up()
+    }
+
+    /// Where a store on a node listens.
+    pub fn store_on_node(&self, id: StoreId) -> Option<&Addr> {
+        self.roles.addr_of_store(id)
+    }
+
+    /// For each rank whether it is at home at this router.
+    pub fn at_home(&self, id: RouterId) -> Vec<bool> {
+        self.roles.at_home(id)
+    }
+
+    /// The routers on this node.
+    pub fn routers_on(&self, node: Node) -> Vec<RouterId> {
+        self.roles.routers_on(node)
+    }
+
+    /// What was promised to be kept twice, and is not at present.
+    pub fn missing_copies(&self) -> Vec<Missing> {
+        self.redundancy.missing_copies(self.view())
+    }
+
+    /// Ranks that move.
+    pub fn moves(&self) -> impl Iterator<Item = (Rank, &Move)> + '_ {
+        self.moves.iter()
+    }
+
+    /// Whether the job is being saved.
+    pub fn is_saving(&self) -> bool {
+        self.saving.is_going_on()
+    }
+
+    /// The signals that were sent to all ranks.
+    pub fn signals(&self) -> &[u8] {
+        self.signals.all()
+    }
+
+    /// Whether ranks were sent a signal that is to end them.
+    pub fn is_told_to_end(&self) -> bool {
+        self.signals.are_to_end()
+    }
+
+    /// What is needed to go on with the job as it is now.
+    pub(crate) fn saved(&self) -> Saved {
+        Saved {
+            ranks: self.ranks.iter().map(SavedRank::of).collect(),
+            pmi: self.pmi.clone(),
+            output: self.output.clone(),
+            summary: self.out.summary(),
+            home: self.roles.homes().to_vec(),
+            signals: self.signals.all().to_vec(),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Users ask what should move: the agents measure what their ranks use, and when all have answered
+//! a proposal is made. Nothing moves by it.
+
+use super::answer::{Answer, RequestId};
+use super::measurements::{Measurements, Pending};
+use super::proposal::{Goal, Proposal};
+use super::propose::{propose, Seen};
+use crate::machine::config::Config;
+use crate::machine::io::Command;
+use crate::machine::moves::entry::Moves;
+use crate::machine::nodes::Nodes;
+use crate::machine::outbox::Outbox;
+use crate::machine::ranks::Ranks;
+use crate::machine::state::RankStateName;
+use eyrie_units::time;
+use eyrie_wire::control::{NodeUsage, RankUsage};
+use eyrie_wire::{Node, Rank};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// The shortest and the longest time that is measured.
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(600);
+/// How much later an agent may answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub struct Measuring<'a> {
+    pub config: &'a Config,
+    pub out: &'a mut Outbox,
+    pub nodes: &'a Nodes,
+    pub ranks: &'a Ranks,
+    pub moves: &'a Moves,
+    pub measurements: &'a mut Measurements,
+}
+
+impl Measuring<'_> {
+    /// A user asks what should move, by what is measured over this time. `not_now`: why nothing can
+    /// move at present.
+    pub fn measurement_asked(
+        &mut self,
+        request: RequestId,
+        over: Duration,
+        goal: Goal,
+        not_now: Option<String>,
+    ) {
+        let bad = match goal {
+            Goal::Consolidate { nodes: 0 } => Some("ranks need a node: --nodes 1 or more".into()),
+            _ if !(SHORTEST..=LONGEST).contains(&over) => Some(format!(
+                "{} cannot be measured over: from {} to {}",
+                time(over),
+                time(SHORTEST),
+                time(LONGEST)
+            )),
+            _ => not_now,
+        };
+        if let Some(why) = bad {
+            return self.out.answer(request, Answer::Refused(why));
+        }
+        self.measurements.last += 1;
+        let n = self.measurements.last;
+        let awaited: BTreeSet<Node> = self.nodes.up().collect();
+        self.out.extend(awaited.iter().map(|node| Command::Measure { node: *node, n, over }));
+        let (until, heard) = (self.out.now() + over + ANSWER_TIMEOUT, BTreeMap::new());
+        self.measurements.pending.push(Pending { n, request, goal, until, awaited, heard });
+    }
+
+    /// A node has measured.
+    pub fn measured(&mut self, node: Node, n: u64, used: NodeUsage) {
+        let pending = self.measurements.pending.iter_mut().find(|pending| pending.n == n);
+        let Some(pending) = pending else { return };
+        if pending.awaited.remove(&node) {
+            pending.heard.insert(node, used);
+            self.watch_measurements();
+        }
+    }
+
+    /// Answers those for whom all nodes have measured that are still up, or one is late.
+    pub fn watch_measurements(&mut self) {
+        let mut pending = std::mem::take(&mut self.measurements.pending);
+        for waiting in &mut pending {
+            waiting.awaited.retain(|node| self.nodes.is_up(*node));
+        }
+        let (over, rest): (Vec<_>, Vec<_>) = pending
+            .into_iter()
+            .partition(|waiting| waiting.awaited.is_empty() || self.out.now() >= waiting.until);
+        self.measurements.pending = rest;
+        for Pending { request, goal, awaited, heard, .. } in over {
+            let answer = match awaited.first() {
+                Some(late) => Err(format!("node {late} does not say what its ranks use")),
+                None => self.proposal(goal, &heard),
+            };
+            let answer = answer.map_or_else(Answer::Refused, |p| Answer::Proposal(Box::new(p)));
+            self.out.answer(request, answer);
+        }
+    }
+
+    fn proposal(&self, goal: Goal, heard: &BTreeMap<Node, NodeUsage>) -> Result<Proposal, String> {
+        for r in self.ranks.living() {
+            if self.usage_of(r.rank, heard).is_none() {
+                return Err(format!(
+                    "rank {} was not there all the time, or moves: try again when `eyrie status` \
+                     shows that it runs",
+                    r.rank
+                ));
+            }
+        }
+        let seen: Vec<Seen<'_>> = heard.iter().map(|(node, used)| self.seen(*node, used)).collect();
+        propose(goal, &seen, self.out.speed())
+    }
+
+    /// What a rank has used on its node, all the time as the same process.
+    fn usage_of<'a>(
+        &self,
+        rank: Rank,
+        heard: &'a BTreeMap<Node, NodeUsage>,
+    ) -> Option<&'a RankUsage> {
+        let r = &self.ranks[rank];
+        let runs = r.on_node().is_some() && !self.moves.contains(rank);
+        let used = heard.get(&r.node).filter(|_| runs)?;
+        used.ranks.iter().find(|usage| usage.instance == r.instance())
+    }
+
+    fn seen<'a>(&self, node: Node, usage: &'a NodeUsage) -> Seen<'a> {
+        let entry = &self.nodes[node];
+        let runs = |usage: &&RankUsage| {
+            let r = self.ranks.get(usage.instance.rank);
+            r.is_some_and(|r| {
+                r.node == node && r.instance() == usage.instance && !r.is(RankStateName::Finished)
+            })
+        };
+        Seen {
+            node,
+            usage,
+            open: entry.is_up() && !entry.drained,
+            slots: self.config.slots.get(node as usize).copied().flatten().unwrap_or(u32::MAX),
+            ranks: usage.ranks.iter().filter(runs).collect(),
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! What users ask of the machine, and what they are answered.
+
+pub mod answer;
+pub mod asked;
+pub mod measurements;
+pub mod measuring;
+pub mod proposal;
+mod propose;
