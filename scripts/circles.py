@@ -1,41 +1,29 @@
 #!/usr/bin/env python3
-"""Finds files of a crate that import each other in a circle: neither can be read, or tested,
-without the other.
+"""Finds files of a crate that need each other in a circle: neither can be read, or tested, without
+the other. They do when they import each other, or when methods of one type call each other that
+stand in several files.
 
-Usage: scripts/circles.py [CRATE]...   (default: those of CLEAN, which must stay without a circle)
+Usage: scripts/circles.py [CRATE]...   (default: all crates, but for what is NOT_CLEAN_YET)
 
 An import is a path that begins with `crate::`, `super::` or `self::`, or a `use` of a child module,
 in a file of the crate's src. A parent that imports from its child while the child imports from the
-parent is a circle. `mod` alone is no import, and modules for tests do not count. Ends with 1 when
-there is a circle, and names its files and lines.
+parent is a circle. `mod` alone is no import, and modules for tests do not count. A call is
+`self.name(`, `Self::name` or `Type::name` in a method of the type: no import shows that it needs
+the other file. Ends with 1 when there is a circle, and names its files and lines.
 """
 
 import re
 import sys
 from pathlib import Path
 
-# Crates without a circle; add yours when it is.
-CLEAN = [
-    "eyrie",
+# What is not clean yet, by crate: take yours out when it is. Nothing may come in.
+IMPORTS_NOT_CLEAN_YET = ["eyrie-host"]
+CALLS_NOT_CLEAN_YET = [
     "eyrie-agent",
-    "eyrie-bench",
-    "eyrie-calls",
-    "eyrie-cli",
     "eyrie-controller",
-    "eyrie-image",
-    "eyrie-libfabric",
-    "eyrie-monitor",
-    "eyrie-placement",
-    "eyrie-planner-c",
-    "eyrie-pmix",
     "eyrie-provider",
-    "eyrie-restorer",
     "eyrie-router",
     "eyrie-store",
-    "eyrie-topology",
-    "eyrie-transport",
-    "eyrie-units",
-    "eyrie-wire",
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -115,8 +103,8 @@ def resolve(path, here, modules):
     return at
 
 
-def imports(crate):
-    """The imports of each file of a crate: {module: {imported module: line}}, and its files."""
+def texts_of(crate):
+    """The files of a crate without tests: {module: (path, text)}."""
     src = ROOT / "crates" / crate / "src"
     if not src.is_dir():
         sys.exit(f"circles.py: there is no crate {crate}")
@@ -129,7 +117,11 @@ def imports(crate):
         texts[module] = (path, text)
         tests |= {module + (name,) for name in test_files}
     inside_tests = lambda module: any(module[: len(test)] == test for test in tests)
-    modules = {module: entry for module, entry in texts.items() if not inside_tests(module)}
+    return {module: entry for module, entry in texts.items() if not inside_tests(module)}
+
+
+def imports(modules):
+    """The imports of each file of a crate: {module: {imported module: line}}."""
     edges = {module: {} for module in modules}
     for here, (_, text) in modules.items():
         found = [(m.start(1), p) for m in USE.finditer(text) for p in expand(m.group(1))]
@@ -140,7 +132,80 @@ def imports(crate):
             to = resolve(path, here, modules)
             if to is not None and to != here:
                 edges[here].setdefault(to, text.count("\n", 0, at) + 1)
-    return edges, {module: path for module, (path, _) in modules.items()}
+    return edges
+
+
+IMPL = re.compile(r"^[ \t]*impl\b([^;{]*)\{", re.MULTILINE)
+DEFINITION = re.compile(
+    r"^[ \t]*(?:pub(?:\([^)]*\))?\s+)?(?:struct|enum|union)\s+(\w+)", re.MULTILINE
+)
+METHOD = re.compile(r"\bfn\s+(\w+)")
+
+
+def without_brackets(text):
+    """The text without what stands in <>, but for arrows."""
+    text, depth, outside = text.replace("->", "  "), 0, ""
+    for letter in text:
+        depth -= letter == ">"
+        outside += letter if depth == 0 and letter != ">" else ""
+        depth += letter == "<"
+    return outside.replace("<", " ")
+
+
+def block(text, opening):
+    """Where the block ends that begins with the brace at `opening`."""
+    depth, end = 1, opening + 1
+    while depth and end < len(text):
+        depth += {"{": 1, "}": -1}.get(text[end], 0)
+        end += 1
+    return end
+
+
+def methods(texts):
+    """The methods of each type of a crate, as (module, name, its text, its line) by type."""
+    defined = {}
+    for module, text in texts.items():
+        for found in DEFINITION.finditer(text):
+            defined.setdefault(found.group(1), set()).add(module)
+    types = {}
+    for module, text in texts.items():
+        for found in IMPL.finditer(text):
+            head = without_brackets(found.group(1)).split(" where ")[0]
+            head = head.rsplit(" for ", 1)[-1].replace("&", " ").strip()
+            name = re.split(r"\W+", head)[-1] if head else ""
+            homes = defined.get(name, set())
+            if not homes:
+                continue
+            # Where several types have the name it is the one of this file, or that of the nearest.
+            near = lambda home: (home != module, -len([1 for a, b in zip(home, module) if a == b]))
+            home = min(sorted(homes), key=near)
+            start, end = found.end(), block(text, found.end() - 1)
+            for method in METHOD.finditer(text, start, end):
+                opening = re.compile(r"[{;]").search(text, method.end())
+                if opening is None or opening.group() == ";":
+                    continue
+                body = text[opening.start() : block(text, opening.start())]
+                line = text.count("\n", 0, opening.start()) + 1
+                types.setdefault((home, name), []).append((module, method.group(1), body, line))
+    return types
+
+
+def calls(texts):
+    """Calls between the files of one type: its name and {module: {called module: line}}."""
+    for (_, name), all_of_type in sorted(methods(texts).items()):
+        where = {method: module for module, method, _, _ in all_of_type}
+        edges = {module: {} for module, _, _, _ in all_of_type}
+        if len(edges) < 2:
+            continue
+        call = re.compile(rf"\bself\s*\.\s*(\w+)\s*(?:\(|::<)|\b(?:Self|{name})::(\w+)")
+        for module, _, body, line in all_of_type:
+            here = {method for there, method, _, _ in all_of_type if there == module}
+            for used in call.finditer(body):
+                called = used.group(1) or used.group(2)
+                if called in where and called not in here:
+                    at = line + body.count("\n", 0, used.start())
+                    edges[module].setdefault(where[called], at)
+        yield name, edges
 
 
 def circles(edges):
@@ -164,20 +229,35 @@ def circles(edges):
     return sorted(found, key=sorted)
 
 
+def show(circle, edges, files, verb):
+    for module in sorted(circle):
+        for to, line in sorted(edges[module].items()):
+            if to in circle:
+                into = f"{files[to].name} ({'::'.join(to) or 'the crate'})"
+                print(f"  {files[module].relative_to(ROOT)}:{line} {verb} {into}")
+
+
 def main():
     bad = 0
-    for crate in sys.argv[1:] or CLEAN:
-        edges, files = imports(crate)
-        for circle in circles(edges):
+    crates = sorted(path.parent.name for path in ROOT.glob("crates/*/src"))
+    for crate in sys.argv[1:] or crates:
+        modules = texts_of(crate)
+        files = {module: path for module, (path, _) in modules.items()}
+        edges = imports(modules)
+        known = not sys.argv[1:] and crate in IMPORTS_NOT_CLEAN_YET
+        for circle in [] if known else circles(edges):
             bad += 1
             print(f"{crate}: {len(circle)} files import each other in a circle:")
-            for module in sorted(circle):
-                for to, line in sorted(edges[module].items()):
-                    if to in circle:
-                        print(
-                            f"  {files[module].relative_to(ROOT)}:{line} imports {files[to].name if to else 'lib.rs'}"
-                            f" ({'::'.join(to) or 'the crate'})"
-                        )
+            show(circle, edges, files, "imports")
+        if not sys.argv[1:] and crate in CALLS_NOT_CLEAN_YET:
+            continue
+        for name, edges in calls({module: text for module, (_, text) in modules.items()}):
+            for circle in circles(edges):
+                bad += 1
+                print(
+                    f"{crate}: methods of {name} in {len(circle)} files call each other in a circle:"
+                )
+                show(circle, edges, files, "calls")
     sys.exit(1 if bad else 0)
 
 
