@@ -63,7 +63,7 @@ END
 }
 
 # unpack_packages FOLDER PACKAGE...: Debian packages unpacked there without being installed; FOLDER
-# is made anew. With APT_CONFIG set, apt has lists of its own, which anybody may update.
+# is made anew. With APT_CONFIG set, apt has lists of its own, which any user may update.
 unpack_packages() {
     local target=$1 package
     shift

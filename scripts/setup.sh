@@ -26,7 +26,7 @@ check_packages() {
 
 # What the monitor's cheapest readers are built and loaded with, and what tests make nodes and hosts
 # with. The monitor works without them, and says what it lacks; so do we. Installing an ssh server
-# starts it where there is systemd: whoever wants that does it.
+# starts it where there is systemd: a user who wants that does it.
 optional_packages() {
     local missing=() without="eyrie monitor takes slower readers, tests in Fortran or on several hosts are skipped"
     command -v clang >/dev/null || missing+=(clang)

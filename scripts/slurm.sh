@@ -12,5 +12,5 @@ done
 [ $complete = no ] || exit 0
 [ ! -d /run/systemd/system ] || fail "no Slurm here: apt-get install ${packages[*]}, and stop its daemons"
 exec 9>"$build/.slurm.lock"
-flock -w 600 9 || fail "somebody else has held $build/.slurm.lock for ten minutes"
+flock -w 600 9 || fail "another process has held $build/.slurm.lock for ten minutes"
 install_packages "${packages[@]}"

@@ -16,7 +16,7 @@ pub const READER_LEFT: i32 = 128 + signal_hook::consts::SIGPIPE;
 pub struct OutputFailed(io::Error);
 
 impl OutputFailed {
-    /// Whether somebody who read it has had enough, which is nobody's fault.
+    /// Whether the reader of the output has closed it, which is no failure.
     pub fn reader_left(&self) -> bool {
         self.0.kind() == ErrorKind::BrokenPipe
     }
@@ -60,7 +60,7 @@ pub fn line(line: impl Display) -> anyhow::Result<()> {
     text(&format!("{line}\n"))
 }
 
-/// Tells the user something. When that fails nobody is left to be told.
+/// Tells the user something. A failure is ignored: there is no other way to the user.
 pub fn say(words: impl Display) {
     let words = format!("{words}\n");
     let _ = io::stderr().write_all(plain::lines(&words).as_bytes());

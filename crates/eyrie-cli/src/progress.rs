@@ -43,7 +43,7 @@ impl Progress {
         Progress { doing, thread }
     }
 
-    /// Whether anybody sees it.
+    /// Whether it is shown.
     pub fn is_shown(&self) -> bool {
         self.thread.is_some()
     }

@@ -2,7 +2,7 @@
 //! again. What it has stored since is in such a file already, and the file itself must not go back,
 //! because others may have read it. So memory stands in for the file where it is mapped, with what
 //! was there then, until the rank does something new: then the file gets what the memory has, and
-//! takes its place. What the rank has unmapped before, as far as anybody knows, is all in the file:
+//! takes its place. What the rank has unmapped before, as far as is known, is all in the file:
 //! others may have changed it since, and nothing of it is written.
 
 use super::address_space::{self, Mapped, Place};
@@ -365,7 +365,7 @@ fn take_place(file: &File, kept: &dyn Fn((u64, u64)) -> Option<c_int>) {
         if !file.path.is_none() {
             saying::lost_its_name(file.path.as_bytes());
         }
-        // Nobody else can look at what is stored there.
+        // No other process can read what is stored there.
         return;
     };
     if size_of(there.fd) < file.size {
@@ -538,7 +538,7 @@ pub fn has_room_in_image(count: usize) -> bool {
 /// # Safety
 /// All other threads must stand still.
 pub unsafe fn note() {
-    // SAFETY: nobody else refers to them.
+    // SAFETY: no other code refers to these pages.
     let notes = unsafe { &mut *NOTES.0.get() };
     notes.count = 0;
     notes.add(&|mapped, _| mapped.is_written());
@@ -569,7 +569,7 @@ fn found(path: &Path) -> Option<(Identity, (u64, u64), u64)> {
 /// # Safety
 /// As [`note`].
 pub unsafe fn come_back(is_shared: &dyn Fn(&Path) -> bool) {
-    // SAFETY: nobody else refers to them.
+    // SAFETY: no other code refers to these pages.
     let notes = unsafe { &mut *NOTES.0.get() };
     let count = std::mem::take(&mut notes.count);
     for note in &mut notes.all[..count] {

@@ -37,7 +37,7 @@ const EXAMPLES: &str = "Examples:
       eyrie resume myjob
   It does not: on one of the hosts that had a copy of the journal (the last words of `eyrie status`):
       ssh b eyrie resume myjob
-  Nobody did so within --orphan-timeout, and the job had --images, where it was saved:
+  After --orphan-timeout a job with --images was saved there:
       eyrie resume $HOME/images/solver";
 
 /// `log`: where agents write what they do.

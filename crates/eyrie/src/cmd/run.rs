@@ -307,7 +307,7 @@ enum LauncherArg {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum SecurityArg {
-    /// Nobody else can read or change it
+    /// Others can neither read nor change it
     Encrypted,
     /// Others can read it, and not change it
     Authenticated,
@@ -365,7 +365,7 @@ fn allocation() -> anyhow::Result<Option<Vec<Host>>> {
     let (Some(_), Some(nodes)) = (var("SLURM_JOB_ID"), var("SLURM_JOB_NODELIST")) else {
         return Ok(None);
     };
-    // Slurm counts a task for each node where nobody asked for a number of them.
+    // Slurm counts a task for each node where the user gave no number of tasks.
     let asked = var("SLURM_NTASKS").is_some() || var("SLURM_NTASKS_PER_NODE").is_some();
     let per_node = asked.then(|| var("SLURM_TASKS_PER_NODE")).flatten();
     let per_node = per_node.or_else(|| var("SLURM_JOB_CPUS_PER_NODE"));
@@ -449,7 +449,7 @@ pub fn placement(options: &JobOptions) -> anyhow::Result<Box<dyn Placement>> {
     Ok(Box::new(placement.map_err(eyrie_cli::instance::as_option)?))
 }
 
-/// What a router's log may take of the memory when nobody says it.
+/// What a router's log may take of the memory by default, in bytes.
 pub fn usual_log_memory(routers: u32) -> u64 {
     let all = (crate::memory::allowed_bytes() / 16).clamp(256 << 20, 4 << 30);
     all / u64::from(routers.max(1))

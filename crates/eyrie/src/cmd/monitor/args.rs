@@ -44,7 +44,7 @@ const RING: std::ops::RangeInclusive<u64> = 64 << 10..=1 << 36;
 /// The size of the ring.
 pub fn ring(text: &str) -> Result<usize, String> {
     match size(text)? {
-        // Nobody means so few bytes.
+        // A user does not mean so few bytes.
         _ if text.parse::<u64>().is_ok() => {
             Err(format!("{text} of what? The size of a ring needs a unit: {text}MiB"))
         }

@@ -83,7 +83,7 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        // `restore` would print, and panic where nobody takes it.
+        // `restore` would print, and panic where the output is closed.
         let _ = ratatui::try_restore();
     }
 }

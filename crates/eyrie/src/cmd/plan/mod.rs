@@ -136,7 +136,7 @@ fn within(
     let until = Instant::now() + limit;
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Nobody listens any more when the time is over.
+            // The receiver is gone when the time is over.
             let tell = move |what| drop(tell.send(what));
             if let Err(e) = work(args, instance_args, &instance, &planner, &tell) {
                 tell(Told::Failed(e));
