@@ -1,8 +1,8 @@
 //! mmap(2) of files. What is mapped to be read is content like any other: of a file that has
 //! changed since the job began it is written down, and a rank that is executed again has a copy. A
 //! file that several ranks map to be written is memory that messages do not protect: it is marked,
-//! so that images of such ranks are refused. Of one that a rank alone maps so the content is written
-//! down: executed again, the rank has memory in its place ([`super::own_mapping`]).
+//! so that images of such ranks are refused. Of one that a rank alone maps so the content is
+//! written down: executed again, the rank has memory in its place ([`super::own_mapping`]).
 
 use super::address_space;
 use super::calling::{of_file, outcome, written_down};
@@ -299,8 +299,8 @@ fn address(at: *mut c_void) -> i64 {
     }
 }
 
-/// Whether another rank uses a file that is mapped to be written: then what it writes there is to be
-/// seen, by a rank that is executed again, too.
+/// Whether another rank uses a file that is mapped to be written: then what it writes there is to
+/// be seen, by a rank that is executed again, too.
 fn others_use(fd: c_int) -> bool {
     let own = random::name();
     kernel::mark(fd)

@@ -381,8 +381,9 @@ fn take_place(file: &File, kept: &dyn Fn((u64, u64)) -> Option<c_int>) {
     });
 }
 
-/// A file that is open to be read and written. A descriptor of the program's is taken where there is
-/// one: to close another one of the same file would release the locks that it has there by fcntl(2).
+/// A file that is open to be read and written. A descriptor of the program's is taken where there
+/// is one: to close another one of the same file would release the locks that it has there by
+/// fcntl(2).
 pub struct Reached {
     pub fd: c_int,
     is_ours: bool,
@@ -396,8 +397,8 @@ impl Drop for Reached {
     }
 }
 
-/// The file of this number, by a descriptor of the program's or by a path that leads to what `is_it`
-/// says so of.
+/// The file of this number, by a descriptor of the program's or by a path that leads to what
+/// `is_it` says so of.
 fn reach(number: (u64, u64), path: &Path, is_it: &dyn Fn(c_int) -> bool) -> Option<Reached> {
     let is_open = |fd: &c_int| {
         // One that appends writes at the end, whatever place it is told.
