@@ -76,11 +76,13 @@ pub fn before(path: &Path, change: Change) {
         return;
     }
     let Some(place) = place(path) else { return };
-    if is_of_this_job(&place) {
-        return;
+    match kernel::look(HERE, place.as_c().as_ptr(), false) {
+        Ok(there) if changed_in_job(there.changed_s) => return,
+        // One of an earlier job.
+        Ok(_) => _ = kernel::unlink(place.as_c()),
+        // Another rank may just make it.
+        Err(_) => {}
     }
-    // One of an earlier job.
-    kernel::unlink(place.as_c());
     list(&place);
     let kept = match change {
         Change::Name => kernel::link(path.as_c(), place.as_c()) == 0,

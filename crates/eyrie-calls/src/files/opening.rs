@@ -187,12 +187,10 @@ impl Opening<'_> {
         value
     }
 
-    /// What a file from before the job has is kept before it may be changed.
+    /// What a file from before the job has is kept before it may be changed: where it ends, too.
     fn keep(&self) {
-        if self.flags & libc::O_APPEND == 0 {
-            if let Some(path) = self.absolute() {
-                keeping::before(&path, keeping::Change::Content);
-            }
+        if let Some(path) = self.absolute() {
+            keeping::before(&path, keeping::Change::Content);
         }
     }
 
