@@ -15,10 +15,12 @@ counts are added up.
 """
 
 import argparse
+import ctypes
 import json
 import multiprocessing
 import os
 import pathlib
+import signal
 import sys
 
 os.environ.setdefault("EYRIE_TEST_LIMIT_S", "20000")
@@ -45,6 +47,7 @@ LIBRARIES = {
     "Open MPI": over_open_mpi,
 }
 KEPT = BUILD / "cases.json"
+PR_SET_PDEATHSIG = 1
 
 
 def arguments():
@@ -63,6 +66,8 @@ def run(cell):
     """Runs one program with one disturbance, by its name; how many there were, and what was
     wrong."""
     library, name, column = cell
+    # It does not go on without the command.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     disturbance = next(d for d in (*OF_FILES, *AT_WORST) if d.name == column)
     RANDOM.seed(f"{SEED} {library} {name} {column}")
     begin_place()
