@@ -167,7 +167,7 @@ RULES = [
         r"File_(open|close|[gs]et_info|get_amode|get_group|set_view|get_view|[gs]et_atomicity|sync|get_byte_offset|get_position|seek|get_size|get_type_extent)",
         WORKS,
         "as regular files; made, emptied and removed once, also by a rank that runs again from before the call",
-        "mpi4py test_file",
+        "programs romio; programs ior_mpiio; mpi4py test_file",
     ),
     (
         r"File_(delete|set_size|preallocate)",
@@ -179,7 +179,7 @@ RULES = [
         r"File_i?(read|write)(_at)?(_all)?(_begin|_end)?",
         WORKS,
         "written once; what was read is told again to a rank that runs again",
-        "mpi4py test_io",
+        "programs romio; programs ior_mpiio; programs pnetcdf; mpi4py test_io",
     ),
     (
         r"File_(i?(read|write)_(shared|ordered)(_begin|_end)?|(get_position|seek)_shared)",
@@ -349,6 +349,8 @@ def check_evidence(evidence, suite, programs):
             there = name in programs or any((ROOT / "examples").glob(name + ".*"))
         elif item.startswith("mpi4py "):
             there = (suite / (item.removeprefix("mpi4py ") + ".py")).exists()
+        elif item.startswith("programs "):
+            there = item.removeprefix("programs ") in programs
         elif item.startswith("tests/"):
             there = (ROOT / item).exists()
         else:
@@ -420,7 +422,9 @@ def columns(evidence, suite, programs):
         words = []
         for item in evidence.split("; "):
             kind, _, name = item.replace("examples/", "examples/ ").partition(" ")
-            of = {"mpi4py": suite, "examples/": programs}.get(kind, {}).get(name)
+            of = {"mpi4py": suite, "examples/": programs, "programs": programs}.get(kind, {}).get(
+                name
+            )
             words += [f"{name}: {of[library]}"] if of else []
         yield "; ".join(words) or "not run by itself"
 

