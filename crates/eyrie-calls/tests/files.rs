@@ -14,7 +14,7 @@ use std::ffi::{CStr, CString};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The rank does something new.
 fn new() {
@@ -859,10 +859,29 @@ fn a_file_that_never_has_a_name() {
     twice(program);
 }
 
+static STORED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn stored() {
+    STORED.fetch_add(1, Ordering::Relaxed);
+}
+
+fn only_a_change_waits_for_the_router() {
+    eyrie_calls_store_by(stored);
+    print("file", c"w", "one\n");
+    assert_eq!(read("file"), "one\n");
+    let before = STORED.load(Ordering::Relaxed);
+    let fd = open("file", libc::O_RDWR);
+    assert_eq!(STORED.load(Ordering::Relaxed), before, "opened to be written, it is as it was");
+    write(fd, "two\n");
+    assert_eq!(STORED.load(Ordering::Relaxed), before + 1, "it was read, and is changed");
+    close(fd);
+    take();
+}
+
 fn main() {
     let place = std::env::temp_dir().join(format!("eyrie-files-{}", std::process::id()));
     eyrie_calls_begin(libc::SIGUSR2);
-    let cases: [(&str, fn()); 27] = [
+    let cases: [(&str, fn()); 28] = [
         ("names", names_are_changed_once),
         ("nameless", a_file_without_a_name_gets_one_once),
         ("temporary", what_is_made_under_another_name_is_read_back),
@@ -889,6 +908,7 @@ fn main() {
         ("listed", names_are_listed_again),
         ("never named", a_file_that_never_has_a_name),
         ("image", files_that_are_open_in_an_image_go_back),
+        ("waits for none", only_a_change_waits_for_the_router),
         ("new message", a_new_message_may_come_before_what_is_known_to_be_written),
     ];
     for (name, case) in cases.into_iter().chain(kinds::CASES).chain(mapped::CASES) {

@@ -145,8 +145,12 @@ impl Opening<'_> {
 
     fn open_first(&self) -> i64 {
         let changes = self.writes() || self.flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
-        if changes {
+        // A file that is only opened to be written is as it was, until a write changes it; one that
+        // is opened to append to is marked.
+        if self.flags & (libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND) != 0 {
             freshness::before_any_change();
+        }
+        if changes {
             self.keep();
         }
         let value = self.really();
