@@ -1,6 +1,6 @@
-//! The tables of states: which event takes a rank, a node, a checkpoint, a role or the saving of
-//! the job from which state to which. The machine changes a state only by a row of them; what has
-//! no row changes nothing.
+//! The tables of states: which event takes a rank, a node, a checkpoint, a role, a move or the
+//! saving of the job from which state to which. The machine changes a state only by a row of them;
+//! what has no row changes nothing.
 
 use std::fmt::Debug;
 
@@ -152,6 +152,71 @@ pub const CAPTURES: &[Row<CaptureName, CaptureEvent>] = {
     ]
 };
 
+/// How far the move of a rank has come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum MoveName {
+    /// Others of its node go first: it only has an image taken meanwhile.
+    Queued,
+    /// It goes by its next image alone.
+    Alone,
+    /// Image after image is put in place where it is going.
+    Rounds,
+    /// More rounds would not help: it waits for others of its node.
+    Ready,
+    /// The next image is the last one: the rank stands still from then on.
+    Last,
+    /// It was stopped for its move, or died, and comes back elsewhere.
+    Stopped,
+}
+
+/// What brings a move further, or back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum MoveEvent {
+    /// It is known where it is going.
+    Begun,
+    /// It is not.
+    BegunAlone,
+    /// Its memory cannot be put in place there.
+    NotPrepared,
+    /// A round was short enough, or not shorter than the one before.
+    Ready,
+    /// It was too long for the pause that is allowed, and the rank is slowed.
+    SlowedDown,
+    /// It need not wait for others any more.
+    Departed,
+    Stopped,
+}
+
+/// The move of a rank, until the rank has arrived or stays, which it can in every state.
+pub const MOVES: &[Row<MoveName, MoveEvent>] = {
+    use MoveEvent as E;
+    use MoveName::*;
+    &[
+        row(Queued, E::Begun, Rounds),
+        row(Queued, E::BegunAlone, Alone),
+        row(Queued, E::Stopped, Stopped),
+        row(Alone, E::Begun, Rounds),
+        row(Alone, E::BegunAlone, Alone),
+        row(Alone, E::Stopped, Stopped),
+        row(Rounds, E::Begun, Rounds),
+        row(Rounds, E::BegunAlone, Alone),
+        row(Rounds, E::NotPrepared, Alone),
+        row(Rounds, E::Ready, Ready),
+        row(Rounds, E::Stopped, Stopped),
+        row(Ready, E::Begun, Rounds),
+        row(Ready, E::BegunAlone, Alone),
+        row(Ready, E::NotPrepared, Alone),
+        row(Ready, E::SlowedDown, Rounds),
+        row(Ready, E::Departed, Last),
+        row(Ready, E::Stopped, Stopped),
+        row(Last, E::Begun, Rounds),
+        row(Last, E::BegunAlone, Alone),
+        row(Last, E::NotPrepared, Alone),
+        row(Last, E::Stopped, Stopped),
+        row(Stopped, E::NotPrepared, Stopped),
+    ]
+};
+
 /// How far saving the job has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum SavingName {
@@ -267,6 +332,7 @@ mod tests {
             ("nodes", markdown(NODES)),
             ("captures", markdown(CAPTURES)),
             ("roles", markdown(ROLES)),
+            ("moves", markdown(MOVES)),
             ("saving", markdown(SAVING)),
         ];
         for (name, table) in tables {
@@ -284,6 +350,7 @@ mod tests {
     #[test]
     fn a_state_and_an_event_have_one_next_state() {
         assert!(is_deterministic(RANKS) && is_deterministic(NODES));
-        assert!(is_deterministic(CAPTURES) && is_deterministic(ROLES) && is_deterministic(SAVING));
+        assert!(is_deterministic(CAPTURES) && is_deterministic(ROLES));
+        assert!(is_deterministic(MOVES) && is_deterministic(SAVING));
     }
 }

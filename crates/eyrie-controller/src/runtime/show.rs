@@ -84,7 +84,7 @@ impl Job {
         };
         let role_status = |(role, node): (Role, Node)| RoleStatus { role: role.to_string(), node };
         let move_status = |(rank, moving): (Rank, &Move)| {
-            let of_live = moving.live.map(|l| (l.rounds, l.bytes, l.took.as_secs_f64()));
+            let of_live = moving.live().map(|l| (l.rounds, l.bytes, l.took.as_secs_f64()));
             let (rounds, bytes, took) = of_live.unwrap_or_default();
             MoveStatus { rank, to: moving.goes_to(), rounds, bytes, took, slowed: moving.slowed }
         };

@@ -261,7 +261,7 @@ mod tests {
                 assert!(job
                     .machine
                     .moves()
-                    .any(|(rank, moving)| rank == 0 && moving.live.is_some()));
+                    .any(|(rank, moving)| rank == 0 && moving.live().is_some()));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Ranks on their way to other nodes, and who waits for it. Decides nothing.
 
+use crate::machine::state::{next, MoveEvent, MoveName, MOVES};
 use crate::machine::timeouts::IMAGE_TIMEOUT;
 use crate::machine::users::answer::RequestId;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
@@ -51,6 +52,103 @@ const SLOWED_FIRST: u8 = 20;
 const SLOWED_STEP: u8 = 10;
 const SLOWEST: u8 = 80;
 
+/// How far a move has come ([`MoveName`] says what each means), with what is known in it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum MoveState {
+    Queued,
+    Alone,
+    Rounds(Live),
+    /// `since`: when more rounds would not have helped any more.
+    Ready {
+        live: Live,
+        since: Duration,
+    },
+    Last {
+        live: Live,
+        since: Duration,
+    },
+    /// `at`: when it was stopped, or died.
+    Stopped {
+        at: Duration,
+        live: Option<Live>,
+    },
+}
+
+/// An event of the table with what comes with it.
+#[derive(Clone, Copy, Debug)]
+pub enum MoveStep {
+    Begun(Live),
+    BegunAlone,
+    NotPrepared,
+    Ready { since: Duration },
+    SlowedDown,
+    Departed,
+    Stopped { at: Duration },
+}
+
+impl MoveStep {
+    fn event(&self) -> MoveEvent {
+        match self {
+            MoveStep::Begun(_) => MoveEvent::Begun,
+            MoveStep::BegunAlone => MoveEvent::BegunAlone,
+            MoveStep::NotPrepared => MoveEvent::NotPrepared,
+            MoveStep::Ready { .. } => MoveEvent::Ready,
+            MoveStep::SlowedDown => MoveEvent::SlowedDown,
+            MoveStep::Departed => MoveEvent::Departed,
+            MoveStep::Stopped { .. } => MoveEvent::Stopped,
+        }
+    }
+}
+
+impl MoveState {
+    fn name(&self) -> MoveName {
+        match self {
+            MoveState::Queued => MoveName::Queued,
+            MoveState::Alone => MoveName::Alone,
+            MoveState::Rounds(_) => MoveName::Rounds,
+            MoveState::Ready { .. } => MoveName::Ready,
+            MoveState::Last { .. } => MoveName::Last,
+            MoveState::Stopped { .. } => MoveName::Stopped,
+        }
+    }
+
+    fn live(&self) -> Option<&Live> {
+        match self {
+            MoveState::Rounds(live)
+            | MoveState::Ready { live, .. }
+            | MoveState::Last { live, .. } => Some(live),
+            MoveState::Stopped { live, .. } => live.as_ref(),
+            MoveState::Queued | MoveState::Alone => None,
+        }
+    }
+
+    /// Since when more rounds would not have helped any more, unless it was stopped.
+    fn ready_since(&self) -> Option<Duration> {
+        match self {
+            MoveState::Ready { since, .. } | MoveState::Last { since, .. } => Some(*since),
+            _ => None,
+        }
+    }
+
+    /// The state named `name`; `None` when the table leads there and nothing here does.
+    fn enter(&self, name: MoveName, step: MoveStep) -> Option<MoveState> {
+        let live = self.live().copied();
+        Some(match (name, step) {
+            (MoveName::Rounds, MoveStep::Begun(live)) => MoveState::Rounds(live),
+            (MoveName::Rounds, _) => MoveState::Rounds(live?),
+            (MoveName::Alone, _) => MoveState::Alone,
+            (MoveName::Ready, MoveStep::Ready { since }) => MoveState::Ready { live: live?, since },
+            (MoveName::Last, _) => MoveState::Last { live: live?, since: self.ready_since()? },
+            (MoveName::Stopped, MoveStep::Stopped { at }) => MoveState::Stopped { at, live },
+            (MoveName::Stopped, MoveStep::NotPrepared) => match self {
+                MoveState::Stopped { at, .. } => MoveState::Stopped { at: *at, live: None },
+                _ => return None,
+            },
+            _ => return None,
+        })
+    }
+}
+
 /// A rank that is to go to another node.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Move {
@@ -61,45 +159,74 @@ pub struct Move {
     pub since: Duration,
     /// When it last came nearer: it was begun, or a round was over.
     pub progress: Duration,
-    /// When it was stopped for that.
-    pub stopped: Option<Duration>,
     /// Since when it has stood still for its last image.
     pub still: Option<Duration>,
     pub manner: Manner,
-    /// How far its memory is on the way; `None` while nothing is: it goes by its image alone.
-    pub live: Option<Live>,
-    /// Others of its node go first: it only has an image taken meanwhile.
-    pub queued: bool,
     /// The share of time for which it is made to stand still, in percent.
     pub slowed: u8,
+    state: MoveState,
 }
 
 impl Move {
     /// One that was asked for now.
     pub fn new(from: Node, to: Option<Node>, since: Duration, manner: Manner) -> Move {
-        let (stopped, still, live) = (None, None, None);
-        Move {
-            from,
-            to,
-            since,
-            progress: since,
-            stopped,
-            still,
-            manner,
-            live,
-            queued: false,
-            slowed: 0,
+        let (progress, state) = (since, MoveState::Alone);
+        Move { from, to, since, progress, still: None, manner, slowed: 0, state }
+    }
+
+    /// One that waits until others of its node have gone.
+    pub fn queued(from: Node, to: Option<Node>, since: Duration, manner: Manner) -> Move {
+        Move { state: MoveState::Queued, ..Move::new(from, to, since, manner) }
+    }
+
+    /// Changes the state as the table says; false, and nothing else, when it has no row for it.
+    pub fn advance(&mut self, step: MoveStep) -> bool {
+        let entered =
+            next(MOVES, self.name(), step.event()).and_then(|name| self.state.enter(name, step));
+        entered.map(|state| self.state = state).is_some()
+    }
+
+    pub fn name(&self) -> MoveName {
+        self.state.name()
+    }
+
+    pub fn is_queued(&self) -> bool {
+        self.name() == MoveName::Queued
+    }
+
+    /// When it was stopped for its move, or died.
+    pub fn stopped(&self) -> Option<Duration> {
+        match self.state {
+            MoveState::Stopped { at, .. } => Some(at),
+            _ => None,
+        }
+    }
+
+    /// How far its memory is on the way; `None` while nothing is: it goes by its image alone.
+    pub fn live(&self) -> Option<&Live> {
+        self.state.live()
+    }
+
+    /// As [`Move::live`].
+    pub fn live_mut(&mut self) -> Option<&mut Live> {
+        match &mut self.state {
+            MoveState::Rounds(live)
+            | MoveState::Ready { live, .. }
+            | MoveState::Last { live, .. } => Some(live),
+            MoveState::Stopped { live, .. } => live.as_mut(),
+            MoveState::Queued | MoveState::Alone => None,
         }
     }
 
     /// Where it is going, as far as that is known.
     pub fn goes_to(&self) -> Option<Node> {
-        self.live.map(|live| live.node).or(self.to)
+        self.live().map(|live| live.node).or(self.to)
     }
 
     /// Whether it has not come nearer for too long, and is not about to.
     pub fn is_late(&self, now: Duration) -> bool {
-        self.stopped.is_none() && !self.queued && now >= self.progress + IMAGE_TIMEOUT
+        let waits = matches!(self.state, MoveState::Queued | MoveState::Stopped { .. });
+        !waits && now >= self.progress + IMAGE_TIMEOUT
     }
 
     /// One step more; `None` when it is slowed as much as can be.
@@ -126,10 +253,6 @@ pub struct Live {
     pub begun: Duration,
     pub took: Duration,
     pub bytes: u64,
-    /// More rounds would not help, since then.
-    pub ready: Option<Duration>,
-    /// The next image is the last one: the rank stands still from then on.
-    pub last: bool,
 }
 
 /// Most rounds of a rank that is not slowed. With one that writes faster than its memory goes over
@@ -142,23 +265,20 @@ const TOGETHER: Duration = Duration::from_secs(5);
 impl Live {
     /// Its first round begins.
     pub fn new(node: Node, instance: RankInstance, begun: Duration) -> Live {
-        let (sent, took, ready) = (None, Duration::ZERO, None);
-        Live { node, instance, sent, rounds: 0, begun, took, bytes: 0, ready, last: false }
+        Live { node, instance, sent: None, rounds: 0, begun, took: Duration::ZERO, bytes: 0 }
     }
 
-    /// A round is over. Should the next one be the last? The first may have put an old image in
-    /// place. A round that has not become a third shorter shows that more of them do not help.
-    pub fn end_round(&mut self, now: Duration, pause_budget: Duration) -> Duration {
+    /// A round is over. How long it has taken, and whether the next one should be the last. The
+    /// first may have put an old image in place. A round that has not become a third shorter shows
+    /// that more of them do not help.
+    pub fn end_round(&mut self, now: Duration, pause_budget: Duration) -> (Duration, bool) {
         let took = now.saturating_sub(self.begun);
         let shrinks = self.rounds < 2 || took * 3 <= self.took * 2;
         self.rounds += 1;
         self.sent = None;
         let enough = took <= pause_budget || !shrinks || self.rounds >= ROUNDS_MAX;
-        if self.rounds >= 2 && enough {
-            self.ready.get_or_insert(now);
-        }
         (self.took, self.begun) = (took, now);
-        took
+        (took, self.rounds >= 2 && enough)
     }
 }
 
@@ -236,8 +356,8 @@ impl Moves {
     /// Whether the next image of a rank is the last one of its move.
     pub fn holds(&self, rank: Rank) -> bool {
         self.ranks.get(&rank).is_some_and(|moving| match moving.manner.way {
-            Way::Live => moving.live.is_some_and(|live| live.last),
-            Way::Stop => moving.stopped.is_none(),
+            Way::Live => moving.name() == MoveName::Last,
+            Way::Stop => moving.stopped().is_none(),
         })
     }
 
@@ -246,30 +366,20 @@ impl Moves {
         self.pending.iter().any(|pending| pending.drains.contains(&node))
     }
 
-    /// Ranks that leave this node live, and have not been stopped yet.
-    fn leaving(&self, from: Node) -> impl Iterator<Item = (Rank, Live)> + '_ {
-        let live = move |moving: &Move| {
-            moving.live.filter(|_| moving.from == from && moving.stopped.is_none())
-        };
-        self.ranks.iter().filter_map(move |(rank, moving)| Some((*rank, live(moving)?)))
-    }
-
     /// Ranks of this node whose next image is to be their last one: all that are ready, when all
     /// are, or when one has waited for long.
     pub fn depart(&mut self, from: Node, now: Duration) -> Vec<Rank> {
-        let waits = |(_, live): &(Rank, Live)| live.ready.is_some() && !live.last;
-        let all_ready = self.leaving(from).all(|(_, live)| live.ready.is_some());
-        let late = |live: &Live| live.ready.is_some_and(|since| now >= since + TOGETHER);
-        if !all_ready && !self.leaving(from).any(|(_, live)| late(&live)) {
+        let leaving = || self.ranks.values().filter(|moving| moving.from == from);
+        let all_ready = leaving().all(|moving| moving.name() != MoveName::Rounds);
+        let is_late =
+            |moving: &Move| moving.state.ready_since().is_some_and(|t| now >= t + TOGETHER);
+        if !all_ready && !leaving().any(is_late) {
             return Vec::new();
         }
-        let ranks: Vec<Rank> = self.leaving(from).filter(waits).map(|(rank, _)| rank).collect();
-        for rank in &ranks {
-            if let Some(live) = self.ranks.get_mut(rank).and_then(|moving| moving.live.as_mut()) {
-                live.last = true;
-            }
-        }
-        ranks
+        let here = self.ranks.iter_mut().filter(|(_, moving)| moving.from == from);
+        let departed =
+            here.filter_map(|(rank, moving)| moving.advance(MoveStep::Departed).then_some(*rank));
+        departed.collect()
     }
 
     /// Ranks may come to the node again: who waits for it to be free does not any more.
@@ -300,37 +410,95 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn leaving(moves: &mut Moves, rank: Rank, from: Node) -> &mut Live {
-        let live = Live::new(9, RankInstance { rank, incarnation: 2 }, ms(0));
-        let moving = Move::new(from, None, ms(0), Manner::default());
-        let moving = Move { live: Some(live), ..moving };
-        moves.ranks.entry(rank).or_insert(moving).live.as_mut().unwrap()
+    fn live(rank: Rank) -> Live {
+        Live::new(9, RankInstance { rank, incarnation: 2 }, ms(0))
+    }
+
+    /// A rank that leaves this node, and its move.
+    fn leaving(moves: &mut Moves, rank: Rank, from: Node) -> &mut Move {
+        let mut moving = Move::new(from, None, ms(0), Manner::default());
+        moving.advance(MoveStep::Begun(live(rank)));
+        moves.ranks.entry(rank).or_insert(moving)
+    }
+
+    fn ready(moves: &mut Moves, rank: Rank, from: Node, since: Duration) {
+        assert!(leaving(moves, rank, from).advance(MoveStep::Ready { since }));
+    }
+
+    fn step(event: MoveEvent) -> MoveStep {
+        match event {
+            MoveEvent::Begun => MoveStep::Begun(live(0)),
+            MoveEvent::BegunAlone => MoveStep::BegunAlone,
+            MoveEvent::NotPrepared => MoveStep::NotPrepared,
+            MoveEvent::Ready => MoveStep::Ready { since: ms(1) },
+            MoveEvent::SlowedDown => MoveStep::SlowedDown,
+            MoveEvent::Departed => MoveStep::Departed,
+            MoveEvent::Stopped => MoveStep::Stopped { at: ms(2) },
+        }
+    }
+
+    /// One that has come to this state by rows of the table.
+    fn move_in(state: MoveName) -> Move {
+        use MoveEvent::{Begun, BegunAlone, Departed, Ready, Stopped};
+        let way: &[MoveEvent] = match state {
+            MoveName::Queued => &[],
+            MoveName::Alone => &[BegunAlone],
+            MoveName::Rounds => &[Begun],
+            MoveName::Ready => &[Begun, Ready],
+            MoveName::Last => &[Begun, Ready, Departed],
+            MoveName::Stopped => &[Begun, Stopped],
+        };
+        let mut moving = Move::queued(0, None, ms(0), Manner::default());
+        way.iter().for_each(|event| assert!(moving.advance(step(*event)), "{state:?}: {event:?}"));
+        moving
+    }
+
+    #[test]
+    fn a_move_changes_its_state_by_every_row_of_the_table_and_by_nothing_else() {
+        use MoveEvent as E;
+        use MoveName::*;
+        let events = [
+            E::Begun,
+            E::BegunAlone,
+            E::NotPrepared,
+            E::Ready,
+            E::SlowedDown,
+            E::Departed,
+            E::Stopped,
+        ];
+        for state in [Queued, Alone, Rounds, Ready, Last, Stopped] {
+            for event in events {
+                let mut moving = move_in(state);
+                let wanted = next(MOVES, state, event);
+                assert_eq!(moving.advance(step(event)), wanted.is_some(), "{state:?}: {event:?}");
+                assert_eq!(moving.name(), wanted.unwrap_or(state));
+            }
+        }
     }
 
     #[test]
     fn a_rank_is_ready_when_a_round_is_short_or_does_not_shrink() {
+        let (mut live, budget) = (live(0), ms(50));
+        let mut is_ready_at = |at| live.end_round(ms(at), budget).1;
+        assert!(!is_ready_at(10), "the first may have put an old image in place");
+        assert!(!is_ready_at(1010));
+        assert!(!is_ready_at(1310), "300 ms after 1000 ms");
+        assert!(is_ready_at(1590), "280 ms after 300 ms");
+        // It stays so, though a later round may be longer.
         let mut moves = Moves::default();
-        let budget = ms(50);
-        let live = leaving(&mut moves, 0, 0);
-        live.end_round(ms(10), budget);
-        assert_eq!(live.ready, None, "the first may have put an old image in place");
-        live.end_round(ms(1010), budget);
-        live.end_round(ms(1310), budget);
-        assert_eq!(live.ready, None, "300 ms after 1000 ms");
-        live.end_round(ms(1590), budget);
-        assert_eq!(live.ready, Some(ms(1590)), "280 ms after 300 ms");
-        live.end_round(ms(9000), budget);
-        assert_eq!(live.ready, Some(ms(1590)), "it stays so");
+        ready(&mut moves, 0, 0, ms(1590));
+        assert!(!leaving(&mut moves, 0, 0).advance(MoveStep::Ready { since: ms(9000) }));
+        assert_eq!(leaving(&mut moves, 0, 0).state.ready_since(), Some(ms(1590)));
     }
 
     #[test]
     fn ranks_of_a_node_depart_together() {
         let mut moves = Moves::default();
-        leaving(&mut moves, 0, 7).ready = Some(ms(100));
+        ready(&mut moves, 0, 7, ms(100));
         leaving(&mut moves, 1, 7);
         leaving(&mut moves, 2, 8);
         assert!(moves.depart(7, ms(200)).is_empty(), "rank 1 is not ready");
-        leaving(&mut moves, 1, 7).ready = Some(ms(300));
+        ready(&mut moves, 1, 7, ms(300));
         assert_eq!(moves.depart(7, ms(300)), [0, 1], "rank 2 is on another node");
         assert!(moves.depart(7, ms(301)).is_empty(), "each is told once");
         assert!(moves.holds(0) && moves.holds(1) && !moves.holds(2));
@@ -339,12 +507,12 @@ mod tests {
     #[test]
     fn no_rank_waits_for_the_others_forever() {
         let mut moves = Moves::default();
-        leaving(&mut moves, 0, 7).ready = Some(ms(100));
+        ready(&mut moves, 0, 7, ms(100));
         leaving(&mut moves, 1, 7);
         assert_eq!(moves.depart(7, ms(100) + TOGETHER), [0]);
         // One that was stopped is not waited for.
-        leaving(&mut moves, 2, 7).ready = Some(ms(6000));
-        moves.ranks.get_mut(&1).unwrap().stopped = Some(ms(6000));
+        ready(&mut moves, 2, 7, ms(6000));
+        assert!(leaving(&mut moves, 1, 7).advance(MoveStep::Stopped { at: ms(6000) }));
         assert_eq!(moves.depart(7, ms(6000)), [2]);
     }
 

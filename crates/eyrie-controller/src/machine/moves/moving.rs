@@ -2,7 +2,7 @@
 //! and comes back elsewhere from that image. It must never run twice: the routers refuse the old
 //! one first. Whatever fails meanwhile, it is recovered as after a death.
 
-use super::entry::{Manner, Move, Pending};
+use super::entry::{Manner, Move, MoveStep, Pending};
 use super::mover::Mover;
 use super::orders::{go_on_if_held, let_go, slow};
 use crate::machine::ranks::capture::Capture;
@@ -94,9 +94,7 @@ impl Mover<'_> {
 
     /// A rank has left this node, or stays: the first of those that wait for it begins.
     fn begin_next(&mut self, from: Node) {
-        let queued = |(_, moving): &(&Rank, &Move)| {
-            moving.from == from && moving.queued && moving.stopped.is_none()
-        };
+        let queued = |(_, moving): &(&Rank, &Move)| moving.from == from && moving.is_queued();
         let waiting = self.moves.ranks.iter().filter(queued).map(|(rank, _)| *rank);
         if let Some(rank) = waiting.min_by_key(|rank| self.eviction_order(*rank)) {
             self.begin_live(rank);
@@ -116,7 +114,7 @@ impl Mover<'_> {
     /// Others go first: the rank only has an image taken.
     fn queue_move(&mut self, rank: Rank, to: Option<Node>, manner: Manner) {
         let from = self.ranks[rank].node;
-        let moving = Move { queued: true, ..Move::new(from, to, self.out.now(), manner) };
+        let moving = Move::queued(from, to, self.out.now(), manner);
         self.moves.ranks.insert(rank, moving);
         self.schedule.want(rank, self.out.now());
     }
@@ -130,20 +128,20 @@ impl Mover<'_> {
         let now = self.out.now();
         let is_saving = self.saving.is_going_on();
         let of_move = |moving: &&mut Move| {
-            moving.stopped.is_none() && capture.asked >= moving.since && !is_saving
+            moving.stopped().is_none() && capture.asked >= moving.since && !is_saving
         };
         let Some(moving) = self.moves.ranks.get_mut(&rank).filter(of_move) else {
             // Its move has ended while it stood still, or was asked for again.
             return go_on_if_held(self.nodes, self.ranks, self.out, rank, capture);
         };
-        if moving.queued {
+        if moving.is_queued() {
             return;
         }
-        if moving.live.is_some() && !capture.hold {
+        if moving.live().is_some() && !capture.hold {
             return self.send_image(rank);
         }
         if can_stop {
-            moving.stopped = Some(now);
+            moving.advance(MoveStep::Stopped { at: now });
             return self.stop().stop(rank);
         }
         (moving.since, moving.still) = (now, None);
@@ -166,7 +164,7 @@ impl Mover<'_> {
     pub fn watch_stuck_moves(&mut self) {
         let now = self.out.now();
         let waits = |(rank, moving): &(&Rank, &Move)| {
-            let is_sent = moving.live.is_some_and(|live| live.sent.is_some());
+            let is_sent = moving.live().is_some_and(|live| live.sent.is_some());
             let is_captured = self.ranks[**rank].capture().is_some();
             moving.is_late(now) && !is_sent && !is_captured
         };
@@ -184,10 +182,11 @@ impl Mover<'_> {
             Some(moving) if passing && moving.is_late(self.out.now()) => {
                 self.end_late_move(rank, why)
             }
-            Some(Move { stopped: None, .. }) if passing => {
+            Some(moving) if moving.stopped().is_some() => {}
+            Some(_) if passing => {
                 self.schedule.retry(rank, again);
             }
-            Some(Move { stopped: None, .. }) => self.end_move(rank, Some(why)),
+            Some(_) => self.end_move(rank, Some(why)),
             _ => {}
         }
     }
@@ -196,7 +195,7 @@ impl Mover<'_> {
     pub fn died(&mut self, rank: Rank) {
         let now = self.out.now();
         if let Some(moving) = self.moves.ranks.get_mut(&rank) {
-            moving.stopped.get_or_insert(now);
+            moving.advance(MoveStep::Stopped { at: now });
             // The new process is not slowed.
             moving.slowed = 0;
             let from = moving.from;
@@ -207,8 +206,9 @@ impl Mover<'_> {
     /// The rank has caught up. One that was just coming back when its move was asked for has not
     /// moved yet.
     pub fn arrived(&mut self, rank: Rank) {
-        let Some(Move { from, stopped, .. }) = self.moves.ranks.get(&rank) else { return };
-        match (self.ranks[rank].node == *from, stopped) {
+        let Some(moving) = self.moves.ranks.get(&rank) else { return };
+        let (from, stopped) = (moving.from, moving.stopped());
+        match (self.ranks[rank].node == from, stopped) {
             (false, _) => self.end_move(rank, None),
             (true, Some(_)) => self.end_move(rank, Some("no other node could take it")),
             (true, None) => self.schedule.want(rank, self.out.now()),
@@ -218,12 +218,12 @@ impl Mover<'_> {
     /// The rank has come to another node, has finished, or (`stayed`) does not move.
     pub fn end_move(&mut self, rank: Rank, stayed: Option<&str>) {
         slow(self.moves, self.ranks, self.out, rank, 0);
-        let Some(Move { from, stopped, still, live, .. }) = self.moves.end(rank, stayed) else {
-            return;
-        };
+        let Some(ended) = self.moves.end(rank, stayed) else { return };
+        let Move { from, still, .. } = ended;
+        let stopped = ended.stopped();
         let node = self.ranks[rank].node;
-        if let Some(live) = live.filter(|live| live.node != node) {
-            self.unprepare(&live);
+        if let Some(live) = ended.live().filter(|live| live.node != node) {
+            self.unprepare(live);
         }
         if let (Some(stopped), None, true) = (stopped, stayed, node != from) {
             let pause = self.out.now() - still.unwrap_or(stopped);

@@ -3,12 +3,13 @@
 //! stands still. Each of them is a checkpoint that counts, so that the rank is recovered as ever
 //! when anything fails, and nothing of this must be needed for that.
 
-use super::entry::{IfSlow, Live, Manner, Way};
+use super::entry::{IfSlow, Live, Manner, Move, MoveStep, Way};
 use super::mover::Mover;
 use super::orders::{command_slow, slow};
 use crate::machine::io::{Command, Source};
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::placement::place;
+use crate::machine::state::MoveName;
 use crate::machine::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER};
 use crate::record::Record;
 use eyrie_units::time;
@@ -43,8 +44,11 @@ impl Mover<'_> {
         });
         let now = self.out.now();
         if let Some(moving) = self.moves.ranks.get_mut(&rank) {
-            moving.live = node.map(|node| Live::new(node, instance, now));
-            (moving.queued, moving.progress) = (false, now);
+            moving.advance(match node {
+                Some(node) => MoveStep::Begun(Live::new(node, instance, now)),
+                None => MoveStep::BegunAlone,
+            });
+            moving.progress = now;
         }
         slow(self.moves, self.ranks, self.out, rank, 0);
         self.send_image(rank);
@@ -54,7 +58,7 @@ impl Mover<'_> {
     /// a node is declared dead, its stores are before the moves to it: those begin anew soon.
     pub fn send_image(&mut self, rank: Rank) {
         let now = self.out.now();
-        let to = self.moves.ranks.get(&rank).and_then(|moving| moving.live);
+        let to = self.moves.ranks.get(&rank).and_then(Move::live);
         if to.is_some_and(|live| !self.nodes[live.node].is_up()) {
             return;
         }
@@ -63,7 +67,7 @@ impl Mover<'_> {
             let store = kept.copies.source(rank, None)?;
             Some(Source { image: kept.image.image, store })
         });
-        let live = self.moves.ranks.get_mut(&rank).and_then(|moving| moving.live.as_mut());
+        let live = self.moves.ranks.get_mut(&rank).and_then(Move::live_mut);
         match (live, from) {
             (Some(Live { sent: Some(_), .. }), _) => {}
             (Some(live), Some(from)) => {
@@ -86,16 +90,17 @@ impl Mover<'_> {
     ) {
         let (rank, now) = (instance.rank, self.out.now());
         let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
+        let Move { from, manner: Manner { pause_budget, if_slow, .. }, .. } = *moving;
         let is_it = |live: &Live| live.node == node && live.instance == instance;
-        let Some(live) = moving.live.as_mut().filter(|live| is_it(live)) else { return };
+        let Some(live) = moving.live_mut().filter(|live| is_it(live)) else { return };
         match result {
             Ok(bytes) if live.sent.is_some_and(|(sent, _)| sent == image) => {
-                let Manner { pause_budget, if_slow, .. } = moving.manner;
-                let took = live.end_round(now, pause_budget);
+                let (took, enough) = live.end_round(now, pause_budget);
                 live.bytes = bytes;
+                let round = live.rounds;
                 moving.progress = now;
-                let (round, from) = (live.rounds, moving.from);
-                let is_slow = live.ready == Some(now) && took > pause_budget;
+                let is_ready = enough && moving.advance(MoveStep::Ready { since: now });
+                let is_slow = is_ready && took > pause_budget;
                 self.out.record(Record::MoveRound { rank, node, image, round, bytes, took });
                 match if_slow {
                     IfSlow::GiveUp if is_slow => {
@@ -109,8 +114,7 @@ impl Mover<'_> {
             }
             Ok(_) => {}
             Err(cause) => {
-                let from = moving.from;
-                moving.live = None;
+                moving.advance(MoveStep::NotPrepared);
                 slow(self.moves, self.ranks, self.out, rank, 0);
                 self.out.record(Record::MoveNotPrepared { rank, node, cause });
                 self.next_round(rank, from);
@@ -123,14 +127,13 @@ impl Mover<'_> {
     fn next_round(&mut self, rank: Rank, from: Node) {
         let now = self.out.now();
         let Some(moving) = self.moves.ranks.get(&rank) else { return };
-        let waits = moving.live.is_some_and(|live| live.ready.is_some() && !live.last);
-        match moving.stopped {
-            Some(_) => {}
-            None if waits => {
+        match moving.name() {
+            MoveName::Stopped => {}
+            MoveName::Ready => {
                 self.schedule.retry(rank, now + WAITING_ROUND);
                 self.depart(from);
             }
-            None => self.schedule.want(rank, now),
+            _ => self.schedule.want(rank, now),
         }
     }
 
@@ -150,9 +153,7 @@ impl Mover<'_> {
         }
         let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
         let Some(share) = moving.slow_down() else { return };
-        if let Some(live) = &mut moving.live {
-            live.ready = None;
-        }
+        moving.advance(MoveStep::SlowedDown);
         command_slow(self.ranks, self.out, rank, share);
         self.out.record(Record::MoveSlowed { rank, share });
     }
@@ -167,9 +168,9 @@ impl Mover<'_> {
 
     /// Ranks that were going to a node that is lost go elsewhere.
     pub fn lose_node(&mut self, node: Node) {
-        let going = |live: Option<Live>| live.is_some_and(|live| live.node == node);
+        let going = |moving: &Move| moving.live().is_some_and(|live| live.node == node);
         let ranks: Vec<Rank> = (self.moves.ranks.iter())
-            .filter(|(_, moving)| going(moving.live) && moving.stopped.is_none())
+            .filter(|(_, moving)| going(moving) && moving.stopped().is_none())
             .map(|(rank, _)| *rank)
             .collect();
         ranks.into_iter().for_each(|rank| self.begin_live(rank));
@@ -180,7 +181,7 @@ impl Mover<'_> {
         let now = self.out.now();
         let late: Vec<(Rank, Live, ImageId)> = (self.moves.ranks.iter())
             .filter_map(|(rank, moving)| {
-                let live = moving.live?;
+                let live = *moving.live()?;
                 let (image, since) = live.sent?;
                 let bytes = self.ranks[*rank].images.last().map_or(0, |k| k.image.bytes);
                 let time = RESTORE_TIMEOUT + Duration::from_secs(bytes / SLOWEST_TRANSFER);
