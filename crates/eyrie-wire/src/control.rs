@@ -427,7 +427,7 @@ pub struct Library {
 
 /// What an agent reports about one incarnation of a rank. It reaches the controller's state machine
 /// unchanged. Another report takes three edits: its variant here, the place in the agent that sends
-/// it, and its arm in `Machine::rank_reported` of eyrie-controller (src/machine/reactor.rs), which
+/// it, and its arm in `Machine::rank_reported` of eyrie-controller (src/machine/dispatch.rs), which
 /// the compiler asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RankReport {

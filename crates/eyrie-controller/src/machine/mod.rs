@@ -4,13 +4,18 @@
 //!
 //! A folder is a component, with the handlers that change it. A component keeps its fields to
 //! itself; a handler borrows those that it needs by name, and puts what follows elsewhere into the
-//! outbox ([`outbox::consequence`]). `reactor` knows all of them.
+//! outbox ([`outbox::consequence`]). Only `components`, `dispatch`, `follow`, `look` and
+//! `reactor` know all of them.
 
+mod components;
 mod config;
+mod dispatch;
 mod ending;
 mod faults;
+mod follow;
 mod images;
 mod io;
+mod look;
 mod moves;
 mod nodes;
 mod outbox;
@@ -32,12 +37,12 @@ mod view;
 #[cfg(test)]
 mod simulation;
 
+pub use components::Machine;
 pub use config::Config;
 pub use images::schedule;
 pub use io::{Command, Event, Image, Mark, Source, StoreId};
 pub use moves::entry::{IfSlow, Manner, Move, Way};
 pub use ranks::signal;
-pub use reactor::Machine;
 pub use roles::redundancy;
 pub use saving::saved;
 pub use saving::steps::SAVED_CODE;

@@ -1,9 +1,9 @@
 //! What may be asked of the machine from outside. Nothing here changes anything.
 
+use super::components::Machine;
 use super::io::StoreId;
 use super::moves::entry::Move;
 use super::ranks::entry::{KeptImage, RankEntry};
-use super::reactor::Machine;
 use super::roles::redundancy::Missing;
 use super::saving::saved::{Saved, SavedRank};
 use super::state::{NodeStateName, RankStateName};

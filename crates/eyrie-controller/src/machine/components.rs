@@ -1,0 +1,248 @@
+//! The machine: its components, and what each handler borrows of them. It decides nothing.
+
+use super::config::Config;
+use super::ending::EndOfRanks;
+use super::faults::injecting::Injecting;
+use super::faults::pending::Faults;
+use super::images::captures::Captures;
+use super::images::overdue::Overdue;
+use super::images::schedule::Schedule;
+use super::images::stores::Stores;
+use super::moves::entry::Moves;
+use super::moves::mover::Mover;
+use super::nodes::contact::Contact;
+use super::nodes::reach::Reach;
+use super::nodes::watch::Watch;
+use super::nodes::Nodes;
+use super::outbox::Outbox;
+use super::output::Ledger;
+use super::pmi::Pmi;
+use super::ranks::Ranks;
+use super::recovery::recovering::Recovery;
+use super::roles::entry::Roles;
+use super::roles::hosting::Hosting;
+use super::roles::redundancy::Redundancy;
+use super::saving::phase::Saving;
+use super::saving::saved::{self, Saved};
+use super::saving::steps::Saver;
+use super::signals::Signals;
+use super::users::asked::Asked;
+use super::users::measurements::Measurements;
+use super::users::measuring::Measuring;
+use super::view::View;
+use crate::record::Summary;
+use eyrie_placement::{Placement, WithoutNetwork};
+use serde::{Deserialize, Serialize};
+
+/// The machine. Each component keeps its fields to itself.
+#[derive(Serialize, Deserialize)]
+pub struct Machine {
+    pub(super) config: Config,
+    #[serde(skip, default = "without_network")]
+    pub(super) placement: Box<dyn Placement>,
+    pub(super) out: Outbox,
+    pub(super) nodes: Nodes,
+    pub(super) contact: Contact,
+    pub(super) reach: Reach,
+    pub(super) ranks: Ranks,
+    pub(super) roles: Roles,
+    pub(super) redundancy: Redundancy,
+    pub(super) pmi: Pmi,
+    pub(super) output: Ledger,
+    pub(super) stores: Stores,
+    pub(super) schedule: Schedule,
+    pub(super) overdue: Overdue,
+    pub(super) moves: Moves,
+    pub(super) saving: Saving,
+    pub(super) measurements: Measurements,
+    pub(super) faults: Faults,
+    pub(super) signals: Signals,
+}
+
+/// The form of a snapshot: it goes up with each change of what is in it.
+const FORM: u32 = 2;
+
+fn without_network() -> Box<dyn Placement> {
+    Box::new(WithoutNetwork)
+}
+
+/// A handler that borrows these components.
+macro_rules! borrow {
+    ($machine:ident, $handler:ident { $($component:ident),* $(,)? }) => {
+        $handler { $($component: &mut $machine.$component),* }
+    };
+    ($machine:ident, placing $handler:ident { $($component:ident),* $(,)? }) => {
+        $handler { placement: &*$machine.placement, $($component: &mut $machine.$component),* }
+    };
+}
+
+/// All components that a view has, to be read, while another one is changed.
+macro_rules! view {
+    ($machine:ident) => {
+        $crate::machine::view::View {
+            config: &$machine.config,
+            out: &$machine.out,
+            nodes: &$machine.nodes,
+            reach: &$machine.reach,
+            ranks: &$machine.ranks,
+            roles: &$machine.roles,
+            stores: &$machine.stores,
+            schedule: &$machine.schedule,
+            moves: &$machine.moves,
+            saving: &$machine.saving,
+        }
+    };
+}
+
+pub(super) use view;
+
+impl Machine {
+    pub fn new(config: Config) -> Machine {
+        let Config { nodes, spares, ref hosts, heartbeat_timeout, archive, .. } = config;
+        // Stores on nodes come later.
+        let stores = if config.roles_on_nodes { archive.into() } else { config.stores };
+        let Config { checkpoint_every, checkpoint_order, .. } = config;
+        Machine {
+            placement: without_network(),
+            out: Outbox::new(Summary { ranks: config.ranks, ..Summary::default() }),
+            nodes: Nodes::new(nodes, spares, hosts.clone(), heartbeat_timeout),
+            contact: Contact::default(),
+            reach: Reach::default(),
+            ranks: Ranks::new(&config.start),
+            roles: Roles::after(archive),
+            redundancy: Redundancy::default(),
+            pmi: Pmi::new(config.ranks),
+            output: Ledger::new(config.ranks),
+            stores: Stores::new(stores, archive),
+            schedule: Schedule::new(checkpoint_every, checkpoint_order, config.ranks),
+            overdue: Overdue::default(),
+            moves: Moves::default(),
+            saving: Saving::new(config.can_be_saved),
+            measurements: Measurements::default(),
+            faults: Faults::new(&config.injections),
+            signals: Signals::default(),
+            config,
+        }
+    }
+
+    /// A machine that goes on with a saved job.
+    pub fn go_on(config: Config, saved: Saved) -> Machine {
+        let mut machine = Machine::new(config);
+        for (r, saved) in machine.ranks.iter_mut().zip(&saved.ranks) {
+            saved::take(r, saved);
+        }
+        machine.ranks.count();
+        machine.pmi = saved.pmi;
+        machine.output = saved.output;
+        machine.out = Outbox::new(saved.summary);
+        machine.roles.set_homes(saved.home);
+        machine.signals = Signals::sent(saved.signals);
+        machine
+    }
+
+    /// The same machine, asking `placement` for the nodes of displaced ranks.
+    pub fn place_by(self, placement: Box<dyn Placement>) -> Machine {
+        Machine { placement, ..self }
+    }
+
+    /// The state between two events, so that another machine goes on without what this one has
+    /// heard. Users who wait for answers are not in it: their connections end with their
+    /// controller.
+    ///
+    /// # Errors
+    /// None but those of the encoding.
+    pub fn snapshot(&self) -> postcard::Result<Vec<u8>> {
+        postcard::to_stdvec(&(FORM, self))
+    }
+
+    /// Goes on from such a state; ranks are placed as before.
+    ///
+    /// # Errors
+    /// When these bytes are none, or of another form ([`FORM`]).
+    pub fn restore(&mut self, snapshot: &[u8]) -> postcard::Result<()> {
+        let (form, rest) = postcard::take_from_bytes::<u32>(snapshot)?;
+        if form != FORM {
+            return Err(postcard::Error::SerdeDeCustom);
+        }
+        let mut restored: Machine = postcard::from_bytes(rest)?;
+        std::mem::swap(&mut restored.placement, &mut self.placement);
+        *self = restored;
+        Ok(())
+    }
+
+    /// All that handlers may ask.
+    pub(super) fn view(&self) -> View<'_> {
+        view!(self)
+    }
+
+    pub(super) fn watch(&mut self) -> Watch<'_> {
+        borrow!(self, Watch { config, out, nodes, contact, reach, ranks, roles, redundancy })
+    }
+
+    pub(super) fn hosting(&mut self) -> Hosting<'_> {
+        borrow!(
+            self,
+            Hosting { config, out, nodes, reach, ranks, roles, stores, schedule, moves, saving }
+        )
+    }
+
+    pub(super) fn captures(&mut self) -> Captures<'_> {
+        borrow!(
+            self,
+            Captures {
+                config,
+                out,
+                nodes,
+                reach,
+                ranks,
+                roles,
+                stores,
+                schedule,
+                moves,
+                saving,
+                faults,
+                output
+            }
+        )
+    }
+
+    pub(super) fn recovery(&mut self) -> Recovery<'_> {
+        borrow!(
+            self,
+            placing Recovery {
+                config, out, nodes, reach, ranks, roles, stores, schedule, overdue, moves,
+                saving, faults, output
+            }
+        )
+    }
+
+    pub(super) fn mover(&mut self) -> Mover<'_> {
+        borrow!(
+            self,
+            placing Mover {
+                config, out, nodes, reach, ranks, roles, stores, schedule, overdue, moves,
+                saving
+            }
+        )
+    }
+
+    pub(super) fn end_of_ranks(&mut self) -> EndOfRanks<'_> {
+        borrow!(self, EndOfRanks { out, ranks, signals })
+    }
+
+    pub(super) fn saver(&mut self) -> Saver<'_> {
+        borrow!(self, Saver { config, out, ranks, roles, schedule, overdue, saving })
+    }
+
+    pub(super) fn injecting(&mut self) -> Injecting<'_> {
+        borrow!(self, Injecting { out, nodes, ranks, faults })
+    }
+
+    pub(super) fn asked(&mut self) -> Asked<'_> {
+        borrow!(self, Asked { out, nodes, ranks, schedule, faults })
+    }
+
+    pub(super) fn measuring(&mut self) -> Measuring<'_> {
+        borrow!(self, Measuring { config, out, nodes, ranks, moves, measurements })
+    }
+}

@@ -1,0 +1,105 @@
+//! What follows from what a handler has found: which handlers take which consequence, in which
+//! order. Decides nothing.
+
+use super::components::Machine;
+use super::outbox::consequence::{Consequence, LostNode};
+use super::ranks::entry::Death;
+use super::timeouts::RETRY;
+
+impl Machine {
+    /// What follows from what a handler has found, until nothing is left: in order, and what
+    /// follows from one consequence before the next.
+    pub(super) fn follow(&mut self) {
+        while let Some((consequence, later)) = self.out.next_consequence() {
+            self.handle_consequence(consequence);
+            self.follow();
+            self.out.put_back(later);
+        }
+    }
+
+    fn handle_consequence(&mut self, consequence: Consequence) {
+        use Consequence as C;
+        match consequence {
+            C::NodesLost(lost) => self.nodes_lost(lost),
+            C::RankLost { rank, death, cause, unheard } => {
+                self.recovery().fail(rank, death, cause, unheard)
+            }
+            C::RankFailed(rank) => {
+                let again = self.out.now() + RETRY;
+                self.saver().not_imaged(rank, true, again);
+                self.mover().died(rank);
+            }
+            C::RouterFenced { router, instance, rsn } => {
+                self.recovery().router_fenced(router, instance, rsn)
+            }
+            C::RankFenced { instance, mark } => {
+                self.saver().fenced(instance.rank);
+                if !self.saving.ranks_stay_fenced() {
+                    self.recovery().bring_back(instance, mark);
+                }
+            }
+            C::RankReturns { instance, mark } => {
+                if !self.out.has_ended() {
+                    self.recovery().bring_back(instance, mark);
+                }
+            }
+            C::RankNotRestored(rank) => {
+                self.mover().end_move(rank, Some("it could not be restored there"))
+            }
+            C::MoveFails { rank, why } => self.mover().end_move(rank, Some(&why)),
+            C::RankArrived(rank) => self.mover().arrived(rank),
+            C::RankFinished(rank) => {
+                self.overdue.forget(rank);
+                self.mover().end_move(rank, None);
+                self.end_of_ranks().end_if_all_have();
+            }
+            C::ImageCounted { rank, capture } => {
+                self.saving.imaged(rank, capture.asked);
+                self.mover().imaged(rank, &capture);
+            }
+            C::ImageFailed { rank, cause, passing, again } => {
+                self.saver().not_imaged(rank, passing, again);
+                self.mover().not_imaged(rank, &cause, passing, again);
+            }
+            C::NotArchived { instance, image, cause } => {
+                self.saver().not_archived(instance, image, &cause)
+            }
+            C::StoreUp(store) => self.captures().store_up(store),
+            C::StoreLost(store) => {
+                self.captures().store_lost(store);
+                self.follow();
+                // Fewer copies may be all that can be had now.
+                self.captures().count_images();
+            }
+            C::Save => self.saver().save_asked(None),
+        }
+    }
+
+    /// Nodes are declared dead. What is lost with any of them is known before ranks are brought
+    /// back, or moves begin anew.
+    fn nodes_lost(&mut self, lost: Vec<LostNode>) {
+        let lost = self.watch().declare_dead(lost);
+        for (LostNode { node, .. }, _) in &lost {
+            self.hosting().lose_routers_on(*node);
+            self.follow();
+            self.hosting().lose_stores_on(*node);
+            self.follow();
+        }
+        for (LostNode { node, .. }, _) in &lost {
+            if !self.out.has_ended() {
+                self.mover().lose_node(*node);
+            }
+        }
+        for (LostNode { node, unheard, .. }, ranks) in lost {
+            for rank in ranks {
+                if self.out.has_ended() {
+                    return;
+                }
+                let cause = format!("node {node} is lost");
+                let (death, unheard) = (Death::Outside, Some(unheard));
+                self.recovery().fail(rank, death, cause, unheard);
+                self.follow();
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Whether a node, a rank, a role, an image or a move is late: looks at all of them, when the first
+//! of them may be.
+
+use super::components::{view, Machine};
+use super::users::asked::not_begun;
+use std::time::Duration;
+
+impl Machine {
+    /// Looks at all nodes, ranks and roles, whether one of them is late: when the first of them may
+    /// be, and at least as often as nodes are asked for heartbeats.
+    pub(super) fn look(&mut self) {
+        if self.out.has_ended() {
+            return;
+        }
+        self.watch().watch_nodes();
+        self.follow();
+        let (now, interval) = (self.out.now(), self.nodes.heartbeat_interval());
+        if self.contact.is_cut_off() {
+            return self.out.set_look_at(now + interval);
+        }
+        self.hosting().watch_reach();
+        self.follow();
+        self.recovery().watch_ranks();
+        self.follow();
+        self.look_at_roles();
+        if self.out.has_started() && !self.out.has_ended() {
+            self.look_at_images_and_moves();
+        }
+        let ranks = (self.ranks.iter())
+            .flat_map(|r| [r.state.until(), r.capture().map(|c| c.until)].into_iter().flatten());
+        let begin = (!self.out.has_started()).then_some(self.config.agents_timeout);
+        let overdue = self.overdue.next(self.view()).filter(|_| self.out.has_started());
+        let heartbeat = self.nodes.next_heartbeat(now, self.config.heartbeat_timeout);
+        let due = ranks.chain(begin).chain(heartbeat).chain(self.roles.next()).chain(overdue);
+        // What is asked for after this is looked at in time all the same. Nodes that are due one
+        // shortly after another are looked at together.
+        let due = due.min().unwrap_or(Duration::MAX);
+        self.out.set_look_at(due.clamp(now + interval / 16, now + interval));
+    }
+
+    fn look_at_roles(&mut self) {
+        self.hosting().watch_late_stores();
+        self.follow();
+        if self.out.has_ended() {
+            return;
+        }
+        self.hosting().move_stores();
+        self.follow();
+        if self.out.has_started() && self.config.roles_on_nodes {
+            self.hosting().start_missing_stores();
+        }
+        self.hosting().watch_routers();
+        self.follow();
+    }
+
+    fn look_at_images_and_moves(&mut self) {
+        self.captures().watch_captures();
+        self.follow();
+        let records = self.overdue.watch(view!(self));
+        records.into_iter().for_each(|record| self.out.record(record));
+        let why = |rank| (rank, self.view().why_no_image(rank));
+        let late = not_begun(&self.out).into_iter().map(why).collect();
+        self.asked().give_up(late);
+        self.mover().watch_live();
+        self.mover().watch_stuck_moves();
+        self.mover().watch_moves();
+        self.measuring().watch_measurements();
+        self.follow();
+        let records = self.redundancy.watch(view!(self));
+        records.into_iter().for_each(|record| self.out.record(record));
+    }
+}
