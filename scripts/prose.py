@@ -10,8 +10,8 @@ Usage: scripts/prose.py
 - Sentences of those pages have 20 words in the mean or fewer.
 - Code and documentation have no riddles ("nobody", "somebody", "whoever"): say who.
 
-What does not pass yet is in the lists below, which only get shorter. Ends with 1 and says where when
-something is wrong.
+What does not pass yet is in the lists below, which only get shorter. Ends with 1 and says where
+when something is wrong.
 """
 
 import re
@@ -119,7 +119,7 @@ class Names:
             self.words.update(re.findall(r"\w+", text))
 
     def has_path(self, path):
-        """A file or folder by its path, or by the end of it; a test by the beginning of its name."""
+        """A file or folder by its path or the end of it; a test by the beginning of its name."""
         path = path.rstrip("/").removeprefix("./").removeprefix("../")
         known = self.files | self.folders
         return any(

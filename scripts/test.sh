@@ -47,8 +47,8 @@ ulfm() { make -s -C ulfm CARGO=true "$@"; }
 # Those functions of libeyrie-ulfm that need no MPI.
 part_c_unit() { ulfm unit; }
 
-# Tables in docs/ that are made from something are as they would be made now; pages name what exists,
-# and use the words of docs/glossary.md.
+# Tables in docs/ that are made from something are as they would be made now; pages name what
+# exists, and use the words of docs/glossary.md.
 part_docs() { scripts/mpi_support.py --check && scripts/prose.py; }
 
 # The example programs by themselves, over MPICH's own transport: what they print is what jobs under

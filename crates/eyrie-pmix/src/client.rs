@@ -77,8 +77,8 @@ impl<L: Line> Client<L> {
         status(self.pmi.finalize())
     }
 
-    /// Ends the job with this code, that of the error if there was one. When windows are missing, it
-    /// also reports that, because Open MPI does not say why it aborts.
+    /// Ends the job with this code, that of the error if there was one. When windows are missing,
+    /// it also reports that, because Open MPI does not say why it aborts.
     pub fn abort(&mut self, code: c_int) -> c_int {
         const MPI_ERR_WIN: c_int = 53;
         if code == MPI_ERR_WIN {

@@ -1,4 +1,4 @@
-//! What every role tells of its work, for a person who looks for a fault: a line for each connection,
+//! What every role tells of its work, for a person who looks for a fault: a line a connection,
 //! fence, restore, retry, refused frame. `EYRIE_LOG` says how much, `--log FILE` where it goes.
 //! Without both, warnings alone go to standard error. It must never end what it reports on: a line
 //! that cannot be written is lost.
