@@ -185,14 +185,16 @@ pub fn launch(
             command
         }
         From::Image { stream, held } => {
-            let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
-            nonblocking(&stderr)?;
-            restorer_stderr = Some(stderr);
+            // Not `stderr`: that pipe is the rank's.
+            let (errors, restorer_errors) = pipe_with(PipeFlags::CLOEXEC)?;
+            nonblocking(&errors)?;
+            restorer_stderr = Some(errors);
             let held: Vec<_> = held.iter().map(|fd| fd.as_fd()).collect();
             let slots = [&their_stdin, &their_stdout, &their_stderr, &their_channel, &their_pmi]
                 .map(|fd| Some(fd.as_fd()));
             let mut command = eyrie_image::restore::command(stream.as_fd(), &slots, &held)?;
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::from(their_stderr));
+            command.stdin(Stdio::null()).stdout(Stdio::null());
+            command.stderr(Stdio::from(restorer_errors));
             command
         }
     };

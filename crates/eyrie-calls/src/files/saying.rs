@@ -86,7 +86,7 @@ pub fn gone_since(path: &[u8]) {
     let why = b" was read by this rank, which is executed again, and is not there any more: it was \
         removed, or is on the host only that the rank was on; what the rank computes without it may \
         be wrong";
-    say(20, [path, why, b""]);
+    say(21, [path, why, b""]);
 }
 
 /// What is known to have been written is not there.

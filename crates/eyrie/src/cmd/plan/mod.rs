@@ -73,7 +73,7 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<i32> {
     let formats =
         args.emit.chunks(2).map(|pair| format(&pair[0])).collect::<Result<Vec<_>, _>>()?;
     let progress = Progress::start(instance_args.progress, "planning: reading the network");
-    within(args.limit, &args, &instance_args, progress, |plan| conclude(&args, &formats, &plan))
+    within(args.limit, args, instance_args, progress, |plan| conclude(args, &formats, &plan))
 }
 
 /// Prints and writes a plan; returns the exit code.
