@@ -380,7 +380,7 @@ pub fn end_of_content(fd: c_int, from: u64, to: u64) -> u64 {
             next @ 0.. if (next as u64) < to => next,
             none if none >= 0 || none == -i64::from(libc::ENXIO) => break,
             _ => {
-                // Nobody knows.
+                // It cannot be known.
                 end = to;
                 break;
             }

@@ -46,7 +46,7 @@ impl Mapped {
     }
 
     fn end(self) {
-        // SAFETY: nobody uses it any more.
+        // SAFETY: no code uses it any more.
         assert_eq!(unsafe { libc::munmap(self.0.cast::<c_void>(), self.1) }, 0);
     }
 }
@@ -224,7 +224,7 @@ fn a_mapping_gets_longer() {
         unsafe { libc::pwrite(file, b"behind".as_ptr().cast(), 6, 2 * PAGE as libc::off_t) };
         let mapped = Mapped::new(file, PAGE, 0);
         close(file);
-        // SAFETY: nobody uses the old one any more.
+        // SAFETY: no code uses the old one now.
         let at = unsafe { libc::mremap(mapped.0.cast(), PAGE, 3 * PAGE, libc::MREMAP_MAYMOVE) };
         assert_ne!(at, libc::MAP_FAILED);
         let mapped = Mapped(at.cast(), 3 * PAGE);
@@ -281,7 +281,7 @@ fn another_mapping_in_the_place_of_one_ends_it() {
         let mapped = Mapped::new(file, PAGE, 0);
         mapped.set(0, mapped.get(0) + 1);
         close(file);
-        // SAFETY: nobody uses the old one any more.
+        // SAFETY: no code uses the old one now.
         let at = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
             libc::mmap(mapped.0.cast(), PAGE, BOTH, flags, -1, 0)
@@ -308,7 +308,7 @@ fn a_file_does_not_go_back_with_an_image() {
     let mapped = Mapped::new(file, 2 * PAGE, 0);
     mapped.set(PAGE, 1);
     take();
-    // SAFETY: nobody else uses files now.
+    // SAFETY: no other code uses files now.
     unsafe { eyrie_calls_note_files() };
     let step = || {
         mapped.set(PAGE, mapped.get(PAGE) + 1);
