@@ -26,6 +26,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
 
 import page
+from disturbing import PATIENCE_S, Wrong, drain, move
 from jobs import (
     BUILD,
     EYRIE,
@@ -185,12 +186,6 @@ FILES = {
     # One program for all: a kill takes any of its kinds.
     "python": (file_users("atoms"), file_users("compiled"), file_users("atoms", "compiled")),
 }
-# A run that takes longer has stood still.
-PATIENCE_S = 90
-
-
-class Wrong(Exception):
-    """What a run did that it must not do."""
 
 
 def real(name, library):
@@ -243,18 +238,6 @@ def built(program, library, *variables):
 def kill(job, rank):
     """Kills a rank; what it does is counted when it is over, since the rank may just have ended."""
     job.kill_rank(rank, any_process=True)
-
-
-def move(job, rank):
-    """Has a rank go to another node while it computes. The job may just end."""
-    job.eyrie("migrate", rank)
-
-
-def drain(job, rank):
-    """Makes the node of a rank free."""
-    status = job.status()
-    if status:
-        job.eyrie("drain", status["ranks"][rank]["node"])
 
 
 def lose_node(job, rank):

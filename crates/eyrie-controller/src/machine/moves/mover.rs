@@ -9,7 +9,7 @@ use crate::machine::nodes::reach::Reach;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::Ranks;
-use crate::machine::recovery::stop::Stop;
+use crate::machine::recovery::stop::{stop_of, Stop};
 use crate::machine::roles::entry::Roles;
 use crate::machine::saving::phase::Saving;
 use crate::machine::view::{view_of, View};
@@ -37,12 +37,6 @@ impl Mover<'_> {
 
     /// For a rank that goes: its present incarnation ends.
     pub fn stop(&mut self) -> Stop<'_> {
-        Stop {
-            routers: self.config.routers,
-            out: self.out,
-            ranks: self.ranks,
-            schedule: self.schedule,
-            overdue: self.overdue,
-        }
+        stop_of!(self)
     }
 }

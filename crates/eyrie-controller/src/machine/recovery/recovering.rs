@@ -2,7 +2,7 @@
 //! confirmed that only its new incarnation speaks. A router that does not answer is a failure: only
 //! that router has the log of its ranks.
 
-use super::stop::Stop;
+use super::stop::{stop_of, Stop};
 use crate::machine::config::Config;
 use crate::machine::faults::injecting::Injecting;
 use crate::machine::faults::pending::Faults;
@@ -57,13 +57,7 @@ impl Recovery<'_> {
     }
 
     fn stop(&mut self) -> Stop<'_> {
-        Stop {
-            routers: self.config.routers,
-            out: self.out,
-            ranks: self.ranks,
-            schedule: self.schedule,
-            overdue: self.overdue,
-        }
+        stop_of!(self)
     }
 
     fn injecting(&mut self) -> Injecting<'_> {

@@ -22,6 +22,21 @@ pub struct Stop<'a> {
     pub overdue: &'a mut Overdue,
 }
 
+/// What a handler that has these components borrows to end an incarnation.
+macro_rules! stop_of {
+    ($handler:expr) => {
+        $crate::machine::recovery::stop::Stop {
+            routers: $handler.config.routers,
+            out: &mut *$handler.out,
+            ranks: &mut *$handler.ranks,
+            schedule: &mut *$handler.schedule,
+            overdue: &mut *$handler.overdue,
+        }
+    };
+}
+
+pub(in crate::machine) use stop_of;
+
 impl Stop<'_> {
     /// The present incarnation of the rank ends. Returns the one that ended, with the capture that
     /// was under way; `None` when it had ended.

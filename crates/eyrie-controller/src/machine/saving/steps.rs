@@ -22,7 +22,7 @@ use crate::machine::io::{Command, Mark};
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::Ranks;
-use crate::machine::recovery::stop::Stop;
+use crate::machine::recovery::stop::{stop_of, Stop};
 use crate::machine::roles::entry::Roles;
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::WRITE_TIMEOUT;
@@ -53,13 +53,7 @@ pub struct Saver<'a> {
 
 impl Saver<'_> {
     fn stop(&mut self) -> Stop<'_> {
-        Stop {
-            routers: self.config.routers,
-            out: self.out,
-            ranks: self.ranks,
-            schedule: self.schedule,
-            overdue: self.overdue,
-        }
+        stop_of!(self)
     }
 
     /// The job is to be saved.
