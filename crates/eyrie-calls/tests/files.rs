@@ -671,6 +671,40 @@ fn only_what_was_changed_is_written_back() {
     assert_eq!(read("block"), "...a...b........");
 }
 
+/// The block ends behind the file. What the buffer has there is not the rank's: others may have
+/// written to its place since.
+fn what_a_short_read_leaves_in_a_buffer_is_not_written_back() {
+    let change = || {
+        let mut block = [b'x'; 16];
+        // SAFETY: a descriptor, and as many bytes as said.
+        unsafe {
+            let file = open("short", libc::O_RDWR);
+            assert_eq!(libc::lockf(file, libc::F_LOCK, 16), 0);
+            assert_eq!(libc::pread(file, block.as_mut_ptr().cast(), 16, 0), 4);
+            let bytes = take();
+            (block[3], block[9]) = (b'a', b'a');
+            assert_eq!(libc::pwrite(file, block.as_ptr().cast(), 16, 0), 16);
+            assert_eq!(libc::lockf(file, libc::F_ULOCK, 16), 0);
+            close(file);
+            bytes
+        }
+    };
+    print("short", c"w", "wwww");
+    take();
+    let bytes = change();
+    assert_eq!(read("short"), "wwwa\0\0\0\0\0a\0\0\0\0\0\0");
+    for (now, then) in [
+        ("wwww..bb..bb....", "wwwa..bb.abb...."),
+        ("wwww\0\0bb\0\0bb", "wwwa\0\0bb\0abb\0\0\0\0"),
+        ("wwww", "wwwa\0\0\0\0\0a\0\0\0\0\0\0"),
+    ] {
+        another(|| fs::write("short", now).unwrap());
+        again(&bytes);
+        change();
+        assert_eq!(read("short"), then);
+    }
+}
+
 /// A helper counts how often it is run.
 fn what_has_ended_is_not_started_again() {
     // What a handler of this C library does with a signal of its own is no part of this.
@@ -881,7 +915,7 @@ fn only_a_change_waits_for_the_router() {
 fn main() {
     let place = std::env::temp_dir().join(format!("eyrie-files-{}", std::process::id()));
     eyrie_calls_begin(libc::SIGUSR2);
-    let cases: [(&str, fn()); 28] = [
+    let cases: [(&str, fn()); 29] = [
         ("names", names_are_changed_once),
         ("nameless", a_file_without_a_name_gets_one_once),
         ("temporary", what_is_made_under_another_name_is_read_back),
@@ -901,6 +935,7 @@ fn main() {
         ("written", what_is_known_to_be_written_is_not_written_again),
         ("locked", a_lock_that_was_released_is_not_taken_again),
         ("block", only_what_was_changed_is_written_back),
+        ("short block", what_a_short_read_leaves_in_a_buffer_is_not_written_back),
         ("helpers", what_has_ended_is_not_started_again),
         ("length", a_file_keeps_its_length),
         ("mapped", a_shared_mapping_has_what_it_had),

@@ -67,6 +67,18 @@ impl<'a> Buffers<'a> {
             (at, bytes) = (at + n, &bytes[n..]);
         }
     }
+
+    /// Puts zeros from a place on.
+    ///
+    /// # Safety
+    /// As [`Buffers::put`].
+    pub unsafe fn clear(&self, mut at: usize) {
+        while let Some((to, room)) = self.place(at) {
+            // SAFETY: handed on to the caller.
+            unsafe { to.write_bytes(0, room) };
+            at += room;
+        }
+    }
 }
 
 /// One buffer.
@@ -90,6 +102,8 @@ mod tests {
             both.put(6, b"12");
             assert_eq!((both.bytes(0, 9), both.bytes(4, 1)), (&b"\0xy"[..], &b"w"[..]));
             assert_eq!((both.bytes(3, 9), both.bytes(7, 1)), (&b"zw\x001"[..], &b""[..]));
+            both.clear(2);
+            assert_eq!((both.bytes(0, 9), both.bytes(3, 9)), (&b"\0x\0"[..], &[0; 4][..]));
         }
     }
 }

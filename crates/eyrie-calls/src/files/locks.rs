@@ -85,6 +85,18 @@ pub fn is_locked(number: (u64, u64)) -> bool {
     locks().iter().any(|lock| lock.number == number)
 }
 
+/// Whether the rank has these bytes of a file locked, to change them, and not just all of it.
+pub fn has_range(number: (u64, u64), at: i64, len: usize) -> bool {
+    let end = at.saturating_add_unsigned(len as u64);
+    locks().iter().any(|lock| {
+        lock.number == number
+            && lock.how == libc::F_WRLCK as c_short
+            && lock.to != i64::MAX
+            && lock.from <= at
+            && end <= lock.to
+    })
+}
+
 /// How much was written down by now.
 pub fn now() -> u64 {
     // SAFETY: in a call that is being written down.

@@ -60,9 +60,31 @@ struct Reading<'a> {
     make: &'a dyn Fn() -> ssize_t,
 }
 
+impl Reading<'_> {
+    /// MPI-IO locks a range, reads it, changes some of it and writes back all, also what lies
+    /// behind the end of the file, where its buffer has what was there before. Zeros are there in
+    /// each process of the rank: so it can be told what the rank itself has put there
+    /// ([`super::recent`]), and what it writes into others' places is not taken for theirs. A
+    /// program that locks just what it reads has room for it.
+    fn clear_behind(&self, n: i64) {
+        let len = self.to.len();
+        if !locks::any() || !(0..len as i64).contains(&n) {
+            return;
+        }
+        let at = self.at.filter(|at| *at != -1);
+        let at = at.unwrap_or_else(|| kernel::seek(self.fd, 0, libc::SEEK_CUR) - n);
+        if locks::has_range(self.file.number, at, len) {
+            // SAFETY: the buffers are to be read into.
+            unsafe { self.to.clear(n as usize) };
+        }
+    }
+}
+
 impl once::Reading for Reading<'_> {
     fn make(&mut self) -> i64 {
-        outcome((self.make)() as i64)
+        let n = outcome((self.make)() as i64);
+        self.clear_behind(n);
+        n
     }
 
     fn make_again(&mut self) -> i64 {
@@ -80,6 +102,7 @@ impl once::Reading for Reading<'_> {
         if n > 0 && self.at.is_none_or(|at| at == -1) {
             kernel::seek(self.fd, n, libc::SEEK_CUR);
         }
+        self.clear_behind(n);
         if n > 0 {
             super::recent::told(self.file.number, self.fd, n, self.to, self.at);
         }
