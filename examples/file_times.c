@@ -16,7 +16,9 @@ static long mebibytes = 512;
 static char data[4 << 20];
 static double since;
 
-static void begin(void) { since = MPI_Wtime(); }
+static void begin(void) {
+    since = MPI_Wtime();
+}
 
 static void end(const char *what, long calls) {
     printf("%s: %ld in %.6f s\n", what, calls, MPI_Wtime() - since);

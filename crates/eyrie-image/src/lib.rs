@@ -27,7 +27,7 @@ mod tracker;
 pub use capture::is_made_up;
 pub use mapped::number_in_maps;
 pub use refusal::{Refusal, Text};
-pub use request::{FdRole, Hooks, Mode, Outcome, Request, Track};
+pub use request::{Hooks, Mode, Outcome, Request, Track};
 pub use tracker::Tracker;
 
 /// Takes an image of the calling process.

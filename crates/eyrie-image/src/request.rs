@@ -13,16 +13,6 @@ pub enum Mode {
     Sync,
 }
 
-/// What a restore does with one descriptor.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FdRole {
-    /// The descriptor that the restorer was given as this slot (below
-    /// [`crate::format::SLOTS_MAX`]). Slots 0, 1 and 2 are standard input, output and error.
-    Slot(u32),
-    /// A dead socket: reads return end of file, writes EPIPE.
-    Dropped,
-}
-
 /// Functions of the caller that run in other threads and in restored processes. They are called in
 /// signal handlers, with all signals blocked, while any lock of the process may be held.
 #[derive(Clone, Copy)]
@@ -62,8 +52,12 @@ pub struct Request<'a> {
     pub rsn: u64,
     /// Ranges (start, length in bytes) that are left out. After a restore nothing is mapped there.
     pub exclude: &'a [(usize, usize)],
-    /// Roles of the caller's own descriptors.
-    pub fds: &'a [(i32, FdRole)],
+    /// Descriptors that the restorer is given, each as a slot (below
+    /// [`crate::format::HELD_FROM`]). Slots 0, 1 and 2 are standard input, output and error.
+    pub slots: &'a [(i32, u32)],
+    /// Whether a descriptor is one of the caller's connections, of which there may be any number.
+    /// It comes back as a dead socket: reads return end of file, writes EPIPE.
+    pub dropped: &'a dyn Fn(i32) -> bool,
     /// Sockets that lead out of the process become dead ones instead of refusing the image.
     pub drop_sockets: bool,
     /// The process will not repeat renames and removals of files: files keep the names that they
@@ -103,7 +97,8 @@ impl Request<'static> {
             clock: 0,
             rsn: 0,
             exclude: &[],
-            fds: &[],
+            slots: &[],
+            dropped: &|_| false,
             drop_sockets: false,
             names_stay: false,
             watched: None,

@@ -2,14 +2,14 @@
 //! provider call, or, when the agent asks again, at once. It must not allocate: the program may be
 //! inside its allocator.
 
-use crate::core::host::Host;
-use crate::core::rank::{ImagePoint, RankCore};
+use crate::core::path::{ImagePoint, Path};
+use crate::core::world::World;
 use crate::ending::{fatal, or_end};
 use crate::identity::process_id;
 use crate::observing::{self, Held};
 use crate::sockets::Sockets;
 use crate::{channel, entry, interrupted, memory, stack};
-use eyrie_image::{FdRole, Hooks, Mode, Outcome, Request, Track, Tracker};
+use eyrie_image::{Hooks, Mode, Outcome, Request, Track, Tracker};
 use eyrie_wire::agent::{
     capture_signal, FromRank, ToRank, ENV_DROP_SOCKETS, ENV_IMAGES, IMAGES_FULL, MAX_MESSAGE,
 };
@@ -23,8 +23,6 @@ use std::time::{Duration, Instant};
 /// Numbers that the agent knows descriptors of a restored process by (0 to 2: standard streams).
 const SLOT_AGENT: u32 = 3;
 const SLOT_PMI: u32 = 4;
-/// Descriptors of the provider that an image may name.
-const MAX_DESCRIPTORS: usize = 256;
 /// How long the image waits for large messages on their way to a router.
 const SETTLE_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long the agent may take to read the rank's output.
@@ -105,7 +103,7 @@ fn take() -> bool {
     let done = entry::enter_for_image(|rank| {
         let _held = Held::new()?;
         if let Some(order) = order() {
-            take_image(rank, order);
+            take_image(&mut rank.path, order);
         }
         Some(())
     });
@@ -116,7 +114,10 @@ fn take() -> bool {
     done
 }
 
-fn take_image(rank: &mut RankCore<Sockets>, Order { image, sync, base, hold, out }: Order) {
+fn take_image(
+    path: &mut impl Path<World = Sockets>,
+    Order { image, sync, base, hold, out }: Order,
+) {
     let start = Instant::now();
     let refuse = |reason: &str| channel::tell(&FromRank::Refused { image, reason });
     let refuse_with = |reason: &dyn std::fmt::Display| {
@@ -139,11 +140,11 @@ fn take_image(rank: &mut RankCore<Sockets>, Order { image, sync, base, hold, out
             path.to_str().unwrap_or("a file")
         ));
     }
-    if !rank.settled(SETTLE_TIMEOUT) {
+    if !path.settled(SETTLE_TIMEOUT) {
         return refuse("large messages are still on their way to a router");
     }
-    let (clock, position) = (rank.clock(), rank.rsn());
-    let observed = rank.host.observed();
+    let (clock, position) = (path.clock(), path.rsn());
+    let observed = path.world().observed();
     // No other thread prints any more either.
     let still = || {
         observing::note_files();
@@ -160,26 +161,20 @@ fn take_image(rank: &mut RankCore<Sockets>, Order { image, sync, base, hold, out
         unsafe { libc::close(out.as_raw_fd()) };
         await_go(image, HOLD_TIMEOUT);
     };
-    let mut fds = [(-1, FdRole::Dropped); MAX_DESCRIPTORS];
-    fds[0] = (channel::descriptor(), FdRole::Slot(SLOT_AGENT));
-    fds[1] = (PMI_FD.load(Ordering::Relaxed), FdRole::Slot(SLOT_PMI));
-    let mut n = 2;
-    for fd in rank.descriptors().chain(rank.host.identity.descriptor()) {
-        if n == fds.len() {
-            return refuse("the provider has too many descriptors open");
-        }
-        fds[n].0 = fd;
-        n += 1;
-    }
+    let slots = [(channel::descriptor(), SLOT_AGENT), (PMI_FD.load(Ordering::Relaxed), SLOT_PMI)];
+    let (connections, identity) = (&*path, path.world().identity.descriptor());
+    let dropped =
+        |fd: i32| identity == Some(fd) || connections.descriptors().any(|other| other == fd);
     let request = Request {
         out_fd: out.as_raw_fd(),
         mode: if sync { Mode::Sync } else { Mode::Async },
-        rank: rank.number(),
-        incarnation: rank.host.identity.instance.incarnation,
+        rank: path.number(),
+        incarnation: path.world().identity.instance.incarnation,
         clock,
         rsn: position,
         exclude: &[memory::PAGE_STRETCH],
-        fds: &fds[..n],
+        slots: &slots,
+        dropped: &dropped,
         drop_sockets: DROP_SOCKETS.load(Ordering::Relaxed),
         names_stay: observing::records_files(),
         watched: Some(observing::watched),
@@ -202,13 +197,13 @@ fn take_image(rank: &mut RankCore<Sockets>, Order { image, sync, base, hold, out
     // connection.
     match without_pipe_signal(|| unsafe { eyrie_image::capture(&request) }) {
         Outcome::Captured { .. } if sync && hold => {
-            rank.host.trace(What::Image, clock, 0, image);
+            path.world_mut().trace(What::Image, clock, 0, image);
             std::mem::forget(out);
         }
         Outcome::Captured { child_pid, .. } => {
             let pause_ns = start.elapsed().as_nanos() as u64;
             channel::tell(&FromRank::Captured { image, child_pid: child_pid as u32, pause_ns });
-            rank.host.trace(What::Image, clock, 0, image);
+            path.world_mut().trace(What::Image, clock, 0, image);
             // After the pause was told: when the image is stored, it is known.
             drop(out);
         }
@@ -220,7 +215,7 @@ fn take_image(rank: &mut RankCore<Sockets>, Order { image, sync, base, hold, out
         Outcome::Restored => {
             // The descriptor is not open here.
             std::mem::forget(out);
-            come_back(rank);
+            come_back(path);
         }
     }
 }
@@ -272,26 +267,26 @@ fn without_pipe_signal<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// This is a restored process: a new incarnation whose connections are gone.
-fn come_back(rank: &mut RankCore<Sockets>) {
-    rank.forget_connections();
-    if let Err(e) = rank.host.identity.be_welcomed() {
+fn come_back(path: &mut impl Path<World = Sockets>) {
+    path.forget_connections();
+    if let Err(e) = path.world_mut().identity.be_welcomed() {
         fatal(&e);
     }
     channel::tell(&FromRank::Loaded { pid: process_id() });
     track();
     observing::come_back();
-    let incarnation = rank.host.identity.instance.incarnation;
-    let (clock, rsn) = (rank.clock(), rank.rsn());
-    rank.host.trace(What::Restored, clock, incarnation, rsn);
-    or_end(rank.reconnect());
+    let incarnation = path.world().identity.instance.incarnation;
+    let (clock, rsn) = (path.clock(), path.rsn());
+    path.world_mut().trace(What::Restored, clock, incarnation, rsn);
+    or_end(path.reconnect());
 }
 
 impl ImagePoint for Sockets {
-    fn image_point(rank: &mut RankCore<Sockets>) {
+    fn image_point(path: &mut impl Path<World = Sockets>) {
         if PENDING.swap(false, Ordering::Relaxed) {
             let Some(_held) = Held::new() else { return PENDING.store(true, Ordering::Relaxed) };
             if let Some(order) = order() {
-                take_image(rank, order);
+                take_image(path, order);
             }
         }
     }

@@ -2,8 +2,11 @@
 //! that are asked for during a call are taken at its end.
 
 use crate::core::error::RankError;
+use crate::core::path::Path;
 use crate::core::rank::RankCore;
+use crate::core::router_path::RouterPath;
 use crate::ending::or_end;
+use crate::entry::Rank;
 use crate::identity::{self, process_id, Identity};
 use crate::observing::{self, Inside};
 use crate::sockets::Sockets;
@@ -28,7 +31,7 @@ pub fn join() -> Result<(), String> {
     channel::open(identity::agent_fd()?);
     let identity = Identity::of_this_process()?;
     let (rank, size) = (identity.instance.rank, identity.size);
-    entry::begin(RankCore::new(Sockets::new(identity), rank, size));
+    entry::begin(RankCore::new(RouterPath::new(Sockets::new(identity), rank, size)));
     capture::prepare();
     capture::track();
     // From the next line on the agent may send the signal.
@@ -45,20 +48,20 @@ pub fn join() -> Result<(), String> {
 }
 
 /// Runs a provider call; an image that was asked for meanwhile is taken when it is over.
-pub fn call<R>(f: impl FnOnce(&mut RankCore<Sockets>) -> R) -> R {
+pub fn call<R>(f: impl FnOnce(&mut Rank) -> R) -> R {
     let result = entry::enter(f).expect("no endpoint without getinfo");
     capture::run_pending();
     result
 }
 
 /// Runs a provider call that may find out that the rank cannot go on.
-pub fn call_or_end<R>(f: impl FnOnce(&mut RankCore<Sockets>) -> Result<R, RankError>) -> R {
+pub fn call_or_end<R>(f: impl FnOnce(&mut Rank) -> Result<R, RankError>) -> R {
     call(|rank| or_end(f(rank)))
 }
 
 /// What was observed is safe when this returns; for libeyrie-calls, in the program. An image that
 /// is asked for meanwhile waits: the call that this is for has not been made.
 extern "C" fn store() {
-    let stored = entry::enter_after_others(|rank| or_end(rank.store_observed()));
+    let stored = entry::enter_after_others(|rank| or_end(rank.path.store_observed()));
     debug_assert!(stored.is_some() || !entry::is_rank());
 }

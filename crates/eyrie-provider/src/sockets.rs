@@ -1,7 +1,8 @@
 //! The real world around the core: sockets to the routers, files that come over them, the
 //! processor's clock. Everything works on descriptors that a restored process finds dead.
 
-use crate::core::host::{ConnectError, File, Host, Interest, RouterStream};
+use crate::core::router_path::host::{ConnectError, File, Host, Interest, RouterStream};
+use crate::core::world::World;
 use crate::descriptors::{for_each_descriptor, move_up};
 use crate::ending::fatal;
 use crate::identity::Identity;
@@ -10,7 +11,7 @@ use crate::observing;
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::role;
 use eyrie_transport::seal::Sealed;
-use eyrie_transport::RouterId;
+use eyrie_transport::{KeptUntil, RouterId};
 use eyrie_wire::control::Claim;
 use eyrie_wire::data;
 use eyrie_wire::page::{Record, What};
@@ -104,8 +105,8 @@ impl Host for Sockets {
         self.identity.directory.routers.len() as u32
     }
 
-    fn until_received(&self) -> bool {
-        self.identity.directory.until_received
+    fn kept_until(&self) -> KeptUntil {
+        self.identity.directory.kept_until
     }
 
     fn is_beside(&self, router: RouterId) -> bool {
@@ -133,7 +134,9 @@ impl Host for Sockets {
     fn pause(&mut self, time: Duration) {
         std::thread::sleep(time);
     }
+}
 
+impl World for Sockets {
     #[inline]
     fn signal(&mut self, clock: u64, is_over: bool) -> Option<i32> {
         self.identity.signals.at(clock, is_over)

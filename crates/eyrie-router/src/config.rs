@@ -1,7 +1,7 @@
 //! The configuration of a router.
 
 use crate::protocol::SavedAt;
-use eyrie_transport::{Bind, RouterId};
+use eyrie_transport::{Bind, KeptUntil, RouterId};
 use eyrie_wire::Incarnation;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -20,9 +20,8 @@ pub struct Config {
     /// Bytes of log in memory, and on disk.
     pub log_memory: u64,
     pub log_disk: u64,
-    /// Whether a message is acknowledged to its sender only when its destination has received it,
-    /// not as soon as it is logged. Then messages survive the loss of this router.
-    pub until_received: bool,
+    /// Until when senders keep a message, and so when this router acknowledges it.
+    pub kept_until: KeptUntil,
     /// Whether this router takes over from a lost one of the same number. Then it knows nothing of
     /// the ranks whose primary router it is until each says what it has.
     pub takes_over: bool,

@@ -8,7 +8,7 @@ use crate::saved;
 use crate::space::{Bounds, Files};
 use crossbeam_channel::Sender;
 use eyrie_transport::handshake::{verdict, HandshakeError, Step};
-use eyrie_transport::{Listener, RouterId};
+use eyrie_transport::{KeptUntil, Listener, RouterId};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
 use eyrie_wire::data::{put, put_plain, Determinant, Frame, Header, ObservedPart, MAX_INLINE};
@@ -291,8 +291,8 @@ impl Loop {
         let bounds = Bounds { memory: config.log_memory, disk: config.log_disk };
         let mut protocol =
             Protocol::new(config.at_home, bounds, files).beginning_with(&config.incarnations);
-        if config.until_received {
-            protocol = protocol.until_received(UNRECEIVED_BYTES);
+        if config.kept_until == KeptUntil::Received {
+            protocol = protocol.keeping_until_received(UNRECEIVED_BYTES);
         }
         if config.takes_over {
             protocol = protocol.taking_over();

@@ -10,6 +10,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// A router's number.
 pub type RouterId = u32;
 
+/// Until when a message is kept by the rank that has sent it: when its router acknowledges it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum KeptUntil {
+    /// It is logged by the router of its receiver, which lives as long as the job.
+    #[default]
+    Logged,
+    /// Its receiver has it, and has said so: routers may be lost and replaced.
+    Received,
+}
+
 /// Where the parts of a job are.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Directory {
@@ -21,10 +31,7 @@ pub struct Directory {
     pub routers: Vec<Addr>,
     /// Routers on the host of the receiver of this directory: they are lost together with it.
     pub beside: Vec<RouterId>,
-    /// Routers may be lost and replaced. They acknowledge a message only when it was received
-    /// (`until_received` of a router's configuration), so ranks must report what they have
-    /// received.
-    pub until_received: bool,
+    pub kept_until: KeptUntil,
 }
 
 impl Directory {
@@ -101,7 +108,7 @@ mod tests {
         let routers = vec![Addr::Unix("/a".into()), Addr::Unix("/b".into())];
         let home = vec![0, 1, 0];
         let beside = vec![1];
-        let whole = Directory { epoch: 3, home, routers, beside, until_received: true };
+        let whole = Directory { epoch: 3, home, routers, beside, kept_until: KeptUntil::Received };
         assert_eq!(Directory::decode(&whole.encode()), Ok(whole.clone()));
         assert_eq!(whole.home(1), 1);
         let first = Directory { epoch: 2, ..whole.clone() };

@@ -15,7 +15,7 @@ pub mod session;
 mod stream;
 
 pub use addr::{Addr, Bind, Ports};
-pub use directory::{Directory, RouterId};
+pub use directory::{Directory, KeptUntil, RouterId};
 pub use interface::Interface;
 pub use seal::Security;
 pub use stream::{Listener, Stream};

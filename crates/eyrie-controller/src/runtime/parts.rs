@@ -17,7 +17,7 @@ use anyhow::Context;
 use crossbeam_channel::Sender;
 use eyrie_router::{Router, RouterEvent, SavedAt};
 use eyrie_store::role::{self, StoreRole};
-use eyrie_transport::{server, Addr, Bind, RouterId};
+use eyrie_transport::{server, Addr, Bind, KeptUntil, RouterId};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::Node;
 use signal_hook::consts::{
@@ -95,7 +95,7 @@ pub fn router_config(
     };
     Ok(eyrie_router::Config {
         id,
-        until_received: false,
+        kept_until: KeptUntil::Logged,
         takes_over: false,
         saved: None,
         incarnations: vec![1; at_home.len()],

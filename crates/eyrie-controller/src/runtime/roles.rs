@@ -8,7 +8,7 @@ use super::store::JobStore;
 use crate::machine::{Event, StoreId};
 use eyrie_router::SavedAt;
 use eyrie_store::role::StoreCommand;
-use eyrie_transport::{Bind, Directory, Interface, RouterId};
+use eyrie_transport::{Bind, Directory, Interface, KeptUntil, RouterId};
 use eyrie_wire::control::{Role, ToAgent};
 use eyrie_wire::Node;
 
@@ -25,7 +25,7 @@ impl Job {
         match config {
             Ok(mut config) => {
                 config.incarnations = self.machine.incarnations();
-                config.until_received = true;
+                config.kept_until = KeptUntil::Received;
                 config.takes_over = takes_over;
                 config.saved = self.saved_router(id);
                 self.listen_on(node, &mut config.listen);

@@ -14,7 +14,7 @@ use crate::format::{
 };
 use crate::names::{self, DELETED};
 use crate::refusal::{Refusal, Text};
-use crate::request::{FdRole, Request};
+use crate::request::Request;
 use crate::sys;
 
 /// Most bytes that unmapped deleted files may hold together.
@@ -129,8 +129,7 @@ impl Table {
             }
             // SAFETY: the caller guarantees that the table is not used after the scratch is
             // released.
-            let mut entry =
-                unsafe { table.describe(scratch, fd, request.fds, &streams, text, info)? };
+            let mut entry = unsafe { table.describe(scratch, fd, request, &streams, text, info)? };
             if matches!(entry.record.kind, fd_kind::PATH | fd_kind::OBJECT) {
                 table.note_locks(&mut entry, info)?;
             }
@@ -166,7 +165,7 @@ impl Table {
         &mut self,
         scratch: &mut Scratch,
         fd: i32,
-        roles: &[(i32, FdRole)],
+        request: &Request,
         streams: &Streams,
         text: &mut [u8],
         info: &mut [u8],
@@ -189,15 +188,12 @@ impl Table {
             reserved: 0,
         };
         let mut entry = Entry { record, path: &[], first_lock: 0 };
-        let role = roles.iter().find(|(role_fd, _)| *role_fd == fd).map(|(_, role)| role);
-        let slot = match role {
-            Some(FdRole::Slot(slot)) => Some(*slot),
-            Some(FdRole::Dropped) => {
-                entry.record.kind = fd_kind::DROPPED;
-                return Ok(entry);
-            }
-            None => streams.same(fd, &st, record.open_flags),
-        };
+        if (request.dropped)(fd) {
+            entry.record.kind = fd_kind::DROPPED;
+            return Ok(entry);
+        }
+        let slot = request.slots.iter().find(|(slot_fd, _)| *slot_fd == fd).map(|(_, slot)| *slot);
+        let slot = slot.or_else(|| streams.same(fd, &st, record.open_flags));
         // A regular file has O_ASYNC because of a lease, which is refused by its own name.
         if record.open_flags & sys::O_ASYNC != 0 && record.file_type != sys::S_IFREG {
             let link = PathBuf::new(b"/proc/thread-self/fd/", fd as u64, b"");

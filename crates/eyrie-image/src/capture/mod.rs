@@ -578,12 +578,9 @@ fn check_request(request: &Request) -> Result<(), Refusal> {
     if sys::fcntl(request.out_fd, sys::F_GETFD, 0).is_err() {
         return Err(Refusal::Request("out_fd is not open"));
     }
-    let slots = request.fds.iter().filter_map(|(_, role)| match role {
-        crate::request::FdRole::Slot(slot) => Some(*slot),
-        crate::request::FdRole::Dropped => None,
-    });
-    if slots.into_iter().any(|slot| slot as usize >= format::SLOTS_MAX) {
-        return Err(Refusal::Request("a slot number is 1024 or more"));
+    // The restorer holds files from there on.
+    if request.slots.iter().any(|(_, slot)| *slot as usize >= format::HELD_FROM) {
+        return Err(Refusal::Request("a slot number is 16 or more"));
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! [ARGS...]`. On SIGUSR1 they capture asynchronously, on SIGUSR2 synchronously, into the named
 //! pipe DIR/image. On standard error they report how it ended.
 
-use eyrie_image::{capture, FdRole, Hooks, Mode, Outcome, Request};
+use eyrie_image::{capture, Hooks, Mode, Outcome, Request};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
@@ -45,10 +45,8 @@ pub fn take_image(mode: Mode) -> Outcome {
     // SAFETY: `install` wrote PIPE, which ends in a NUL, before any capture, and nothing writes it
     // later.
     let out_fd = unsafe { libc::open((&raw const PIPE).cast(), libc::O_WRONLY | libc::O_CLOEXEC) };
-    let fds = [
-        (SLOT_FD.load(Ordering::Relaxed), FdRole::Slot(3)),
-        (DROPPED_FD.load(Ordering::Relaxed), FdRole::Dropped),
-    ];
+    let slots = [(SLOT_FD.load(Ordering::Relaxed), 3)];
+    let dropped = DROPPED_FD.load(Ordering::Relaxed);
     let outcome = {
         let request = Request {
             out_fd,
@@ -58,7 +56,8 @@ pub fn take_image(mode: Mode) -> Outcome {
             clock: CAPTURES.fetch_add(1, Ordering::Relaxed),
             rsn: WRITTEN.load(Ordering::Relaxed),
             exclude: &[],
-            fds: &fds,
+            slots: &slots,
+            dropped: &|fd| fd == dropped,
             drop_sockets: false,
             names_stay: false,
             watched: Some(super::within::watched),

@@ -7,7 +7,7 @@ use super::target::{report, Random};
 use eyrie_image::format::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
 use eyrie_image::inspect::ImageReader;
 use eyrie_image::stream::{Kind, RecordHeader, RECORD_HEADER_LEN};
-use eyrie_image::{capture, FdRole, Mode, Outcome, Request, Track, Tracker};
+use eyrie_image::{capture, Mode, Outcome, Request, Track, Tracker};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -81,8 +81,8 @@ fn next_number() -> Option<u64> {
 
 fn take(dir: &Path, track: Option<Track>) {
     let out = File::options().write(true).open(dir.join("image")).unwrap();
-    let fds = [(TRACKER.descriptor(), FdRole::Dropped)];
-    let request = Request { track, fds: &fds, ..Request::plain(out.as_raw_fd(), Mode::Async) };
+    let dropped = &|fd| fd == TRACKER.descriptor();
+    let request = Request { track, dropped, ..Request::plain(out.as_raw_fd(), Mode::Async) };
     // SAFETY: this process has one thread, and can continue in another process.
     match unsafe { capture(&request) } {
         Outcome::Captured { child_pid, .. } => report(format_args!("{child_pid}")),

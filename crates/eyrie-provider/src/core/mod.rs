@@ -1,19 +1,13 @@
-//! What the provider does, whoever calls it: matching, clock, replay, streams to the routers. It
-//! reaches the world through [`host::Host`] only and never ends the process: errors go up.
+//! What the provider does, whoever calls it: matching and one-sided requests ([`rank`]) above the
+//! way that messages take ([`path`]). It reaches the process around it through [`world::World`] and
+//! [`router_path::host::Host`] only, and never ends it: errors go up.
 
-mod again;
 mod asking;
-pub mod delivery;
 pub mod error;
-pub mod host;
 pub mod matching;
 mod mutation;
-mod observed;
+pub mod path;
 pub mod rank;
-pub mod replaced;
-pub mod replay;
 pub mod rma;
-pub mod sender;
-
-#[cfg(test)]
-mod tests;
+pub mod router_path;
+pub mod world;

@@ -4,6 +4,7 @@
 use super::ep::{Ep, OPEN};
 use super::{absent, atomic, av, base_ops, msg, rma, tagged};
 use crate::core::matching::Context;
+use crate::core::path::Path as _;
 use crate::ending::say;
 use crate::process;
 use eyrie_libfabric::abi::*;
@@ -79,7 +80,7 @@ pub unsafe extern "C" fn open(
         OPEN.store(ep, Ordering::Relaxed);
         *out = ep.cast();
     }
-    process::call(|rank| rank.host.identity.set_endpoint(Endpoint::Open));
+    process::call(|rank| rank.path.host.identity.set_endpoint(Endpoint::Open));
     0
 }
 
@@ -102,9 +103,9 @@ unsafe extern "C" fn close(f: *mut fid) -> c_int {
     process::call_or_end(|rank| {
         rank.forget_posted();
         // Others may still wait for what this rank has sent.
-        rank.flush()?;
+        rank.path.flush()?;
         // From here on it needs no other rank, and no other needs it: it may end in any way.
-        rank.host.identity.set_endpoint(Endpoint::Closed);
+        rank.path.host.identity.set_endpoint(Endpoint::Closed);
         Ok(())
     });
     OPEN.store(std::ptr::null_mut(), Ordering::Relaxed);
@@ -149,12 +150,12 @@ unsafe extern "C" fn control(_: *mut fid, command: c_int, _: *mut c_void) -> c_i
     if command != FI_ENABLE {
         return -libc::ENOSYS;
     }
-    process::call_or_end(|rank| rank.attach());
+    process::call_or_end(|rank| rank.path.attach());
     0
 }
 
 unsafe extern "C" fn getname(_: *mut fid, to: *mut c_void, len: *mut size_t) -> c_int {
-    let address = process::call(|rank| eyrie_wire::address::address(rank.number()));
+    let address = process::call(|rank| eyrie_wire::address::address(rank.path.number()));
     // SAFETY: the library gives room for `*len` bytes.
     unsafe { av::copy_out(&address, to, len) }
 }

@@ -7,6 +7,7 @@ use super::adoption::{Adoption, Pending};
 use super::mutation::{active, Mutation};
 use super::{Output, Protocol, RouterEvent};
 use crate::space::Store;
+use eyrie_transport::KeptUntil;
 use eyrie_wire::data::{content_hash, Message, Repeat};
 use eyrie_wire::{Rank, RankInstance};
 
@@ -124,7 +125,7 @@ impl<S: Store> Protocol<S> {
     ) {
         let again = self.ranks[source as usize].incarnation > 1;
         // A payload in a segment is not read for this.
-        if !self.until_received || !again || m.place.is_some() {
+        if self.kept_until == KeptUntil::Logged || !again || m.place.is_some() {
             return;
         }
         let Message { destination, ssn, clock, envelope, size, .. } = *m;

@@ -25,6 +25,7 @@ mod tests;
 use crate::space::{Bounds, Space, Store};
 use adoption::Adoption;
 use ahead::Ahead;
+use eyrie_transport::KeptUntil;
 use eyrie_wire::data::{Determinant, Frame, Header, ObservedPart, Resume, StreamKind, MAX_INLINE};
 use eyrie_wire::{Incarnation, Rank, RankInstance};
 use log::{Cursor, Log};
@@ -130,9 +131,9 @@ pub struct Protocol<S: Store> {
     ranks: Vec<RankState>,
     /// Logs of the ranks whose primary router this is (empty ones for the others).
     logs: Vec<Log>,
-    /// Whether messages are acknowledged when they were received. If so, `receipts` has for each
-    /// rank how far they were.
-    until_received: bool,
+    /// Until when senders keep messages: they are acknowledged then. If until they are received,
+    /// `receipts` has for each rank how far they were.
+    kept_until: KeptUntil,
     most_unreceived: u64,
     receipts: Vec<Receipts>,
     /// Whether this router has taken over from a lost one. If so, `adoptions` has the state of each
@@ -180,7 +181,7 @@ impl<S: Store> Protocol<S> {
         Protocol {
             ranks: (0..count).map(rank).collect(),
             logs: at_home.iter().map(|here| Log::new(if *here { count } else { 0 })).collect(),
-            until_received: false,
+            kept_until: KeptUntil::Logged,
             most_unreceived: 0,
             receipts: Vec::new(),
             takes_over: false,
@@ -202,8 +203,8 @@ impl<S: Store> Protocol<S> {
     /// Acknowledges messages to their senders only when they were received, or when a sender keeps
     /// more than `most` bytes.
     #[must_use]
-    pub fn until_received(mut self, most: u64) -> Self {
-        self.until_received = true;
+    pub fn keeping_until_received(mut self, most: u64) -> Self {
+        self.kept_until = KeptUntil::Received;
         self.most_unreceived = most;
         let count = self.ranks.len();
         let receipts = |here: &bool| Receipts::new(if *here { count } else { 0 });
@@ -246,7 +247,8 @@ impl<S: Store> Protocol<S> {
     ) {
         // The sender keeps the content of a message until it is received. It does not have it when
         // the content is in a file of a router, which may be lost, or in an image.
-        let passes_files = passes_files && !(self.until_received && stream == StreamKind::Send);
+        let keeps_content = self.kept_until == KeptUntil::Received && stream == StreamKind::Send;
+        let passes_files = passes_files && !keeps_content;
         let state = &mut self.ranks[instance.rank as usize];
         let slot = match stream {
             StreamKind::Delivery => {

@@ -7,7 +7,7 @@ use super::mutation::{active, Mutation};
 use super::receipts::Receipts;
 use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
-use eyrie_transport::frame;
+use eyrie_transport::{frame, KeptUntil};
 use eyrie_wire::data::{
     Deliver, Determinant, Frame, Header, Message, ObservedPart, Place, MAX_FRAME, MAX_INLINE,
 };
@@ -20,7 +20,7 @@ use std::io::{self, Read, Write};
 struct Head {
     at_home: Vec<bool>,
     takes_over: bool,
-    until_received: bool,
+    kept_until: KeptUntil,
 }
 
 /// A rank. If this is its primary router, the messages of its log follow.
@@ -53,8 +53,8 @@ fn pieces(size: u64) -> impl Iterator<Item = (u64, usize)> {
 
 impl<S: Store> Protocol<S> {
     fn head(&self) -> Head {
-        let Protocol { takes_over, until_received, .. } = *self;
-        Head { at_home: self.at_home.clone(), takes_over, until_received }
+        let Protocol { takes_over, kept_until, .. } = *self;
+        Head { at_home: self.at_home.clone(), takes_over, kept_until }
     }
 
     /// Writes all that this router holds.

@@ -4,6 +4,7 @@ use super::mutation::{active, Mutation};
 use super::verify::Verifier;
 use super::{ConnId, Output, Protocol, RouterEvent};
 use crate::space::Store;
+use eyrie_transport::KeptUntil;
 use eyrie_wire::data::{Ack, Frame, Header, Known, Message, ObservedPart, Piece, Ready, Repeat};
 use eyrie_wire::{Rank, RankInstance};
 
@@ -19,7 +20,7 @@ impl<S: Store> Protocol<S> {
         for (destination, log) in self.logs.iter().enumerate() {
             let ssn = if !self.at_home[destination] {
                 0
-            } else if self.until_received && !active(Mutation::AnnounceLogged) {
+            } else if self.kept_until == KeptUntil::Received && !active(Mutation::AnnounceLogged) {
                 self.receipts[destination].last_ssn(rank)
             } else {
                 log.last_ssn(rank)
@@ -80,10 +81,14 @@ impl<S: Store> Protocol<S> {
             self.count(id, frame.len, !piece || active(Mutation::AcknowledgePieces));
         }
         match &frame.header {
-            Header::Message(m) if self.until_received => self.await_receipt(id, rank, m, out),
+            Header::Message(m) if self.kept_until == KeptUntil::Received => {
+                self.await_receipt(id, rank, m, out)
+            }
             // The rank may wait until they are stable.
-            Header::Determinants if self.until_received => self.acknowledge(id, true, out),
-            Header::Flush if self.until_received => self.begin_flush(id, out),
+            Header::Determinants if self.kept_until == KeptUntil::Received => {
+                self.acknowledge(id, true, out)
+            }
+            Header::Flush if self.kept_until == KeptUntil::Received => self.begin_flush(id, out),
             Header::Flush => self.acknowledge(id, true, out),
             _ => {}
         }
@@ -226,7 +231,7 @@ impl<S: Store> Protocol<S> {
 
     /// Acknowledges to a sender what is logged, if that is enough, or `now`.
     pub(super) fn acknowledge(&mut self, id: ConnId, now: bool, out: &mut impl Output<S::File>) {
-        if self.until_received {
+        if self.kept_until == KeptUntil::Received {
             return self.acknowledge_received(id, now, out);
         }
         let Some(conn) = self.conns.get_mut(&id) else { return };

@@ -9,6 +9,7 @@ use super::mutation::{self, Mutation};
 use super::noted::{forget_logged, is_logged};
 use super::*;
 use crate::testing::{on_all_processors, MemoryFile, MemoryStore, Said};
+use eyrie_transport::KeptUntil;
 use eyrie_wire::data::{
     content_hash, put, put_plain, Deliver, Envelope, Message, Piece, Place, Repeat, Replayed,
     Resume, SegmentRequest,
@@ -935,8 +936,8 @@ impl World {
             router.save(&mut saved).expect("it can be saved");
             let store = MemoryStore::new(self.disk.clone());
             let mut next = Protocol::new(router.at_home.clone(), router.space.bounds, store);
-            if router.until_received {
-                next = next.until_received(router.most_unreceived);
+            if router.kept_until == KeptUntil::Received {
+                next = next.keeping_until_received(router.most_unreceived);
             }
             match next.restored(&mut &saved[..]) {
                 Ok(next) => self.routers[k] = next,

@@ -11,7 +11,7 @@ use crate::machine::ranks::entry::{RankEntry, RankState};
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::{ROLE_TIMEOUT, WRITE_TIMEOUT};
 use crate::record::Record;
-use eyrie_transport::{Addr, Directory, RouterId};
+use eyrie_transport::{Addr, Directory, KeptUntil, RouterId};
 use eyrie_wire::control::Role;
 use eyrie_wire::{Node, Rank, RankInstance};
 use std::time::Duration;
@@ -71,7 +71,7 @@ impl Hosting<'_> {
         self.roles.epoch += 1;
         let (epoch, home) = (self.roles.epoch, self.roles.home.clone());
         let beside = Vec::new();
-        let directory = Directory { epoch, home, routers, beside, until_received: true };
+        let directory = Directory { epoch, home, routers, beside, kept_until: KeptUntil::Received };
         self.out.push(Command::Directory(directory));
     }
 

@@ -82,7 +82,7 @@ impl World {
         let loss = self.loss.as_ref().expect("routers may be lost");
         let at_home = (0..self.images.len()).map(|r| self.home(r as Rank) == k).collect();
         let store = MemoryStore::new(self.disk.clone());
-        Protocol::new(at_home, loss.bounds, store).until_received(loss.most)
+        Protocol::new(at_home, loss.bounds, store).keeping_until_received(loss.most)
     }
 
     /// Loses a router, unless messages would be lost for good; an empty one takes over.
@@ -206,7 +206,7 @@ impl World {
 /// A router that has taken over, two ranks, and a connection on which rank 0 sends.
 fn successor() -> (Protocol<MemoryStore>, Said) {
     let (router, mut said) = one_router();
-    let mut router = router.until_received(1 << 20).taking_over();
+    let mut router = router.keeping_until_received(1 << 20).taking_over();
     router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     (router, said)
 }
@@ -289,7 +289,7 @@ fn a_lost_message_is_reported() {
 
 fn a_message_is_acknowledged_when_it_was_received_or_its_rank_is_exposed() {
     let (router, mut said) = one_router();
-    let mut router = router.until_received(1000);
+    let mut router = router.keeping_until_received(1000);
     router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     router.connected(2, instance(1, 1), StreamKind::Delivery, true, &mut said);
     assert!(say(&mut router, &mut said, 2, &Header::Resume(Resume { rsn: 0, clock: 0 })));

@@ -4,9 +4,10 @@
 //! leave without the determinants of all that was shown before it. Nothing here waits:
 //! [`super::rank`] does.
 
-use super::error::RankError;
 use super::host::{File, Host, RouterStream};
-use super::mutation::{active, Mutation};
+use crate::core::error::RankError;
+use crate::core::mutation::{active, Mutation};
+use eyrie_transport::KeptUntil;
 use eyrie_wire::data::{
     content_hash, put, put_plain, Determinant, Frame, Header, Message, ObservedPart, ObservedParts,
     Piece, Place, Repeat, SegmentDone, SegmentRequest, MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
@@ -186,8 +187,8 @@ pub enum Offer {
 
 /// The stream to one router.
 pub struct Sender<H: Host> {
-    /// Routers may be lost: frames are kept until they are received, with their payloads.
-    until_received: bool,
+    /// Until when frames are kept, with their payloads where they wait for receivers.
+    kept_until: KeptUntil,
     /// What this router holds of the rank's determinants is safe.
     stores: bool,
     /// The router is to hear from this rank, even if nothing is kept for it.
@@ -266,11 +267,11 @@ fn put_pieces(out: &mut Vec<u8>, place: Place, content: &[u8]) {
 impl<H: Host> Sender<H> {
     /// A stream that is not connected yet, to a router that acknowledges what was received, or what
     /// is logged. `home`: it is the rank's home router.
-    pub fn new(ranks: u32, until_received: bool, home: bool) -> Sender<H> {
+    pub fn new(ranks: u32, kept_until: KeptUntil, home: bool) -> Sender<H> {
         let bytes = Vec::with_capacity(KEPT_BYTES);
         Sender {
-            until_received,
-            stores: home || !until_received || active(Mutation::StoredAnywhere),
+            kept_until,
+            stores: home || kept_until == KeptUntil::Logged || active(Mutation::StoredAnywhere),
             wanted: false,
             unlooked: 0,
             stream: None,
@@ -440,14 +441,17 @@ impl<H: Host> Sender<H> {
         if self.stream.is_none() {
             return Err(ErrorKind::NotConnected.into());
         }
+        let (look_every, most) = match self.kept_until {
+            KeptUntil::Logged => (1, MAX_KEPT),
+            KeptUntil::Received => (LOOK_EVERY, MAX_UNRECEIVED),
+        };
         let much =
             self.kept.lengths.len() >= LOOK_FRAMES || self.kept.unacknowledged() >= LOOK_BYTES;
         self.unlooked += 1;
-        if much && (!self.until_received || self.unlooked >= LOOK_EVERY) {
+        if much && self.unlooked >= look_every {
             self.unlooked = 0;
             self.receive(unstored)?;
         }
-        let most = if self.until_received { MAX_UNRECEIVED } else { MAX_KEPT };
         if self.kept.unacknowledged() > most {
             return Ok(Offer::NoRoom);
         }
@@ -467,7 +471,7 @@ impl<H: Host> Sender<H> {
             self.keep_behind(Some((place, pieces)), &Header::Message(message), unstored, &[]);
             // The payload must stay reachable until the frame is logged.
             self.unasked += message.size;
-            if !self.until_received && self.unasked >= ASK_BYTES {
+            if self.kept_until == KeptUntil::Logged && self.unasked >= ASK_BYTES {
                 self.offer_flush(unstored);
             }
         }
@@ -475,7 +479,8 @@ impl<H: Host> Sender<H> {
     }
 
     fn passes_files(&self) -> bool {
-        !self.until_received && self.stream.as_ref().is_some_and(RouterStream::passes_files)
+        self.kept_until == KeptUntil::Logged
+            && self.stream.as_ref().is_some_and(RouterStream::passes_files)
     }
 
     /// Finds a place for a payload, and puts it there when the segment's file is here; `None` when
@@ -689,7 +694,7 @@ pub fn refusal(payload: &[u8]) -> io::Error {
 #[cfg(test)]
 impl<H: Host> Clone for Sender<H> {
     fn clone(&self) -> Self {
-        let mut copy = Sender::new(self.known.len() as u32, self.until_received, false);
+        let mut copy = Sender::new(self.known.len() as u32, self.kept_until, false);
         (copy.stores, copy.wanted) = (self.stores, self.wanted);
         copy.kept = self.kept.clone();
         copy.backlog = self.backlog.clone();

@@ -4,9 +4,9 @@
 //! and can go on without its router. Nothing here waits, but for a moment when asked to.
 
 use super::host::{File, Host, RouterStream};
-use super::matching::Content;
-use super::mutation::{active, Mutation};
 use super::sender::refusal;
+use crate::core::matching::Content;
+use crate::core::mutation::{active, Mutation};
 use eyrie_wire::data::{put_plain, Deliver, Determinant, Frame, Header, Piece, Place, MAX_FRAME};
 use eyrie_wire::data::{ObservedPart, Received, Replayed, Resume, Shown};
 use std::collections::VecDeque;

@@ -6,14 +6,17 @@
 mod lost;
 
 use super::host::{ConnectError, File, Host, Interest, RouterStream};
-use super::matching::{Completion, Context, Outcome, Posted};
-use super::rank::{Event, ImagePoint, RankCore, Untold};
-use super::rma::{Done, Kind, Pending, Region};
+use super::RouterPath;
+use crate::core::matching::{Completion, Context, Outcome, Posted};
+use crate::core::path::{ImagePoint, Path};
+use crate::core::rank::{Event, RankCore, Untold};
+use crate::core::rma::{Done, Kind, Pending, Region};
+use crate::core::world::World as _;
 use eyrie_router::protocol::{ConnId, Protocol};
 use eyrie_router::space::Bounds;
 use eyrie_router::testing::{on_all_processors, MemoryFile, MemoryStore, Said};
 use eyrie_router::{RouterCommand, RouterEvent};
-use eyrie_transport::RouterId;
+use eyrie_transport::{KeptUntil, RouterId};
 use eyrie_wire::data::{self, AtomicOp, Envelope, Frame};
 use eyrie_wire::RankInstance;
 use rand::rngs::SmallRng;
@@ -292,6 +295,8 @@ impl Observing {
     }
 }
 
+type Rank = RankCore<RouterPath<TestHost>>;
+
 /// A rank's world.
 struct TestHost {
     world: Shared,
@@ -421,10 +426,6 @@ impl RouterStream for TestStream {
     }
 }
 
-impl ImagePoint for TestHost {
-    fn image_point(_: &mut RankCore<TestHost>) {}
-}
-
 impl Host for TestHost {
     type File = MemoryFile;
     type RouterStream = TestStream;
@@ -463,8 +464,11 @@ impl Host for TestHost {
         self.world.borrow().routers.len() as u32
     }
 
-    fn until_received(&self) -> bool {
-        self.world.borrow().loss.is_some()
+    fn kept_until(&self) -> KeptUntil {
+        match self.world.borrow().loss {
+            Some(_) => KeptUntil::Received,
+            None => KeptUntil::Logged,
+        }
     }
 
     fn is_beside(&self, router: RouterId) -> bool {
@@ -488,7 +492,13 @@ impl Host for TestHost {
         }
         world.pump();
     }
+}
 
+impl ImagePoint for TestHost {
+    fn image_point(_: &mut impl Path<World = TestHost>) {}
+}
+
+impl crate::core::world::World for TestHost {
     fn take_observed(&mut self, take: &mut dyn FnMut(u64, &[u8])) {
         let Observing { taken, recorded, .. } = &mut *self.observing.borrow_mut();
         take(*taken, recorded);
@@ -626,8 +636,8 @@ impl Program {
     }
 
     /// Observes something that no message has told.
-    fn observe(&mut self, rank: &RankCore<TestHost>) {
-        let random = rank.host.world.borrow_mut().random.gen();
+    fn observe(&mut self, rank: &Rank) {
+        let random = rank.path.host.world.borrow_mut().random.gen();
         let byte = self.observing.borrow_mut().observe(random);
         self.state = mix(self.state, byte.into());
     }
@@ -636,7 +646,7 @@ impl Program {
         (self.next, self.received, self.waiting) == (self.total, self.expected, 0)
     }
 
-    fn begin(&self, rank: &mut RankCore<TestHost>, memory: *mut Memory) {
+    fn begin(&self, rank: &mut Rank, memory: *mut Memory) {
         // SAFETY: the memory lives until the end of the test; so in all below.
         let base = unsafe { (&raw mut (*memory).window) } as usize;
         rank.regions.add(WINDOW_KEY, Region { base, len: WINDOW_BYTES });
@@ -646,7 +656,7 @@ impl Program {
     }
 
     /// The next call.
-    fn step(&mut self, rank: &mut RankCore<TestHost>, memory: *mut Memory) {
+    fn step(&mut self, rank: &mut Rank, memory: *mut Memory) {
         for _ in 0..self.state % 4 {
             self.observe(rank);
         }
@@ -669,10 +679,10 @@ impl Program {
                 Event::Done(d) => self.done(&d),
             }
         }
-        self.state = mix(self.state, rank.clock());
+        self.state = mix(self.state, rank.path.clock());
     }
 
-    fn send(&mut self, rank: &mut RankCore<TestHost>, word: u64) {
+    fn send(&mut self, rank: &mut Rank, word: u64) {
         let mut content = self.state.to_le_bytes().to_vec();
         content.extend(word.to_le_bytes());
         content.resize(16 + content_len(self.seed, word), word as u8);
@@ -683,7 +693,7 @@ impl Program {
         rank.send(destination(word), envelope, &content).unwrap();
     }
 
-    fn receive(&mut self, rank: &mut RankCore<TestHost>, c: &Completion, memory: *mut Memory) {
+    fn receive(&mut self, rank: &mut Rank, c: &Completion, memory: *mut Memory) {
         assert_eq!(c.outcome, Outcome::Received);
         // SAFETY: see `begin`.
         let content = unsafe { &(&(*memory).slots)[c.context][..c.len] };
@@ -704,7 +714,7 @@ impl Program {
 
     /// A one-sided request: a write to a place that only this rank writes, a read of one, a sum
     /// with or without the value before it.
-    fn ask(&mut self, rank: &mut RankCore<TestHost>, word: u64, memory: *mut Memory) {
+    fn ask(&mut self, rank: &mut Rank, word: u64, memory: *mut Memory) {
         let target = destination(word);
         let answer = (word >> 40) as usize % ANSWERS;
         // SAFETY: see `begin`.
@@ -785,12 +795,17 @@ fn receive(memory: *mut Memory, slot: Context) -> Posted {
 // Processes and their images.
 
 struct Process {
-    rank: RankCore<TestHost>,
+    rank: Rank,
     program: Program,
 }
 
+fn image_of(rank: &Rank) -> impl Fn(TestHost) -> Rank {
+    let (rank, path) = (rank.image(), rank.path.image());
+    move |host| rank(path(host))
+}
+
 struct Image {
-    rank: Box<dyn Fn(TestHost) -> RankCore<TestHost>>,
+    rank: Box<dyn Fn(TestHost) -> Rank>,
     program: Program,
     memory: Vec<u8>,
     clock: u64,
@@ -859,7 +874,7 @@ impl Job {
                 // SAFETY: nobody else uses the memory now.
                 unsafe { memory.write_bytes(0, 1) };
                 let program = Program::new(r, self.seed, self.total);
-                let mut rank = RankCore::new(self.host(r, &program), r, RANKS);
+                let mut rank = RankCore::new(RouterPath::new(self.host(r, &program), r, RANKS));
                 program.begin(&mut rank, memory);
                 Process { rank, program }
             }
@@ -884,7 +899,7 @@ impl Job {
         let memory = self.memories[r];
         let outcome = catch_unwind(AssertUnwindSafe(|| program.step(rank, memory)));
         self.world.borrow_mut().dies_in = None;
-        self.seen[r] = self.seen[r].max(self.processes[r].rank.rsn());
+        self.seen[r] = self.seen[r].max(self.processes[r].rank.path.rsn());
         match outcome {
             Ok(()) => {}
             Err(e) if e.is::<Killed>() => self.recover(r),
@@ -903,28 +918,28 @@ impl Job {
         self.processes[r] = self.start(r as u32);
         // It must know what it observed before it observes anything: a restored rank connects at
         // once, and one without an image is given what it needs when it is started.
-        self.processes[r].rank.attach().unwrap();
+        self.processes[r].rank.path.attach().unwrap();
         if self.world.borrow_mut().random.gen_bool(0.5) {
             let rank = &mut self.processes[r].rank;
-            rank.reconnect().unwrap();
+            rank.path.reconnect().unwrap();
         }
     }
 
     fn take_image(&mut self, r: usize) {
         let Process { rank, program } = &mut self.processes[r];
-        if !rank.settled(Duration::from_millis(50)) {
+        if !rank.path.settled(Duration::from_millis(50)) {
             return;
         }
         let len = size_of::<Memory>();
         // SAFETY: the memory is as long as said, and nothing writes to it meanwhile.
         let memory = unsafe { std::slice::from_raw_parts(self.memories[r].cast::<u8>(), len) };
         let image = Image {
-            rank: Box::new(rank.image()),
+            rank: Box::new(image_of(rank)),
             program: program.copy(),
             memory: memory.to_vec(),
-            clock: rank.clock(),
-            rsn: rank.rsn(),
-            observed: rank.host.observed(),
+            clock: rank.path.clock(),
+            rsn: rank.path.rsn(),
+            observed: rank.path.host.observed(),
             adopted: self.world.borrow().is_adopted(r),
         };
         self.images[r].push_back(image);
@@ -965,7 +980,7 @@ impl Job {
     /// All is computed, and killed ranks have seen again what they had seen.
     fn is_done(&self) -> bool {
         let mut each = self.processes.iter().zip(&self.seen);
-        each.all(|(p, seen)| p.program.is_done() && p.rank.rsn() >= *seen)
+        each.all(|(p, seen)| p.program.is_done() && p.rank.path.rsn() >= *seen)
     }
 
     /// Of every rank that was started again a router says at last that it re-executes no more. What
@@ -973,7 +988,7 @@ impl Job {
     fn all_are_recovered(&mut self) {
         self.world.borrow_mut().breaks = false;
         let again: Vec<RankInstance> = (self.processes.iter())
-            .map(|p| p.rank.host.instance)
+            .map(|p| p.rank.path.host.instance)
             .filter(|instance| instance.incarnation > 1)
             .collect();
         for _ in 0..1000 {
@@ -1005,7 +1020,7 @@ impl Job {
             self.step(r);
         }
         for p in &mut self.processes {
-            p.rank.flush().unwrap();
+            p.rank.path.flush().unwrap();
         }
         self.all_are_recovered();
         let result = self.processes.iter().zip(&self.memories).map(|(p, memory)| {
@@ -1057,14 +1072,14 @@ fn killed_ranks_compute_what_undisturbed_ones_do() {
 }
 
 /// Two ranks that have found each other, on connections that pass `files` or not.
-fn pair(files: bool) -> (Shared, Vec<RankCore<TestHost>>) {
+fn pair(files: bool) -> (Shared, Vec<Rank>) {
     let world = Rc::new(RefCell::new(World::new(SmallRng::seed_from_u64(1), 1, true, files)));
     let rank = |rank| {
         let instance = RankInstance { rank, incarnation: 1 };
-        RankCore::new(TestHost::new(&world, instance), rank, RANKS)
+        RankCore::new(RouterPath::new(TestHost::new(&world, instance), rank, RANKS))
     };
     let mut ranks: Vec<_> = (0..RANKS).map(rank).collect();
-    ranks.iter_mut().for_each(|r| r.attach().unwrap());
+    ranks.iter_mut().for_each(|r| r.path.attach().unwrap());
     (world, ranks)
 }
 
@@ -1073,7 +1088,7 @@ fn tagged(tag: u64) -> Envelope {
 }
 
 /// The tags and contents that a rank receives, while both make progress calls.
-fn receive_all(ranks: &mut [RankCore<TestHost>], at: usize, count: usize) -> Vec<(u64, Vec<u8>)> {
+fn receive_all(ranks: &mut [Rank], at: usize, count: usize) -> Vec<(u64, Vec<u8>)> {
     let mut buffer = vec![0u8; 1 << 20];
     let mut received = Vec::new();
     for _ in 0..200 {
@@ -1141,7 +1156,7 @@ fn segments_that_no_unacknowledged_message_names_are_closed() {
     let (_world, mut ranks) = pair(true);
     for n in 0..100 {
         ranks[0].send(1, tagged(n), &[7; 300_000]).unwrap();
-        assert!(ranks[0].descriptors().count() <= 4, "after {n} messages");
+        assert!(ranks[0].path.descriptors().count() <= 4, "after {n} messages");
     }
 }
 
@@ -1153,11 +1168,11 @@ fn an_image_asks_whether_large_messages_are_safe() {
         // Everything that is on its way arrives.
         world.borrow_mut().pump();
     }
-    assert!(ranks[0].settled(Duration::from_millis(50)));
+    assert!(ranks[0].path.settled(Duration::from_millis(50)));
     // Nobody waits for a router that does not answer for longer than that.
     ranks[0].send(1, tagged(3), &[7; 20_000]).unwrap();
     world.borrow_mut().break_all();
-    assert!(!ranks[0].settled(Duration::from_millis(50)));
+    assert!(!ranks[0].path.settled(Duration::from_millis(50)));
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! What the core needs of the world: connections, waiting, time. The real one is `sockets.rs`;
-//! tests have one in memory, with the routers' real protocol on the other side.
+//! What the way through routers needs of the process around it: connections and waiting. The real
+//! one is `sockets.rs`; tests have one in memory, with the routers' real protocol on the other side.
 
-use eyrie_transport::RouterId;
+use crate::core::path::ImagePoint;
+use eyrie_transport::{KeptUntil, RouterId};
 use eyrie_wire::data;
 use std::io;
 use std::time::Duration;
@@ -70,8 +71,8 @@ pub trait RouterStream {
     fn descriptor(&self) -> Option<i32>;
 }
 
-/// The world around a rank.
-pub trait Host: Sized {
+/// A process that reaches routers.
+pub trait Host: ImagePoint {
     type File: File;
     type RouterStream: RouterStream<File = Self::File>;
 
@@ -85,12 +86,12 @@ pub trait Host: Sized {
         stream: data::StreamKind,
     ) -> Result<Self::RouterStream, ConnectError>;
 
-    /// The home router of a rank, and how many routers there are.
+    /// The primary router of a rank, and how many routers there are.
     fn home(&self, rank: eyrie_wire::Rank) -> RouterId;
     fn routers(&self) -> u32;
 
-    /// Whether routers may be lost and replaced: then they acknowledge what was received.
-    fn until_received(&self) -> bool;
+    /// Until when messages are kept by those who send them.
+    fn kept_until(&self) -> KeptUntil;
 
     /// Whether this router runs on the rank's own host, and dies with it.
     fn is_beside(&self, router: RouterId) -> bool;
@@ -104,43 +105,4 @@ pub trait Host: Sized {
 
     /// Lets time pass between two attempts.
     fn pause(&mut self, time: Duration);
-
-    /// Gives what the rank has observed besides messages since this was last called: where in the
-    /// stream of all that it has observed that begins, and the bytes.
-    fn take_observed(&mut self, take: &mut dyn FnMut(u64, &[u8]));
-
-    /// Bytes of that stream that were taken, or observed again.
-    fn observed(&self) -> u64;
-
-    /// Bytes that wait to be taken.
-    fn observed_waiting(&self) -> usize;
-
-    /// From there on the rank observes these bytes again, before it observes anything new.
-    fn observe_again(&mut self, bytes: Vec<u8>);
-
-    /// Bytes up to this one are not observed again any more.
-    fn skip_observed(&mut self, to: u64);
-
-    /// The signal that the program gets at the end of the progress call at this clock. `is_over`:
-    /// there are no determinants to follow any more.
-    fn signal(&mut self, clock: u64, is_over: bool) -> Option<i32>;
-
-    /// What the rank does next it has never done before, as far as anybody knows; cheap when it
-    /// does not re-execute.
-    fn before_new(&mut self);
-
-    /// Time since some moment.
-    fn now(&self) -> Duration;
-
-    /// A count that goes up quickly and evenly, cheap to read.
-    fn ticks(&self) -> u64;
-
-    /// Processor time that the calling thread has used, in ns.
-    fn processor_time_ns(&self) -> u64;
-
-    /// The rank has asked for messages for so many ticks and found none.
-    fn polled(&mut self, ticks: u64);
-
-    /// Keeps a record of what happens.
-    fn trace(&mut self, what: eyrie_wire::page::What, clock: u64, peer: u32, number: u64);
 }

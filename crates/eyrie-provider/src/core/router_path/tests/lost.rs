@@ -1,9 +1,9 @@
 //! Routers that are lost with all that they hold, alone or together with a rank that runs on the
 //! same host. An empty one takes over after some time. What the ranks compute must be the same.
 
-use super::super::mutation;
 use super::*;
-use eyrie_wire::data::{Determinant, Header};
+use crate::core::mutation;
+use eyrie_wire::data::Header;
 use std::collections::BTreeSet;
 
 /// Where routers may be lost.
@@ -78,7 +78,7 @@ impl World {
         // A single one is beside ranks that it is home of, as on a last host.
         let beside = self.random.gen_bool(0.5);
         for k in 0..routers {
-            let with = |p: Protocol<MemoryStore>| p.until_received(most);
+            let with = |p: Protocol<MemoryStore>| p.keeping_until_received(most);
             self.routers[k as usize] =
                 Router { sent: sent.clone(), ..Router::new(k, routers, with) };
         }
@@ -146,7 +146,7 @@ impl World {
         let pause = Duration::from_millis(self.random.gen_range(0..200));
         let Some(loss) = &mut self.loss else { return };
         let with = |p: Protocol<MemoryStore>| {
-            p.until_received(loss.most).beginning_with(incarnations).taking_over()
+            p.keeping_until_received(loss.most).beginning_with(incarnations).taking_over()
         };
         let sent = self.routers[k].sent.clone();
         let new = Router { sent, ..Router::new(k as u32, routers, with) };
@@ -194,7 +194,7 @@ impl Job {
         {
             let world = self.world.borrow();
             let Some(loss) = &world.loss else { return };
-            let can = |r: usize| self.processes[r].rank.can_lose_its_router();
+            let can = |r: usize| self.processes[r].rank.path.can_lose_its_router();
             if !at_home().all(|r| can(r) && !loss.exposed.contains(&(r as u32))) {
                 return;
             }
@@ -222,12 +222,12 @@ impl Job {
 }
 
 /// Two ranks that have found each other where routers may be lost.
-fn pair_that_may_lose() -> (Shared, Vec<RankCore<TestHost>>) {
+fn pair_that_may_lose() -> (Shared, Vec<Rank>) {
     pair_with(1, None)
 }
 
 /// The same with so many routers, which may be beside ranks.
-fn pair_with(routers: u32, beside: Option<bool>) -> (Shared, Vec<RankCore<TestHost>>) {
+fn pair_with(routers: u32, beside: Option<bool>) -> (Shared, Vec<Rank>) {
     let world = World::new(SmallRng::seed_from_u64(1), routers, true, false);
     let world = Rc::new(RefCell::new(world));
     world.borrow_mut().may_lose_routers();
@@ -236,10 +236,10 @@ fn pair_with(routers: u32, beside: Option<bool>) -> (Shared, Vec<RankCore<TestHo
     }
     let rank = |rank| {
         let instance = RankInstance { rank, incarnation: 1 };
-        RankCore::new(TestHost::new(&world, instance), rank, RANKS)
+        RankCore::new(RouterPath::new(TestHost::new(&world, instance), rank, RANKS))
     };
     let mut ranks: Vec<_> = (0..RANKS).map(rank).collect();
-    ranks.iter_mut().for_each(|r| r.attach().unwrap());
+    ranks.iter_mut().for_each(|r| r.path.attach().unwrap());
     (world, ranks)
 }
 
@@ -267,7 +267,7 @@ fn what_was_seen_before_the_loss_is_known_after_it() {
     assert_eq!(receive_all(&mut ranks, 1, 1).len(), 1);
     let spoke = 10;
     // Nothing is kept, so nothing is sent again.
-    [1, 0].into_iter().for_each(|r| ranks[r].flush().unwrap());
+    [1, 0].into_iter().for_each(|r| ranks[r].path.flush().unwrap());
     world.borrow_mut().lose(0, &[1, 1]);
     world.borrow_mut().now += Duration::from_secs(1);
     for _ in 0..2000 {
@@ -294,12 +294,12 @@ fn a_rank_that_re_executes_goes_on_without_its_router() {
     }
     assert!(receive_all(&mut ranks, 1, 20) == expected);
     // Nothing is kept, so nothing is sent again.
-    [1, 0].into_iter().for_each(|r| ranks[r].flush().unwrap());
+    [1, 0].into_iter().for_each(|r| ranks[r].path.flush().unwrap());
     let instance = RankInstance { rank: 1, incarnation: 2 };
     world.borrow_mut().recover(instance);
-    ranks[1] = RankCore::new(TestHost::new(&world, instance), 1, RANKS);
-    ranks[1].attach().unwrap();
-    assert!(!ranks[1].is_live() && ranks[1].can_lose_its_router());
+    ranks[1] = RankCore::new(RouterPath::new(TestHost::new(&world, instance), 1, RANKS));
+    ranks[1].path.attach().unwrap();
+    assert!(!ranks[1].path.is_live() && ranks[1].path.can_lose_its_router());
     world.borrow_mut().lose(0, &[1, 2]);
     assert!(receive_all(&mut ranks, 1, 20) == expected);
     world.borrow_mut().now += Duration::from_secs(1);
@@ -315,23 +315,23 @@ fn a_rank_that_re_executes_goes_on_without_its_router() {
 fn who_observes_again_re_executes() {
     let (world, mut ranks) = pair_that_may_lose();
     ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
-    let observed = ranks[0].host.observing.borrow_mut().observe(7);
+    let observed = ranks[0].path.host.observing.borrow_mut().observe(7);
     ranks[0].send(1, tagged(1), &[observed]).unwrap();
     assert_eq!(receive_all(&mut ranks, 1, 1), [(1, vec![7])]);
-    ranks[0].flush().unwrap();
+    ranks[0].path.flush().unwrap();
     let instance = RankInstance { rank: 0, incarnation: 2 };
     world.borrow_mut().recover(instance);
-    ranks[0] = RankCore::new(TestHost::new(&world, instance), 0, RANKS);
-    ranks[0].attach().unwrap();
-    while !ranks[0].replay.is_over() {
+    ranks[0] = RankCore::new(RouterPath::new(TestHost::new(&world, instance), 0, RANKS));
+    ranks[0].path.attach().unwrap();
+    while ranks[0].path.follows() {
         ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
     }
-    assert!(!ranks[0].is_live() && ranks[0].can_lose_its_router());
+    assert!(!ranks[0].path.is_live() && ranks[0].path.can_lose_its_router());
     world.borrow_mut().lose(0, &[2, 1]);
     world.borrow_mut().now += Duration::from_secs(1);
-    ranks[0].attach().unwrap();
+    ranks[0].path.attach().unwrap();
     assert!(!world.borrow().is_adopted(0));
-    assert_eq!(ranks[0].host.observing.borrow_mut().observe(8), 7);
+    assert_eq!(ranks[0].path.host.observing.borrow_mut().observe(8), 7);
     ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
     ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
     world.borrow_mut().pump();
@@ -347,8 +347,8 @@ fn what_an_image_holds_is_safe() {
     // To its own home router, which hears of what it has seen, and answers later.
     ranks[0].send(0, tagged(2), b"to itself").unwrap();
     world.borrow_mut().pump();
-    let Determinant { clock, rsn } = ranks[0].now();
-    let observed = ranks[0].host.observed();
+    let (clock, rsn) = (ranks[0].path.clock(), ranks[0].path.rsn());
+    let observed = ranks[0].path.host.observed();
     for Router { protocol, said, .. } in &mut world.borrow_mut().routers {
         protocol.command(RouterCommand::Truncate { rank: 0, clock, rsn, observed }, said);
     }

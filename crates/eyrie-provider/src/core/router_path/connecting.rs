@@ -1,0 +1,257 @@
+//! The connections of a rank: its delivery stream, and other routers in the place of lost ones. A
+//! rank follows a new directory, and goes on without its router where it has all that it needs.
+
+use super::again::behind;
+use super::delivery::Script;
+use super::host::{ConnectError, Host};
+use super::{refused, RouterPath};
+use crate::core::error::RankError;
+use crate::core::mutation::{active, Mutation};
+use eyrie_transport::KeptUntil;
+use eyrie_wire::data::{self, Determinant, ObservedPart};
+use eyrie_wire::page::What;
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+
+/// How long a router may be out of reach, and how long where another may take its place: a host
+/// that is powered off is not missed at once.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+const REPLACE_TIMEOUT: Duration = Duration::from_secs(180);
+/// How long a router may take to answer.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// The pauses between attempts to connect.
+const FIRST_PAUSE: Duration = Duration::from_micros(200);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+impl<H: Host> RouterPath<H> {
+    /// Connects to the home router, so that others' messages are taken from the start.
+    ///
+    /// # Errors
+    /// When it cannot be reached, or the determinants do not fit.
+    pub(super) fn connect(&mut self) -> Result<(), RankError> {
+        if !self.delivery.is_connected() && !self.is_replaying_alone() {
+            self.connect_delivery(self.is_live())?;
+            self.tell_if_replayed();
+        }
+        Ok(())
+    }
+
+    /// What has become visible at the present clock, when nothing more does.
+    pub(super) fn now(&self) -> Determinant {
+        Determinant { clock: self.replay.clock(), rsn: self.delivery.rsn() }
+    }
+
+    /// Whether this rank does not re-execute, has all that it ever received and has observed again
+    /// all that it ever observed, between two progress calls. An image of it then needs no router
+    /// for any of that.
+    pub(super) fn is_live(&self) -> bool {
+        let observed =
+            active(Mutation::ForgetWhatToObserve) || self.again.is_over(self.host.observed());
+        let over = self.replay.is_over() && self.delivery.has_all() && observed;
+        self.followed && (over || active(Mutation::HideReplay))
+    }
+
+    /// The home router may have been replaced while this rank waits to send: others wait until the
+    /// new one has heard what this rank has. One attempt.
+    pub(super) fn attach_meanwhile(&mut self) -> Result<(), RankError> {
+        if self.kept_until == KeptUntil::Received
+            && self.followed
+            && !self.delivery.is_connected()
+            && !self.is_replaying_alone()
+            && self.try_delivery(self.is_live())?.is_ok()
+        {
+            self.tell_if_replayed();
+        }
+        Ok(())
+    }
+
+    /// Connects the delivery stream behind what has been shown. The first one of an incarnation
+    /// brings the determinants that are to be followed; later those in hand go on, the router's
+    /// copy of them is the same. `live`: the rank does not re-execute.
+    fn connect_delivery(&mut self, live: bool) -> Result<(), RankError> {
+        let router = self.host.home(self.number);
+        let mut attempts = self.attempts();
+        while let Err(e) = self.try_delivery(live)? {
+            attempts.failed(&mut self.host, router, e)?;
+            self.look_at_directory();
+        }
+        Ok(())
+    }
+
+    fn try_delivery(&mut self, live: bool) -> Result<Result<(), ConnectError>, RankError> {
+        let (router, clock) = (self.host.home(self.number), self.replay.clock());
+        match self.host.connect(router, data::StreamKind::Delivery) {
+            Ok(stream) => self.delivery.begin(stream, clock, live),
+            Err(e) => return Ok(Err(e)),
+        }
+        let Some(script) = self.await_script(router)? else {
+            return Ok(Err(ConnectError::Unreachable(ErrorKind::ConnectionReset.into())));
+        };
+        self.host.trace(What::DeliveryBegun, clock, router, self.delivery.rsn());
+        if !self.followed {
+            self.followed = true;
+            let Script { determinants, observed } = script;
+            let count = determinants.len() as u32;
+            let last = determinants.last().map_or(0, |d| d.clock);
+            self.replay.load(determinants, self.delivery.rsn()).map_err(RankError::Determinants)?;
+            self.observe_again(observed);
+            self.host.trace(What::Replay, clock, count, last);
+        }
+        Ok(Ok(()))
+    }
+
+    /// Tells the router when this rank re-executes no more: it depends no longer on what that
+    /// router alone has.
+    pub(super) fn tell_if_replayed(&mut self) {
+        let told = self.delivery.has_told_replayed() || !self.delivery.is_connected();
+        if !told && self.replay.is_over() && self.delivery.has_all() {
+            self.tell_replayed();
+        }
+    }
+
+    /// What is to be replayed; `None` when the stream was lost before it had come.
+    fn await_script(&mut self, router: u32) -> Result<Option<Script>, RankError> {
+        let mut begun = self.host.now();
+        loop {
+            let step = match self.delivery.take_script() {
+                Ok(Some(script)) => return Ok(Some(script)),
+                Ok(None) => self.delivery.receive(true),
+                Err(e) => Err(e),
+            };
+            match step {
+                // A long log takes its time.
+                Ok(true) => begun = self.host.now(),
+                Ok(false) => {}
+                Err(e) => {
+                    self.delivery.disconnect();
+                    refused(&e)?;
+                    return Ok(None);
+                }
+            }
+            let waited = self.host.now().saturating_sub(begun);
+            if waited > ANSWER_TIMEOUT {
+                return Err(RankError::NoAnswer { router, waited });
+            }
+            self.look_at_directory();
+        }
+    }
+
+    fn tell_replayed(&mut self) {
+        self.host.trace(What::Replayed, self.replay.clock(), 0, self.delivery.rsn());
+        // A lost notice only delays the report: it is told again after a reconnection.
+        let _ = self.delivery.tell_replayed();
+    }
+
+    pub(super) fn lose_delivery(&mut self, e: &io::Error) -> Result<(), RankError> {
+        let (router, code) = (self.host.home(self.number), e.raw_os_error().unwrap_or(0));
+        self.host.trace(What::DeliveryLost, self.replay.clock(), router, code as u64);
+        self.drop_delivery();
+        refused(e)
+    }
+
+    pub(super) fn attempts(&self) -> Attempts {
+        let bound = match self.kept_until {
+            KeptUntil::Logged => RECONNECT_TIMEOUT,
+            KeptUntil::Received => REPLACE_TIMEOUT,
+        };
+        Attempts { begun: self.host.now(), bound, pause: FIRST_PAUSE, count: 0 }
+    }
+
+    /// These are to be observed again.
+    pub(super) fn observe_again(&mut self, parts: Vec<ObservedPart>) {
+        let (bytes, again) = behind(self.host.observed(), parts);
+        self.again = again;
+        self.host.observe_again(bytes);
+    }
+
+    /// Leaves routers in whose place others listen by now, also those that are silently dead. Their
+    /// successors hear at once what this rank had seen when it spoke with them last.
+    pub(super) fn look_at_directory(&mut self) {
+        for router in self.host.changed_routers() {
+            if self.kept_until == KeptUntil::Received && !active(Mutation::ForgetWhatWasSeen) {
+                self.unstored.push_no_delivery(self.present());
+            }
+            let clock = self.replay.clock();
+            self.host.trace(What::SendLost, clock, router, 0);
+            self.senders[router as usize].replace();
+            if router == self.host.home(self.number) && !self.is_replaying_alone() {
+                self.host.trace(What::DeliveryLost, clock, router, 0);
+                self.drop_delivery();
+            }
+        }
+    }
+
+    /// The delivery stream is lost. A rank that re-executes, and has read all that it needs for
+    /// that, goes on without one until it is done: by then its router may be another one, which
+    /// learns from it what it has.
+    pub(super) fn drop_delivery(&mut self) {
+        match self.can_replay_alone() && !self.delivery.is_alone() {
+            true => self.delivery.go_on_alone(),
+            false => self.delivery.disconnect(),
+        }
+    }
+
+    /// Whether a rank that re-executes needs its home router no more.
+    fn can_replay_alone(&self) -> bool {
+        self.followed && !self.is_live() && self.delivery.holds_all()
+    }
+
+    /// Whether the rank re-executes from what it has read, without a delivery stream.
+    pub(super) fn is_replaying_alone(&self) -> bool {
+        self.delivery.is_alone() && !self.is_live()
+    }
+
+    /// Whether it can go on when its home router is lost: for tests.
+    #[cfg(test)]
+    pub fn can_lose_its_router(&self) -> bool {
+        self.is_live() || self.can_replay_alone()
+    }
+
+    /// What has been visible up to now.
+    pub(super) fn present(&self) -> Determinant {
+        if self.progressing {
+            self.seen
+        } else {
+            self.now()
+        }
+    }
+
+    /// Whether what a router knows of this rank may be lost together with it, and is to be found
+    /// elsewhere. Where its home router is on its own host, nothing can help it.
+    pub(super) fn dies_with(&self, k: usize) -> bool {
+        let is_home = self.host.home(self.number) as usize == k;
+        self.kept_until == KeptUntil::Received && !is_home && self.host.is_beside(k as u32)
+    }
+}
+
+/// Attempts to connect to a router.
+pub(super) struct Attempts {
+    begun: Duration,
+    bound: Duration,
+    pause: Duration,
+    count: u32,
+}
+
+impl Attempts {
+    /// One has failed: pauses before the next, unless there is no point in one.
+    pub(super) fn failed<H: Host>(
+        &mut self,
+        host: &mut H,
+        router: u32,
+        e: ConnectError,
+    ) -> Result<(), RankError> {
+        let cause = match e {
+            ConnectError::Refused(reason) => return Err(RankError::Refused(reason)),
+            ConnectError::Secret => return Err(RankError::Secret { router }),
+            ConnectError::Unreachable(e) => e,
+        };
+        let waited = host.now().saturating_sub(self.begun);
+        if waited > self.bound {
+            return Err(RankError::OutOfReach { router, waited, cause: cause.to_string() });
+        }
+        host.pause(self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.count += 1;
+        Ok(())
+    }
+}
