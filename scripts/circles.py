@@ -21,7 +21,6 @@ IMPORTS_NOT_CLEAN_YET = ["eyrie-host"]
 CALLS_NOT_CLEAN_YET = [
     "eyrie-agent",
     "eyrie-controller",
-    "eyrie-provider",
     "eyrie-router",
     "eyrie-store",
 ]
