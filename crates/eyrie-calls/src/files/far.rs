@@ -6,10 +6,12 @@
 
 use super::buffers::Buffers;
 use super::kernel::{self, File};
+use super::locks;
 use super::opened::cut_by;
 use super::records::{is_any_ahead, Call, Part, Record};
 use super::saying;
 use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What was there before a write is known by blocks of so many bytes, as pages are written back.
 const BLOCK: usize = 4096;
@@ -19,6 +21,9 @@ const MOST_BLOCKS: usize = 4096;
 pub const MOST: usize = 4;
 /// Files of which it is known that nothing cuts them later.
 const MOST_WHOLE: usize = 16;
+
+/// Files that are read by descriptors of ours while the program has locks in them.
+const MOST_HELD: usize = 8;
 
 /// Number of the record of a node, in what is written down.
 const NODE: u8 = 118;
@@ -55,7 +60,21 @@ struct Known {
     /// Files that are not cut by anything that is known; only of a rank that is executed again.
     whole: [u64; MOST_WHOLE],
     next_whole: usize,
+    /// Descriptors that are not closed before the program closes their files; -1: none.
+    held: [Held; MOST_HELD],
 }
+
+/// A file by its number, and a descriptor of ours that reads it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Held {
+    number: (u64, u64),
+    fd: i32,
+}
+
+const NOT_HELD: Held = Held { number: (0, 0), fd: -1 };
+
+/// There may be such descriptors.
+static HOLDS: AtomicBool = AtomicBool::new(false);
 
 struct Shared(UnsafeCell<Known>);
 
@@ -71,6 +90,7 @@ static KNOWN: Shared = Shared(UnsafeCell::new(Known {
     here: 0,
     whole: [0; MOST_WHOLE],
     next_whole: 0,
+    held: [NOT_HELD; MOST_HELD],
 }));
 
 fn known() -> &'static mut Known {
@@ -99,6 +119,25 @@ pub fn come_back() {
     (known.here, known.written, known.devices) = (0, [0; MOST], [(0, false); MOST]);
     // More is known by now than when the process that the image is of was executed again itself.
     known.whole = [0; MOST_WHOLE];
+    // So have files.
+    for held in known.held.iter_mut().filter(|held| held.fd >= 0) {
+        held.number = kernel::number_of(held.fd).map_or(held.number, |(number, _)| number);
+    }
+}
+
+/// Whether [`closed`] may have something to do.
+pub fn holds_any() -> bool {
+    HOLDS.load(Ordering::Relaxed)
+}
+
+/// The program is about to close a descriptor of this file, and loses all its locks there.
+pub fn closed(number: (u64, u64)) {
+    let known = known();
+    for held in known.held.iter_mut().filter(|held| held.fd >= 0 && held.number == number) {
+        kernel::close(held.fd);
+        *held = NOT_HELD;
+    }
+    HOLDS.store(known.held.iter().any(|held| held.fd >= 0), Ordering::Relaxed);
 }
 
 fn look_for_node() -> u64 {
@@ -205,39 +244,49 @@ fn blocks(at: u64, len: usize) -> impl Iterator<Item = (usize, usize)> {
 
 impl Far<'_> {
     /// Something is about to be written there that was never written before: looks at what is
-    /// there; how many blocks that are.
-    pub fn look(&self, at: u64, len: usize, room: &mut Room) -> usize {
+    /// there; how many blocks that are. `None`: they cannot be read, or are more than are looked
+    /// at, and what is written there must be on the server before anything is said of it.
+    pub fn look(&self, at: u64, len: usize, room: &mut Room) -> Option<usize> {
         let len = (self.file.size.saturating_sub(at) as usize).min(len);
-        if len == 0 || len > MOST_BLOCKS * BLOCK - BLOCK {
-            return 0;
+        if len == 0 {
+            return Some(0);
         }
-        let Some(reader) = self.reader() else { return 0 };
+        let reader = (len <= MOST_BLOCKS * BLOCK - BLOCK).then(|| self.reader()).flatten()?;
         let mut count = 0;
         for (done, n) in blocks(at, len) {
             let mut bytes = [0; BLOCK];
-            let there = kernel::read_at(reader, &mut bytes[..n], at + done as u64);
+            let there = kernel::read_at(reader.fd, &mut bytes[..n], at + done as u64);
             room.0[count * 8..][..8].copy_from_slice(&hash(&bytes[..there]).to_le_bytes());
             count += 1;
         }
-        kernel::close(reader);
-        count
+        Some(count)
     }
 
-    /// What was written there, over something that was there, is longer than what is looked at: it
-    /// is on the server before anything is said of it.
-    pub fn write_back_if_long(&self, at: u64, len: usize) {
-        let over = (self.file.size.saturating_sub(at) as usize).min(len);
-        if over > MOST_BLOCKS * BLOCK - BLOCK {
-            kernel::write_back(self.fd);
+    /// A descriptor by which it can be read: the program's own, or another one. To close that would
+    /// release the locks that the program has there by fcntl(2): then it is held.
+    fn reader(&self) -> Option<Reader> {
+        let how = kernel::fcntl(self.fd, libc::F_GETFL, 0) as i32;
+        if how & libc::O_ACCMODE != libc::O_WRONLY {
+            return Some(Reader { fd: self.fd, is_closed: false });
         }
-    }
-
-    /// Another descriptor by which it can be read.
-    fn reader(&self) -> Option<i32> {
-        let mut room = [0; 32];
-        let link = kernel::link_of(self.fd, &mut room);
-        let reader = kernel::open(kernel::HERE, link, libc::O_RDONLY | libc::O_CLOEXEC, 0);
-        i32::try_from(reader).ok().filter(|reader| *reader >= 0)
+        let (number, all) = (self.file.number, &mut known().held);
+        if let Some(held) = all.iter().find(|held| held.fd >= 0 && held.number == number) {
+            return Some(Reader { fd: held.fd, is_closed: false });
+        }
+        let is_closed = !locks::is_locked(number);
+        let room = all.iter_mut().find(|held| held.fd < 0);
+        if !is_closed && room.is_none() {
+            return None;
+        }
+        let mut link = [0; 32];
+        let link = kernel::link_of(self.fd, &mut link);
+        let fd = kernel::open(kernel::HERE, link, libc::O_RDONLY | libc::O_CLOEXEC, 0);
+        let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+        if let (false, Some(room)) = (is_closed, room) {
+            *room = Held { number, fd };
+            HOLDS.store(true, Ordering::Relaxed);
+        }
+        Some(Reader { fd, is_closed })
     }
 
     /// What was in the file, as [`Far::look`] has found it.
@@ -256,12 +305,12 @@ impl Far<'_> {
         if [0, this_node()].contains(&known().node) || self.is_cut_later(at + len as u64) {
             return;
         }
-        let Some(reader) = self.reader() else { return };
+        let Some(reader) = self.reader() else { return saying::not_compared() };
         let mut missing = 0;
         for (n, (done, len)) in blocks(at, len).enumerate() {
             let (mut ours, mut there) = ([0; BLOCK], [0; BLOCK]);
             new(done, &mut ours[..len]);
-            let found = kernel::read_at(reader, &mut there[..len], at + done as u64);
+            let found = kernel::read_at(reader.fd, &mut there[..len], at + done as u64);
             if found == len && there[..len] == ours[..len] {
                 continue;
             }
@@ -279,7 +328,6 @@ impl Far<'_> {
                 missing += len;
             }
         }
-        kernel::close(reader);
         if missing > 0 {
             saying::written_again();
         }
@@ -315,6 +363,21 @@ impl Far<'_> {
             return false;
         }
         is_any_ahead(&|what, part, record| cut(what, part, record).is_some_and(|to| to < end))
+    }
+}
+
+/// By which a file is read.
+struct Reader {
+    fd: i32,
+    /// It is closed then.
+    is_closed: bool,
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if self.is_closed {
+            kernel::close(self.fd);
+        }
     }
 }
 
@@ -380,6 +443,63 @@ mod tests {
         assert!(all.clone().chain(all.clone()).all(is_waited_for));
         assert!(!is_waited_for(MOST as u64 + 1));
         assert!(all.eq(devices()));
+    }
+
+    #[test]
+    fn to_look_at_a_file_releases_no_lock() {
+        use std::io::Write;
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::MetadataExt;
+        let mut file = tempfile();
+        file.write_all(b"before").unwrap();
+        let number = (file.metadata().unwrap().dev(), file.metadata().unwrap().ino());
+        let (fd, wanted) = (file.as_raw_fd(), lock_of_all());
+        // SAFETY: the structure lives through the call.
+        assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETLK, &raw const wanted) }, 0);
+        let kind = locks::Kind::Posix;
+        locks::Lock { fd, number, kind, how: libc::F_WRLCK as i16, to: i64::MAX, ..locks::NONE }
+            .noted(false);
+        let known = kernel::file_at(fd).unwrap();
+        let far = Far { fd, file: &File { nameless: false, ..known } };
+        let mut room = Box::new(Room::new());
+        assert_eq!(far.look(0, 3, &mut room), Some(1));
+        assert_eq!(far.look(1, 3, &mut room), Some(1));
+        assert!(is_locked_for_others(fd), "the lock is gone");
+        assert_eq!(super::known().held.iter().filter(|held| held.fd >= 0).count(), 1);
+        locks::closed(fd, number);
+        closed(number);
+        assert!(!holds_any() && super::known().held == [NOT_HELD; MOST_HELD]);
+    }
+
+    /// One that can only be written.
+    fn tempfile() -> std::fs::File {
+        let path = std::env::temp_dir().join(format!("eyrie-far-{}", std::process::id()));
+        let file = std::fs::File::create(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        file
+    }
+
+    fn lock_of_all() -> libc::flock {
+        // SAFETY: all zero is a valid structure: from the first byte to the last.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = libc::F_WRLCK as i16;
+        lock
+    }
+
+    /// Another process asks.
+    fn is_locked_for_others(fd: i32) -> bool {
+        // SAFETY: the child makes system calls only.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let mut asked = lock_of_all();
+                libc::fcntl(fd, libc::F_GETLK, &raw mut asked);
+                libc::_exit((asked.l_type != libc::F_UNLCK as i16).into());
+            }
+            let mut status = 0;
+            libc::waitpid(child, &mut status, 0);
+            libc::WEXITSTATUS(status) == 1
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! it takes when it does something new.
 
 use super::calling::{of_file, outcome};
+use super::far;
 use super::kernel;
 use super::locks::{self, Kind, Lock, NONE};
 use super::looking::{STAT, STATX};
@@ -29,8 +30,9 @@ next! {
 const LOCK: u8 = 86;
 /// A descriptor is about to be closed: its locks are gone.
 fn closed(fd: c_int) {
-    if locks::any() {
+    if locks::any() || far::holds_any() {
         of_file(fd, &mut |file| {
+            far::closed(file.number);
             locks::closed(fd, file.number);
             recent::forget(file.number);
             0
@@ -217,7 +219,7 @@ pub unsafe extern "C-unwind" fn our_close(fd: c_int) -> c_int {
 pub unsafe extern "C-unwind" fn our_fclose(file: *mut FILE) -> c_int {
     // SAFETY: handed on to the caller.
     unsafe {
-        if locks::any() && !file.is_null() {
+        if !file.is_null() {
             closed(libc::fileno(file));
         }
         fclose.get()(file)

@@ -59,8 +59,8 @@ pub fn know_program(is_it: bool) {
 /// Of what the rank has observed before its library was ready not all is known: it ends.
 pub fn beginning_is_lost() -> ! {
     let why = b"this rank has read more than 1 MiB before it was through with MPI_Init from files \
-        that were changed then or up to two seconds before, and cannot be executed again from its \
-        beginning: it ends; start jobs later than that, or have images taken (--checkpoint-every)";
+        that were changed then or just before the job, and cannot be executed again from its \
+        beginning: it ends; read them after MPI_Init, or have images taken (--checkpoint-every)";
     say(20, [why, b"", b""]);
     kernel::end(1)
 }
@@ -102,6 +102,14 @@ pub fn written_again() {
     let why = b"what this rank had written to a file server, and its node had not written back \
         when it failed, is written again";
     say(7, [why, b"", b""]);
+}
+
+/// A file on a server cannot be read that this rank is known to have written.
+pub fn not_compared() {
+    let why = b"a file on a file server cannot be read by this rank, which is executed again on \
+        another node: if the one it was on had not written back what the rank had written there, \
+        that is lost; open such files to read and write";
+    say(22, [why, b"", b""]);
 }
 
 /// Files on more servers are mapped to be written than images wait for.

@@ -73,9 +73,10 @@ impl Writing<'_> {
         let mut room = Room::new();
         let over = far.look(place, self.from.len(), &mut room);
         let n = self.write_now(false);
-        if n > 0 {
-            far.write_back_if_long(place, n as usize);
+        if n > 0 && over.is_none() {
+            kernel::write_back(self.fd);
         }
+        let over = over.unwrap_or(0);
         if n <= 0 || over == 0 {
             return (n, Wrote::Somewhere);
         }
