@@ -8,6 +8,7 @@
 //! process is a rank, every call goes straight to the next library. It must never allocate, lock,
 //! or start anything.
 
+mod began;
 pub mod begin;
 pub mod beginning;
 mod clock_waits;

@@ -2,11 +2,14 @@
 //! others, or named a file by it. Signals for that number are for this process; what else names
 //! a process is [`crate::own_number`]'s.
 
+use crate::began;
+use crate::environment::agent;
+use crate::files::kernel;
 use crate::host_clocks;
 use crate::next::next;
 use crate::observed::{is_on, ObservedStream};
 use libc::{c_int, pid_t, sigval};
-use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 next! {
     sigqueue: fn(pid_t, c_int, sigval) -> c_int;
@@ -14,10 +17,8 @@ next! {
 
 /// The number of the rank's first process; 0: not known, or this is none of its processes.
 static FIRST: AtomicI32 = AtomicI32::new(0);
-/// When it began, in seconds of CLOCK_REALTIME.
-static BEGAN_S: AtomicI64 = AtomicI64::new(i64::MAX);
-/// Seconds by which the clocks of hosts and file servers may differ, or a rank begin after another.
-const MARGIN_S: i64 = 2;
+/// In which the kernel says when a process began, in nanoseconds (USER_HZ, proc_pid_stat(5)).
+const TICK_NS: i64 = 10_000_000;
 
 fn kernels() -> pid_t {
     // SAFETY: asks only.
@@ -35,14 +36,28 @@ pub(crate) fn begin(stream: &mut ObservedStream) {
     };
     FIRST.store(first(kernels().into()) as pid_t, Ordering::Relaxed);
     host_clocks::set_began(first(host_clocks::began_ns()));
-    let now_s = host_clocks::kernels_ns(libc::CLOCK_REALTIME) / 1_000_000_000;
-    BEGAN_S.store(first(now_s), Ordering::Relaxed);
+    began::set(first(job_began_ns()));
     host_clocks::come_back();
 }
 
-/// Whether a file that was changed at this second (its ctime) may have been changed by the job.
-pub(crate) fn changed_in_job(changed_s: i64) -> bool {
-    changed_s >= BEGAN_S.load(Ordering::Relaxed).saturating_sub(MARGIN_S)
+/// When the agent of this host began, in nanoseconds of CLOCK_REALTIME: no rank began before that,
+/// and ranks of one host have one answer. Where that is not known, two seconds ago.
+fn job_began_ns() -> i64 {
+    let now_ns = host_clocks::kernels_ns(libc::CLOCK_REALTIME);
+    let since_boot_ns = host_clocks::kernels_ns(libc::CLOCK_BOOTTIME);
+    let began_ns = agent().and_then(started_ns).filter(|ns| *ns <= since_boot_ns);
+    now_ns - began_ns.map_or(2_000_000_000, |ns| since_boot_ns - ns)
+}
+
+/// When a process was started, in nanoseconds of CLOCK_BOOTTIME.
+fn started_ns(process: pid_t) -> Option<i64> {
+    let mut text = [0u8; 1024];
+    let n = kernel::stat_of_process(process, &mut text);
+    // The name of its program is in parentheses, and may have some, too; then the third field.
+    let behind = text[..n].rsplit(|byte| *byte == b')').next()?;
+    let ticks = behind.split(|byte| *byte == b' ').nth(20)?;
+    let ticks: i64 = std::str::from_utf8(ticks).ok()?.parse().ok()?;
+    ticks.checked_mul(TICK_NS)
 }
 
 #[export_name = "getpid"]

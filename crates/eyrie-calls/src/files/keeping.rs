@@ -9,7 +9,6 @@ use super::kernel::{self, link_of, HERE};
 use super::path::Path;
 use super::saying;
 use crate::environment::variable;
-use crate::process::changed_in_job;
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -64,7 +63,7 @@ pub fn is_old_state(name: &[u8]) -> bool {
 
 fn is_of_this_job(place: &Path) -> bool {
     let found = kernel::look(HERE, place.as_c().as_ptr(), false);
-    found.is_ok_and(|found| changed_in_job(found.changed_s))
+    found.is_ok_and(|found| found.in_job)
 }
 
 /// The file that has this path is about to be changed.
@@ -72,12 +71,12 @@ pub fn before(path: &Path, change: Change) {
     let Ok(found) = kernel::look(HERE, path.as_c().as_ptr(), change == Change::Content) else {
         return;
     };
-    if !found.is_regular() || changed_in_job(found.changed_s) {
+    if !found.is_regular() || found.in_job {
         return;
     }
     let Some(place) = place(path) else { return };
     match kernel::look(HERE, place.as_c().as_ptr(), false) {
-        Ok(there) if changed_in_job(there.changed_s) => return,
+        Ok(there) if there.in_job => return,
         // One of an earlier job.
         Ok(_) => _ = kernel::unlink(place.as_c()),
         // Another rank may just make it.
@@ -236,7 +235,7 @@ pub fn read(fd: i32, to: Buffers, at: Option<i64>) -> Option<i64> {
 }
 
 /// Opens the old state of a file.
-fn opened(path: &Path, flags: i32) -> Option<i32> {
+pub fn opened(path: &Path, flags: i32) -> Option<i32> {
     let place = of(path)?;
     let fd = kernel::open(HERE, place.as_c(), flags | libc::O_CLOEXEC, 0);
     i32::try_from(fd).ok().filter(|fd| *fd >= 0)

@@ -1,6 +1,7 @@
 //! What is asked of the kernel about files, past the C library's functions of which ours are in
 //! front. Results are numbers, or negative errnos.
 
+use crate::began::changed_in_job;
 use libc::{c_char, c_int, c_long, c_void};
 use std::ffi::CStr;
 
@@ -58,8 +59,8 @@ pub struct Found {
     pub id: Identity,
     pub size: u64,
     pub mode: u32,
-    /// When it was changed last, in seconds of CLOCK_REALTIME.
-    pub changed_s: i64,
+    /// The job may have changed it.
+    pub in_job: bool,
 }
 
 impl Found {
@@ -72,6 +73,11 @@ impl Found {
     }
 }
 
+/// A time of a file in nanoseconds.
+pub fn ns(seconds: i64, rest: i64) -> i64 {
+    seconds.wrapping_mul(1_000_000_000).wrapping_add(rest)
+}
+
 fn statx(dir: c_int, path: *const c_char, flags: c_int) -> Result<Found, i64> {
     // SAFETY: all zero is a valid structure.
     let mut st: libc::statx = unsafe { std::mem::zeroed() };
@@ -81,11 +87,15 @@ fn statx(dir: c_int, path: *const c_char, flags: c_int) -> Result<Found, i64> {
     if result < 0 {
         return Err(result);
     }
-    let born_ns = st.stx_btime.tv_sec.wrapping_mul(1_000_000_000);
-    let born_ns = born_ns.wrapping_add(st.stx_btime.tv_nsec.into());
+    let born_ns = ns(st.stx_btime.tv_sec, st.stx_btime.tv_nsec.into());
     let id = Identity { ino: st.stx_ino, born_ns };
-    let changed_s = st.stx_ctime.tv_sec;
-    Ok(Found { id, size: st.stx_size, mode: st.stx_mode.into(), changed_s })
+    let device = libc::makedev(st.stx_dev_major, st.stx_dev_minor);
+    let is_fine = || match flags & libc::AT_EMPTY_PATH {
+        0 => has_fine_times(dir, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0, device),
+        _ => keeps_nanoseconds(dir),
+    };
+    let in_job = changed_in_job(ns(st.stx_ctime.tv_sec, st.stx_ctime.tv_nsec.into()), is_fine);
+    Ok(Found { id, size: st.stx_size, mode: st.stx_mode.into(), in_job })
 }
 
 /// The file that a path leads to; `follow`: through a last link.
@@ -127,8 +137,10 @@ pub struct File {
     /// Device and number.
     pub number: (u64, u64),
     pub size: u64,
-    /// When it was changed last, in seconds of CLOCK_REALTIME.
-    pub changed_s: i64,
+    /// When it was changed last, in nanoseconds of CLOCK_REALTIME.
+    pub changed_ns: i64,
+    /// The job may have changed it.
+    pub in_job: bool,
     /// It has no name (any more).
     pub nameless: bool,
 }
@@ -138,10 +150,12 @@ pub struct File {
 pub fn file_at(fd: c_int) -> Option<File> {
     let st = stat_of(fd).filter(|st| st.st_mode & libc::S_IFMT == libc::S_IFREG)?;
     let made_when_read = st.st_blocks == 0 && matches!(st.st_size, 0 | 4096);
-    (!made_when_read || !is_of_the_kernel(fd)).then_some(File {
+    let changed_ns = ns(st.st_ctime, st.st_ctime_nsec);
+    (!made_when_read || !is_of_the_kernel(fd)).then(|| File {
         number: (st.st_dev, st.st_ino),
         size: st.st_size as u64,
-        changed_s: st.st_ctime,
+        changed_ns,
+        in_job: changed_in_job(changed_ns, || keeps_nanoseconds(fd)),
         nameless: st.st_nlink == 0,
     })
 }
@@ -228,6 +242,36 @@ pub fn file_system(fd: c_int) -> Option<i64> {
     let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
     let result = call(libc::SYS_fstatfs, [fd as usize, &raw mut fs as usize, 0, 0, 0]);
     (result == 0).then_some(fs.f_type)
+}
+
+/// Whether an open file is on a file system of this host that keeps times to the nanosecond: ext4,
+/// xfs, btrfs, tmpfs, and overlayfs, which is only over such.
+pub fn keeps_nanoseconds(fd: c_int) -> bool {
+    const FINE: [i64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630];
+    file_system(fd).is_some_and(|kind| FINE.contains(&kind))
+}
+
+/// The same of what a path leads to, which is on this device. Its descriptor is for the path only:
+/// to close it releases no locks that the program has.
+pub fn has_fine_times(dir: c_int, path: *const c_char, follow: bool, device: u64) -> bool {
+    let flags = libc::O_PATH | libc::O_CLOEXEC | if follow { 0 } else { libc::O_NOFOLLOW };
+    // SAFETY: a C string, as the caller has looked.
+    let fd = open(dir, unsafe { CStr::from_ptr(path) }, flags, 0);
+    let Some(fd) = c_int::try_from(fd).ok().filter(|fd| *fd >= 0) else { return false };
+    let is_fine = stat_of(fd).is_some_and(|st| st.st_dev == device) && keeps_nanoseconds(fd);
+    close(fd);
+    is_fine
+}
+
+/// What the kernel says of a process (proc_pid_stat(5)): how many bytes.
+pub fn stat_of_process(process: libc::pid_t, to: &mut [u8]) -> usize {
+    let (mut path, mut len) = ([0u8; 32], 0);
+    let mut room = [0; 10];
+    for part in [&b"/proc/"[..], digits(process.unsigned_abs(), &mut room), b"/stat"] {
+        path[len..len + part.len()].copy_from_slice(part);
+        len += part.len();
+    }
+    content(CStr::from_bytes_until_nul(&path).unwrap_or(c""), to)
 }
 
 /// What a short file has: how many bytes.
@@ -514,20 +558,24 @@ pub fn rename_to_free(old: &CStr, dir: c_int, new: *const c_char) -> i64 {
     call(libc::SYS_renameat2, [here, old, dir as usize, new as usize, only_free])
 }
 
+/// A number in decimal.
+fn digits(number: u32, room: &mut [u8; 10]) -> &[u8] {
+    let (mut first, mut rest) = (room.len(), number);
+    loop {
+        first -= 1;
+        room[first] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            return &room[first..];
+        }
+    }
+}
+
 /// A path that leads to an open file.
 pub fn link_of(fd: c_int, room: &mut [u8; 32]) -> &CStr {
     room[..FD.len()].copy_from_slice(FD);
-    let (mut digits, mut rest) = ([0u8; 10], fd.unsigned_abs());
-    let mut first = digits.len();
-    loop {
-        first -= 1;
-        digits[first] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    let digits = &digits[first..];
+    let mut digits_room = [0; 10];
+    let digits = digits(fd.unsigned_abs(), &mut digits_room);
     room[FD.len()..FD.len() + digits.len()].copy_from_slice(digits);
     room[FD.len() + digits.len()] = 0;
     CStr::from_bytes_until_nul(room).unwrap_or(c"")

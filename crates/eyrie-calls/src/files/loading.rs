@@ -9,7 +9,6 @@ use super::records::{is_new_change, Call};
 use super::saying;
 use super::standing_in;
 use crate::next::next;
-use crate::process::changed_in_job;
 use libc::{c_char, c_int, c_void};
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
@@ -115,7 +114,7 @@ fn is_ours(path: &[u8]) -> bool {
 /// Where a library is that was there before the job: at another place when it was replaced since.
 fn unchanged(path: *const c_char) -> Option<*const c_char> {
     let now = kernel::look(HERE, path, true).ok();
-    let is_same = now.is_some_and(|now| !changed_in_job(now.changed_s));
+    let is_same = now.is_some_and(|now| !now.in_job);
     // SAFETY: a C string, as the caller has looked.
     let path = unsafe { Path::of(HERE, path) }.filter(|_| !is_same)?;
     let Some(old) = keeping::of(&path) else {
@@ -135,7 +134,7 @@ fn note(call: Call, path: *const c_char) {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: a C string, as the caller has looked.
     let fd = kernel::open(HERE, unsafe { CStr::from_ptr(path) }, flags, 0) as c_int;
-    let file = kernel::file_at(fd).filter(|f| changed_in_job(f.changed_s) && f.size <= MOST);
+    let file = kernel::file_at(fd).filter(|f| f.in_job && f.size <= MOST);
     match file.and_then(|file| kernel::map(fd, 0, file.size as usize)) {
         Some(bytes) => {
             call.write_content(bytes.len() as i64, &mut |at, most| &bytes[at..at + most]);

@@ -5,14 +5,14 @@
 use super::calling::{outcome, written_down};
 use super::freshness;
 use super::keeping;
-use super::kernel::{self, HERE};
+use super::kernel::{self, ns, HERE};
 use super::path::Path;
 use super::records::{is_new_change, Call};
 use super::saying;
 use super::standing_in;
+use crate::began::changed_in_job;
 use crate::next::next;
 use crate::own_number;
-use crate::process::changed_in_job;
 use libc::{c_char, c_int, c_uint, c_void, size_t, ssize_t};
 use std::ffi::CStr;
 
@@ -65,22 +65,26 @@ impl Said {
         }
     }
 
-    /// When it was changed, in seconds, its number, and its kind.
+    /// When it was changed, in nanoseconds, its number, and its kind.
     ///
     /// # Safety
     /// It has been put there.
     unsafe fn of(self) -> (i64, (u64, u64), u32) {
         // SAFETY: handed on to the caller.
-        let (changed_s, number, mode) = unsafe {
+        let (changed_ns, number, mode) = unsafe {
             match self {
-                Said::Stat(st) => ((*st).st_ctime, ((*st).st_dev, (*st).st_ino), (*st).st_mode),
+                Said::Stat(st) => {
+                    let changed_ns = ns((*st).st_ctime, (*st).st_ctime_nsec);
+                    (changed_ns, ((*st).st_dev, (*st).st_ino), (*st).st_mode)
+                }
                 Said::Statx(st) => {
                     let device = libc::makedev((*st).stx_dev_major, (*st).stx_dev_minor);
-                    ((*st).stx_ctime.tv_sec, (device, (*st).stx_ino), (*st).stx_mode.into())
+                    let changed_ns = ns((*st).stx_ctime.tv_sec, (*st).stx_ctime.tv_nsec.into());
+                    (changed_ns, (device, (*st).stx_ino), (*st).stx_mode.into())
                 }
             }
         };
-        (changed_s, number, mode & libc::S_IFMT)
+        (changed_ns, number, mode & libc::S_IFMT)
     }
 
     /// Its bytes.
@@ -124,6 +128,14 @@ impl Where {
         is_file || is_named && [libc::S_IFIFO, libc::S_IFSOCK].contains(&kind)
     }
 
+    /// Whether the job may have changed it, which was changed at this time and is on this device.
+    fn in_job(self, changed_ns: i64, device: u64) -> bool {
+        changed_in_job(changed_ns, || match self {
+            Where::Path(dir, path) => kernel::has_fine_times(dir, path, true, device),
+            Where::Open(fd) => kernel::keeps_nanoseconds(fd),
+        })
+    }
+
     fn path(self) -> Option<Path> {
         match self {
             // SAFETY: a C string, as who made this has looked.
@@ -165,9 +177,9 @@ fn looks(
             return value;
         }
         // SAFETY: the call has succeeded.
-        let (changed_s, number, kind) = unsafe { said.of() };
+        let (changed_ns, number, kind) = unsafe { said.of() };
         freshness::looked(number);
-        match file.is_kept(kind) && changed_in_job(changed_s) {
+        match file.is_kept(kind) && file.in_job(changed_ns, number.0) {
             true => {
                 let len = bytes().iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
                 call.write_content(len as i64, &mut |at, most| &bytes()[at..at + most]);
@@ -183,8 +195,8 @@ fn looks(
 fn said_again(file: Where, said: Said, make: &dyn Fn(Option<&CStr>) -> c_int) -> i64 {
     let value = outcome(make(None));
     // SAFETY: the call has succeeded.
-    let (changed_s, _, kind) = unsafe { said.of() };
-    let is_same = value >= 0 && (!file.is_kept(kind) || !changed_in_job(changed_s));
+    let (changed_ns, (device, _), kind) = unsafe { said.of() };
+    let is_same = value >= 0 && (!file.is_kept(kind) || !file.in_job(changed_ns, device));
     if is_same {
         return value;
     }

@@ -19,7 +19,6 @@ use super::saying;
 use super::standing_in::{self, table};
 use super::storing::store;
 use crate::next::next;
-use crate::process::changed_in_job;
 use crate::random;
 use libc::{c_char, c_int, c_void, off_t, size_t};
 use std::cell::UnsafeCell;
@@ -222,7 +221,7 @@ impl Mapping<'_> {
             return call.write_content(address(made), &mut |_, _| &[]);
         }
         let there = (file.size as usize).saturating_sub(self.from as usize).min(self.len);
-        let changed = changed_in_job(file.changed_s);
+        let changed = file.in_job;
         if !changed || there > MOST || self.access & libc::PROT_READ == 0 {
             return call.write_done();
         }

@@ -19,7 +19,6 @@ use super::storing::store;
 use crate::devices;
 use crate::next::next;
 use crate::own_number;
-use crate::process::changed_in_job;
 use crate::random;
 use libc::{c_char, c_int, mode_t, FILE};
 use std::ffi::CStr;
@@ -165,7 +164,7 @@ impl Opening<'_> {
             self.call.write_done();
             return value;
         };
-        if !changes && !changed_in_job(found.changed_s) {
+        if !changes && !found.in_job {
             self.call.write_done();
             return value;
         }
@@ -200,8 +199,7 @@ impl Opening<'_> {
 
     /// A file from before the job was opened to be read, or a device.
     fn read_again(&self) -> i64 {
-        let is_same =
-            |now: Found| !now.is_regular() && !now.is_directory() || !changed_in_job(now.changed_s);
+        let is_same = |now: Found| !now.is_regular() && !now.is_directory() || !now.in_job;
         let now = look(self.dir, self.path, true);
         if now.is_ok_and(is_same) {
             return self.really();

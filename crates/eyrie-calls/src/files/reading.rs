@@ -14,7 +14,6 @@ use super::records::{is_new_change, Call};
 use super::standing_in;
 use crate::devices;
 use crate::next::next;
-use crate::process::changed_in_job;
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
 next! {
@@ -113,7 +112,7 @@ impl once::Reading for Reading<'_> {
     }
 
     fn is_changed(&self) -> bool {
-        changed_in_job(self.file.changed_s)
+        self.file.in_job
     }
 
     fn given(&self, at: usize, most: usize) -> &[u8] {
