@@ -134,11 +134,17 @@ fn take_image(
     }
     if let Some(path) = observing::shared_file() {
         return refuse_with(&format_args!(
-            "it has {} mapped to be written (mmap, numpy.memmap), and so has another rank: what \
-             they write there is lost when one goes back to an image; let one rank map it, or \
-             write to it by write or MPI-IO",
+            "it has {} mapped to be written (mmap, numpy.memmap), and another rank has mapped it \
+             or opened it to write, too: what they store there is lost when one goes back to an \
+             image; let one rank alone map and write it, or all write to it by write or MPI-IO",
             path.to_str().unwrap_or("a file")
         ));
+    }
+    if observing::maps_too_many() {
+        return refuse(
+            "it has more files mapped to be written (mmap, numpy.memmap) than an image holds, \
+             which is 128: unmap some, or write to them by write",
+        );
     }
     if !path.settled(SETTLE_TIMEOUT) {
         return refuse("large messages are still on their way to a router");

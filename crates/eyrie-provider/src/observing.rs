@@ -29,6 +29,7 @@ struct Functions {
     come_back: unsafe extern "C" fn(),
     watched: extern "C" fn(usize) -> *const c_char,
     shares: extern "C" fn() -> *const c_char,
+    maps_too_many: extern "C" fn() -> bool,
     signal_again: unsafe extern "C" fn(u64, *mut u64) -> c_int,
     signal: unsafe extern "C" fn(u64, u64, u8),
 }
@@ -71,6 +72,7 @@ pub fn find(store: extern "C" fn()) {
             come_back: of_calls(c"eyrie_calls_come_back")?,
             watched: of_calls(c"eyrie_calls_watched")?,
             shares: of_calls(c"eyrie_calls_shares")?,
+            maps_too_many: of_calls(c"eyrie_calls_maps_too_many")?,
             signal_again: of_calls(c"eyrie_calls_signal_again")?,
             signal: of_calls(c"eyrie_calls_signal")?,
         })
@@ -210,11 +212,17 @@ pub fn note_signal(clock: u64, n: u64, signal: u8) {
     }
 }
 
-/// The path of a file that this rank and another one have mapped to write it.
+/// The path of a file that this rank has mapped to write it, and that another one has mapped or
+/// opened to write.
 pub fn shared_file() -> Option<&'static CStr> {
     let path = functions().map(|f| (f.shares)()).filter(|path| !path.is_null())?;
     // SAFETY: a C string, which stays until it is asked for again.
     Some(unsafe { CStr::from_ptr(path) })
+}
+
+/// Whether this rank has more mapped to be written than an image holds.
+pub fn maps_too_many() -> bool {
+    functions().is_some_and(|f| (f.maps_too_many)())
 }
 
 /// Whether what this process does to files is recorded.

@@ -8,6 +8,7 @@ use super::address_space;
 use super::calling::{of_file, outcome, written_down};
 use super::far;
 use super::freshness;
+use super::keeping;
 use super::kernel::{self, File, Mark};
 use super::memory;
 use super::others;
@@ -29,6 +30,7 @@ next! {
     mmap: fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
     mmap64: fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
     munmap: fn(*mut c_void, size_t) -> c_int;
+    mprotect: fn(*mut c_void, size_t, c_int) -> c_int;
     mremap: fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void;
 }
 
@@ -71,7 +73,7 @@ impl Mapping<'_> {
             return self.make();
         }
         let is_shared = self.flags & libc::MAP_SHARED != 0;
-        let value = match is_shared && self.access & libc::PROT_WRITE != 0 {
+        let value = match is_shared && self.may_be_written() {
             true => of_file(self.fd, &mut |file| self.share(file)),
             false if is_shared && others_use(self.fd) => {
                 written_down(&mut || self.give_back());
@@ -84,6 +86,13 @@ impl Mapping<'_> {
             Some(value) => std::ptr::with_exposed_provenance_mut(value as usize),
             None => self.make(),
         }
+    }
+
+    /// Whether the program may store there, now or after mprotect(2), for which the kernel wants a
+    /// descriptor that can write. By that it may write to the file, too, and find it there.
+    fn may_be_written(&self) -> bool {
+        let how = kernel::fcntl(self.fd, libc::F_GETFL, 0) as c_int;
+        self.access & libc::PROT_WRITE != 0 || how & libc::O_ACCMODE == libc::O_RDWR
     }
 
     /// What others are to see of a file that has a stand-in they would not see, so it takes its
@@ -182,7 +191,10 @@ impl Mapping<'_> {
     fn look(&self, file: &File) -> i64 {
         let call = Call::on_open(MAP);
         if call.done_again() {
-            return address(self.make());
+            return address(self.make_of_old(file));
+        }
+        if let Some(changed_ns) = call.result_again() {
+            return address(self.make_of_same(file, changed_ns));
         }
         let mut copy = std::ptr::null_mut::<c_void>();
         let told = call.content_again(&mut |at, bytes| {
@@ -216,14 +228,42 @@ impl Mapping<'_> {
         address(made)
     }
 
+    /// The job had not changed the file when it was mapped first: it is what it was, or its old
+    /// state is kept, or it is said.
+    fn make_of_old(&self, file: &File) -> *mut c_void {
+        let path = Path::of_link(kernel::link_of(self.fd, &mut [0; 32]));
+        let Some(path) = path.filter(|it| file.in_job && !keeping::is_old_state(it.name())) else {
+            return self.make();
+        };
+        let Some(old) = keeping::opened(&path, libc::O_RDONLY) else {
+            saying::changed_since(path.as_bytes());
+            return self.make();
+        };
+        let made = (self.next)(self.at, self.len, self.access, self.flags, old, self.from);
+        kernel::close(old);
+        made
+    }
+
+    /// More was mapped than is written down, of a file that had been changed at this time.
+    fn make_of_same(&self, file: &File, changed_ns: i64) -> *mut c_void {
+        if file.changed_ns != changed_ns {
+            let path = Path::of_link(kernel::link_of(self.fd, &mut [0; 32]));
+            saying::changed_since(path.as_ref().map_or(b"a file", |path| path.as_bytes()));
+        }
+        self.make()
+    }
+
     fn write(&self, call: Call, file: &File, made: *mut c_void) {
         if made == libc::MAP_FAILED {
             return call.write_content(address(made), &mut |_, _| &[]);
         }
         let there = (file.size as usize).saturating_sub(self.from as usize).min(self.len);
-        let changed = file.in_job;
-        if !changed || there > MOST || self.access & libc::PROT_READ == 0 {
+        if !file.in_job {
             return call.write_done();
+        }
+        if there > MOST || self.access & libc::PROT_READ == 0 {
+            call.write_result(file.changed_ns);
+            return;
         }
         // SAFETY: so many bytes of the file are mapped there, to be read.
         let bytes = unsafe { std::slice::from_raw_parts(made.cast::<u8>(), there) };
@@ -363,8 +403,8 @@ unsafe impl Sync for Name {}
 
 static REFUSED: Name = Name(UnsafeCell::new([0; 4096]));
 
-/// The path of a file that this rank has mapped to write it and another one uses, or of one that it
-/// maps beyond all that an image can hold: then there can be no image. Null: there is none.
+/// The path of a file that this rank has mapped to write it, and that another one has mapped or
+/// opened to write: then there can be no image. Null: there is none.
 #[no_mangle]
 pub extern "C" fn eyrie_calls_shares() -> *const c_char {
     if !MARKS.load(Ordering::Relaxed) {
@@ -372,16 +412,25 @@ pub extern "C" fn eyrie_calls_shares() -> *const c_char {
     }
     // SAFETY: one thread takes images.
     let room = unsafe { &mut *REFUSED.0.get() };
-    let mut count = 0;
-    let mut is_refused = |path: &CStr| {
-        count += 1;
-        let path = Path::of_absolute(path.to_bytes());
-        path.is_some_and(|path| is_shared(&path)) || !own_mapping::has_room_in_image(count)
-    };
-    match address_space::written_mapping(room, &mut is_refused) {
+    let mut is_used =
+        |path: &CStr| Path::of_absolute(path.to_bytes()).is_some_and(|path| is_shared(&path));
+    match address_space::written_mapping(room, &mut is_used) {
         true => room.as_ptr().cast(),
         false => std::ptr::null(),
     }
+}
+
+/// Whether this rank has more mapped to be written than an image can hold: then there can be none.
+#[no_mangle]
+pub extern "C" fn eyrie_calls_maps_too_many() -> bool {
+    if !MARKS.load(Ordering::Relaxed) {
+        return false;
+    }
+    let mut count = 0;
+    address_space::find_mapping(&mut |mapped| {
+        count += usize::from(mapped.is_written() && mapped.is_of_file());
+        !own_mapping::has_room_in_image(count)
+    })
 }
 
 /// Something is unmapped that may be followed: it is known whether that was before what the rank
@@ -508,6 +557,27 @@ pub unsafe extern "C-unwind" fn our_munmap(at: *mut c_void, len: size_t) -> c_in
         }),
         false => next(),
     }
+}
+
+/// A rank that has come back from an image has its files mapped by descriptors that only read,
+/// where they were mapped to be read only.
+///
+/// # Safety
+/// As mprotect(2).
+#[export_name = "mprotect"]
+pub unsafe extern "C-unwind" fn our_mprotect(at: *mut c_void, len: size_t, access: c_int) -> c_int {
+    // SAFETY: handed on to the caller.
+    let next = || unsafe { mprotect.get()(at, len, access) };
+    let made = next();
+    let is_refused = made < 0 && kernel::errno() == libc::EACCES;
+    if !is_refused || access & libc::PROT_WRITE == 0 || !own_mapping::may_touch(at as usize, len) {
+        return made;
+    }
+    let again = written_down(&mut || {
+        own_mapping::let_write(at as usize, len);
+        outcome(next())
+    });
+    again.map_or(made, |value| value as c_int)
 }
 
 /// # Safety

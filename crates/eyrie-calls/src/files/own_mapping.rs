@@ -421,6 +421,18 @@ fn reach(number: (u64, u64), path: &Path, is_it: &dyn Fn(c_int) -> bool) -> Opti
     is_it(reached.fd).then_some(reached)
 }
 
+/// What is mapped there of files that are followed is mapped once more, so that it may be written.
+pub fn let_write(start: usize, len: usize) {
+    let end = start.saturating_add(len);
+    for part in parts().iter().filter(|part| part.start < end && start < part.start + part.len) {
+        let (access, offset) = (libc::PROT_READ, part.from);
+        let place = Place { start: part.start, len: part.len, access, offset };
+        if let Some(there) = part.reach() {
+            address_space::map_in_place(&place, there.fd);
+        }
+    }
+}
+
 impl File {
     /// The file itself.
     fn reach(&self) -> Option<Reached> {
@@ -529,9 +541,9 @@ const NOT_NOTED: Noted = Noted {
 static NOTES: Shared<Notes> =
     Shared(UnsafeCell::new(Notes { all: [NOT_NOTED; MOST_NOTED], count: 0 }));
 
-/// Whether an image can have one more shared mapping of a file than so many.
+/// Whether an image can have so many shared mappings of files.
 pub fn has_room_in_image(count: usize) -> bool {
-    count < MOST_NOTED
+    count <= MOST_NOTED
 }
 
 /// Notes what is mapped and shared, for an image.

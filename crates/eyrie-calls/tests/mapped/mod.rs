@@ -5,7 +5,7 @@ use eyrie_calls::for_provider::{eyrie_calls_come_back, eyrie_calls_note_files};
 use libc::{c_int, c_void};
 use std::fs;
 
-pub const CASES: [(&str, fn()); 10] = [
+pub const CASES: [(&str, fn()); 13] = [
     ("mapped to be written", what_is_stored_is_not_there_again),
     ("unmapped", what_was_stored_before_it_was_unmapped_is_in_the_file),
     ("unmapped before", what_is_known_to_be_unmapped_is_others),
@@ -16,6 +16,9 @@ pub const CASES: [(&str, fn()); 10] = [
     ("mapped and renamed", a_file_that_is_mapped_gets_another_name),
     ("mapped and replaced", another_mapping_in_the_place_of_one_ends_it),
     ("mapped in an image", a_file_does_not_go_back_with_an_image),
+    ("mapped to be written later", a_mapping_to_be_read_is_written_later),
+    ("mapped to be read", what_is_written_is_in_a_mapping_to_be_read),
+    ("mapped again to be read", a_mapping_of_an_image_is_written_later),
 ];
 
 const PAGE: usize = 4096;
@@ -26,10 +29,14 @@ struct Mapped(*mut u8, usize);
 
 impl Mapped {
     fn new(file: c_int, len: usize, from: usize) -> Mapped {
+        Mapped::with(BOTH, file, len, from)
+    }
+
+    fn with(access: c_int, file: c_int, len: usize, from: usize) -> Mapped {
         // SAFETY: a new mapping.
         let at = unsafe {
             let any = std::ptr::null_mut();
-            libc::mmap(any, len, BOTH, libc::MAP_SHARED, file, from as libc::off_t)
+            libc::mmap(any, len, access, libc::MAP_SHARED, file, from as libc::off_t)
         };
         assert_ne!(at, libc::MAP_FAILED);
         Mapped(at.cast(), len)
@@ -43,6 +50,11 @@ impl Mapped {
     fn set(&self, at: usize, value: u8) {
         // SAFETY: as above.
         unsafe { self.0.add(at).write_volatile(value) };
+    }
+
+    fn allow(&self, access: c_int) {
+        // SAFETY: a mapping of ours.
+        assert_eq!(unsafe { libc::mprotect(self.0.cast::<c_void>(), self.1, access) }, 0);
     }
 
     fn end(self) {
@@ -350,6 +362,81 @@ fn a_file_does_not_go_back_with_an_image() {
     assert_eq!(without_us(&there), 2);
     mapped.set(PAGE, 3);
     assert_eq!(without_us(&there), 3);
+    close(file);
+    mapped.end();
+    take();
+}
+
+fn a_mapping_to_be_read_is_written_later() {
+    let program = |steps: u8| {
+        let file = make("later", 1);
+        let mapped = Mapped::with(libc::PROT_READ, file, PAGE, 0);
+        close(file);
+        let before = mapped.get(1);
+        mapped.allow(BOTH);
+        (0..steps).for_each(|_| mapped.set(1, mapped.get(1) + 1));
+        (before, mapped)
+    };
+    take();
+    let (before, first) = program(5);
+    assert_eq!(before, 0);
+    let bytes = take();
+    first.end();
+    take();
+    again(&bytes);
+    let (before, second) = program(3);
+    assert_eq!((before, second.get(1)), (0, 3));
+    new();
+    assert_eq!(fs::read("later").unwrap()[1], 3);
+    second.set(1, 4);
+    assert_eq!(fs::read("later").unwrap()[1], 4);
+    second.end();
+    take();
+}
+
+fn what_is_written_is_in_a_mapping_to_be_read() {
+    let program = || {
+        let file = make("database", 1);
+        let mapped = Mapped::with(libc::PROT_READ, file, PAGE, 0);
+        let before = mapped.get(0);
+        write(file, "xyz");
+        let found = (before, mapped.get(0), mapped.get(2));
+        close(file);
+        (found, mapped)
+    };
+    take();
+    let (found, first) = program();
+    assert_eq!(found, (0, b'x', b'z'));
+    let bytes = take();
+    first.end();
+    fs::write("database", "lost future").unwrap();
+    take();
+    again(&bytes);
+    let (found, second) = program();
+    assert_eq!(found, (0, b'x', b'z'));
+    new();
+    fs::write("database", "the file itself").unwrap();
+    assert_eq!(second.get(0), b't', "the file itself is mapped");
+    second.end();
+    take();
+}
+
+/// The restorer maps such a file by a descriptor that only reads.
+fn a_mapping_of_an_image_is_written_later() {
+    let file = make("restored", 1);
+    let mapped = Mapped::with(libc::PROT_READ, file, PAGE, 0);
+    let readable = open("restored", libc::O_RDONLY);
+    // SAFETY: what was mapped there is not used any more.
+    unsafe {
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        let (at, none) = (mapped.0, libc::PROT_READ);
+        let made = libc::syscall(libc::SYS_mmap, at, PAGE, none, flags, readable, 0);
+        assert_eq!(made, mapped.0 as i64);
+    }
+    mapped.allow(BOTH);
+    mapped.set(3, 3);
+    assert_eq!(fs::read("restored").unwrap()[3], 3);
+    close(readable);
     close(file);
     mapped.end();
     take();
