@@ -39,7 +39,10 @@ pub use clocks::*;
 pub use descriptors::*;
 pub use files::*;
 pub use inotify::our_inotify_add_watch;
-pub use own_number::{our_sched_getaffinity, our_sched_setaffinity};
+pub use own_number::{
+    our_pthread_getaffinity_np, our_pthread_setaffinity_np, our_sched_getaffinity,
+    our_sched_setaffinity,
+};
 pub use process::*;
 pub use random::*;
 pub use signals::*;

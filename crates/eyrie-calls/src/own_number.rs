@@ -1,9 +1,16 @@
-//! Paths and calls that name this process by the number that getpid(2) gives: that of the rank's
-//! first process, which the kernel knows no more, or knows another process by.
+//! Paths and calls that name this process by the number that getpid(2) gives, or the calling thread
+//! by the one that the C library remembers: those of the rank's first process, which the kernel
+//! knows no more, or knows another process or thread by.
 
+use crate::next::next;
 use crate::process::{is_own, meant};
-use libc::{c_char, c_int, c_void, pid_t, size_t};
+use libc::{c_char, c_int, c_void, pid_t, pthread_t, size_t};
 use std::ffi::CStr;
+
+next! {
+    pthread_getaffinity_np: fn(pthread_t, size_t, *mut c_void) -> c_int;
+    pthread_setaffinity_np: fn(pthread_t, size_t, *const c_void) -> c_int;
+}
 
 /// Room for a path.
 pub type Room = [u8; 128];
@@ -66,4 +73,55 @@ pub unsafe extern "C-unwind" fn our_sched_setaffinity(
 ) -> c_int {
     // SAFETY: handed on to the caller.
     unsafe { libc::syscall(libc::SYS_sched_setaffinity, meant(pid), len, mask) as c_int }
+}
+
+/// As the C library gives a result of sched_getaffinity(2) and its like to callers of
+/// pthread_getaffinity_np(3): the error itself.
+fn error_of(result: c_int) -> c_int {
+    if result == 0 {
+        return 0;
+    }
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)
+}
+
+fn is_calling(thread: pthread_t) -> bool {
+    // SAFETY: always succeeds.
+    thread == unsafe { libc::pthread_self() }
+}
+
+/// The C library asks for a thread by the number that it remembers, which the first thread of a
+/// restored process no longer has.
+///
+/// # Safety
+/// As pthread_getaffinity_np(3).
+#[export_name = "pthread_getaffinity_np"]
+pub unsafe extern "C-unwind" fn our_pthread_getaffinity_np(
+    thread: pthread_t,
+    len: size_t,
+    mask: *mut c_void,
+) -> c_int {
+    // SAFETY: handed on to the caller.
+    unsafe {
+        match is_calling(thread) {
+            true => error_of(our_sched_getaffinity(0, len, mask)),
+            false => pthread_getaffinity_np.get()(thread, len, mask),
+        }
+    }
+}
+
+/// # Safety
+/// As pthread_setaffinity_np(3).
+#[export_name = "pthread_setaffinity_np"]
+pub unsafe extern "C-unwind" fn our_pthread_setaffinity_np(
+    thread: pthread_t,
+    len: size_t,
+    mask: *const c_void,
+) -> c_int {
+    // SAFETY: handed on to the caller.
+    unsafe {
+        match is_calling(thread) {
+            true => error_of(our_sched_setaffinity(0, len, mask)),
+            false => pthread_setaffinity_np.get()(thread, len, mask),
+        }
+    }
 }
