@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""Programs that use files as Eyrie once got wrong (FILE_CASES) while ranks and nodes die and ranks
-move, again and again. Each run's output, files and exit code are compared with an undisturbed
-run's, byte for byte. Prints a table; it is no test: a run that is wrong is counted and said.
+"""Runs programs that use files in ways that Eyrie once got wrong (FILE_CASES), while ranks and
+nodes die and ranks move, again and again. Each run's output, files and exit code are compared with
+those of an undisturbed run, byte for byte. Prints a table. It is no test: a wrong run is counted
+and reported.
 
     tests/cases.py --runs 100             each program, each disturbance, at random moments
     tests/cases.py --runs 20 --worst      the same at the worst moments
     tests/cases.py --runs 5 --only growing_file --libraries 'Open MPI' --add
     tests/cases.py --page docs/programs.md
 
-Two cells are made at a time, each in a place of its own and with a seed that comes from the one
-that is printed. What a wrong run has left is in build/wrong-runs. What was counted is kept in
-build/cases.json, of which the table is made: it need not be run by one command, and with --add
-counts are added up.
-"""
+Two cells run at a time, each in a directory of its own, with a seed that is derived from the
+printed one. build/wrong-runs has what wrong runs left. build/cases.json has the counts, of which
+the table is made: so several commands can fill it, and with --add counts are added up."""
 
 import argparse
 import ctypes
@@ -63,10 +62,10 @@ def arguments():
 
 
 def run(cell):
-    """Runs one program with one disturbance, by its name; how many there were, and what was
-    wrong."""
+    """Runs one program with one disturbance, by its name. Returns how many took place, and what
+    was wrong."""
     library, name, column = cell
-    # It does not go on without the command.
+    # The process ends with the command.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     disturbance = next(d for d in (*OF_FILES, *AT_WORST) if d.name == column)
     RANDOM.seed(f"{SEED} {library} {name} {column}")

@@ -1,11 +1,10 @@
-"""Lets pytest run whole-job tests: each executable file tests/*/NNN-name is one test, which passed
-when it ends with 0.
+"""Lets pytest run whole-job tests: each executable file tests/*/NNN-name is one test. It passed if
+it ended with 0.
 
 A test that failed is repeated once; when it then passes it counts as passed and is named as
 unsteady. No test may take longer than EYRIE_TEST_LIMIT_S. A file with a line "# alone: WHY" in its
-head is not run beside others: tests/run runs those afterwards. What became of each test goes to the
-file EYRIE_TEST_TALLY, in the lines that scripts/test.sh counts.
-"""
+head does not run beside others: tests/run runs those afterwards. The result of each test goes to
+the file EYRIE_TEST_TALLY, in the lines that scripts/test.sh counts."""
 
 import os
 import pathlib
@@ -23,7 +22,7 @@ sys.path.insert(0, str(HERE / "lib"))
 
 from jobs import LIMIT_S, descendants, kill  # noqa: E402
 
-# Of a test that failed: as many lines of its end are shown.
+# How many of the last lines of a failed test are shown.
 LINES_SHOWN = 12
 # mpi4py's suite: at 2 ranks all in which ranks meet (of what is one-sided, what is blocking); at 4,
 # which take turns on few processors, some modules in which more than two do. `make test-more` runs
@@ -118,7 +117,7 @@ def run(command):
             ended = f"exit code {code}"
         except subprocess.TimeoutExpired:
             code, ended = None, f"killed: it had not ended after {LIMIT_S} s"
-        finally:  # also when somebody interrupts pytest
+        finally:  # also when a user interrupts pytest
             if process.poll() is None:
                 for pid in [process.pid, *descendants(process.pid)]:
                     kill(pid, signal.SIGKILL)
@@ -131,7 +130,8 @@ def run(command):
 
 
 def pytest_collection_modifyitems(items):
-    """The last first: they take longest, so that no worker is left with one of them at the end."""
+    """The last tests run first: they take longest, and no worker should have one of them at the
+    end."""
     items.reverse()
 
 

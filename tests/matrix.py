@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What survives on which MPI library: every example, and LAMMPS, is killed again and again at
-random moments on MPICH, Intel MPI and Open MPI, or moved while it runs; each run's results are
-compared with an undisturbed run, byte for byte. Prints one table; it is no test, and says what went
-wrong instead of failing.
+"""Shows which programs survive on which MPI library. Ranks of every example, and of LAMMPS, are
+killed again and again at random moments on MPICH, Intel MPI and Open MPI, or moved while they run.
+Each run's results are compared with an undisturbed run, byte for byte. Prints one table. It is no
+test, and reports what went wrong instead of failing.
 
     tests/matrix.py --kills 20                    all of it, as on docs/programs.md (half an hour)
     tests/matrix.py --kills 3 --only heat2d cg    some of it
@@ -199,7 +199,7 @@ FILES = {
     ),
     "romio": (
         *tests_of("mpich", ROMIO.split(), "-fname", "file"),
-        # Which rank gets which place in the file is nobody's decision: its own check counts.
+        # Which rank gets which place in the file is not determined: the program's own check counts.
         *tests_of("mpich", ["shared_fp"], "-fname", "file", unlike=r"^(?!.*No Errors)"),
         *tests_of(
             "mpich", ["i_noncontig", "noncontig", "noncontig_coll"], "-fname", "file", ranks=2
@@ -291,7 +291,8 @@ def built(program, library, *variables):
 
 
 def kill(job, rank):
-    """Kills a rank; what it does is counted when it is over, since the rank may just have ended."""
+    """Kills a rank. Kills are counted at the end of the run, because the rank may just have
+    ended."""
     job.kill_rank(rank, any_process=True)
 
 
@@ -306,7 +307,7 @@ def lose_node(job, rank):
 
 @dataclasses.dataclass(frozen=True)
 class Disturbance:
-    """What is done to a job, so many times in a run, and how it is seen that it took place."""
+    """What is done to a job, so many times in a run, and how to see that it took place."""
 
     name: str
     do: object

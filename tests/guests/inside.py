@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What is done in a guest, one MPI library after the other (its arguments): `eyrie check` says that
-all is well; a job loses a rank and a node, comes back from images each time, is saved, and goes on;
-what it printed and wrote is as undisturbed. Never run beside something else that is measured."""
+"""What a guest runs, for each MPI library in its arguments. `eyrie check` finds no fault. A job
+loses a rank and a node, comes back from images each time, is saved, and goes on. Output and files
+are as undisturbed. Must never run beside a measurement."""
 
 import os
 import pathlib
@@ -15,11 +15,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 from guests import PROGRAMS
 from jobs import EYRIE, Job, check, kill, main, run, take_image, workshop
 
-# As many seconds as a node may be silent where all is slow.
+# Heartbeat timeout in seconds, for a machine where everything is slow.
 HEARTBEAT = ("--heartbeat-timeout", "120s")
 
 
-# What was saved first: the machine tries to go on with it, and must refuse.
+# The first saved job: the machine tries to continue it, and must refuse.
 SAVED = pathlib.Path("/out/saved")
 
 

@@ -1,6 +1,6 @@
-"""Programs that are disturbed again and again, at random moments of as long as they usually run:
-ranks and nodes die, ranks move, and what runs beside them dies at the worst moment. Each run's
-standard output, files and exit code are compared with those of an undisturbed run, byte for byte.
+"""Disturbs programs again and again, at random moments of the time that they usually run: ranks and
+nodes die, ranks move, and other processes of the job die at the worst moment. Each run's standard
+output, files and exit code are compared with those of an undisturbed run, byte for byte.
 tests/cases.py makes tables of it, tests/jobs/145 is a short form."""
 
 import dataclasses
@@ -16,9 +16,9 @@ from dying import process_of_role
 from jobs import BUILD, RANDOM, Job, await_condition, check, family, overlook_shared_memory
 from jobs import kill as kill_process
 
-# A run that takes longer has stood still.
+# A run that takes longer hangs.
 PATIENCE_S = 90
-# What runs that were wrong have left.
+# Where the files of wrong runs are kept.
 FAILURES = BUILD / "wrong-runs"
 
 
@@ -46,11 +46,12 @@ class Usual:
 
 @dataclasses.dataclass(frozen=True)
 class Disturbance:
-    """What is done to a job: asked for when it starts, or while it runs (`do` is given the job and
-    one of its ranks, at a random moment); and how it is seen that it took place."""
+    """What is done to a job, and how to see that it took place. It is asked for when the job
+    starts, or done while the job runs: `do` gets the job and one of its ranks, at a random
+    moment."""
 
     name: str
-    took_place: object  # is given the job, and what was said when it was done
+    took_place: object  # gets the job, and the text that `do` returned
     options: object = lambda program, usual: ()
     do: object = None
     images: tuple = ("off", "100ms", "400ms")
@@ -62,12 +63,13 @@ def seen(event, times=1):
 
 
 def moved(job, said):
-    """A rank did, or it was refused by name: what several ranks map to be written is no message."""
+    """A rank moved, or the move was refused by name, because several ranks map a file to write
+    it."""
     return job.events("rank_moved") or "did not move: it has" in said
 
 
 def injected(*failures):
-    """Options of `eyrie run`: each failure at a moment of its own, or at what it names."""
+    """Options of `eyrie run`: each failure at a random moment, or at the moment that it names."""
 
     def options(program, usual):
         ranks = RANDOM.sample(range(program.ranks), 2)
@@ -80,12 +82,12 @@ def injected(*failures):
 
 
 def move(job, rank):
-    """Has a rank go to another node while it computes. The job may just end."""
+    """Moves a rank to another node while it computes. The job may just end."""
     return job.eyrie("migrate", rank).stderr
 
 
 def drain(job, rank):
-    """Makes the node of a rank free."""
+    """Drains the node of a rank."""
     status = job.status()
     return job.eyrie("drain", status["ranks"][rank]["node"]).stderr if status else ""
 
@@ -95,13 +97,14 @@ def move_or_drain(job, rank):
 
 
 def stop_router_then_kill_it(job, rank):
-    """So long that a rank waits for it in a call that must be stored before it is made."""
+    """The router is stopped for so long that a rank waits for it, in a call that must be stored
+    first."""
     try:
         router = process_of_role(job, "router 0")
     except AssertionError:
         return  # the job has just ended
     kill_process(router, signal.SIGSTOP)
-    time.sleep(RANDOM.uniform(0.05, 0.3))  # how long is what is random
+    time.sleep(RANDOM.uniform(0.05, 0.3))  # the random time is the point
     kill_process(router, signal.SIGKILL)
 
 
@@ -114,7 +117,7 @@ def on_nodes(nodes, spares, *more, inject=()):
 
 
 TWO_NODES = on_nodes(2, 1)
-# The moments are anywhere.
+# At any moment.
 OF_FILES = (
     Disturbance(
         "two kills",
@@ -124,7 +127,7 @@ OF_FILES = (
     Disturbance("node loss", seen("node_lost"), on_nodes(3, 1, inject=["kill-node={node}"])),
     Disturbance("move or drain", moved, TWO_NODES, do=move_or_drain),
 )
-# The moments are the worst ones.
+# At the worst moments.
 AT_WORST = (
     Disturbance(
         "killed again in its recovery",
@@ -184,7 +187,7 @@ def disturbed_once(program, disturbance, usual):
 
 
 def keep(job, why):
-    """What a run that was wrong has left stays for who looks into it."""
+    """Keeps the files of a wrong run, so that they can be examined."""
     FAILURES.mkdir(exist_ok=True)
     place = pathlib.Path(tempfile.mkdtemp(dir=FAILURES))
     shutil.copytree(job.home, place, dirs_exist_ok=True)
@@ -211,7 +214,7 @@ def disturbed(program, disturbance, times, go_on=False):
 
 
 def end_all():
-    """Nothing of a run that was wrong is held against those that follow."""
+    """Removes what a wrong run left, so that later runs do not fail because of it."""
     for pid in family():
         kill_process(pid, signal.SIGKILL)
     await_condition(lambda: not family(), "what was killed to end", PATIENCE_S)

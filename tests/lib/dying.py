@@ -15,7 +15,7 @@ from jobs import (
 
 # Long enough for two hosts to die one after the other, however fast the machine is.
 LONG = slow_heat2d(2000, 40)
-# Who does not answer for so long is declared dead, unless a test is about that.
+# The heartbeat timeout, unless a test is about that.
 TIMEOUT_S = 4
 OFTEN = ("--heartbeat-timeout", f"{TIMEOUT_S}s", "--checkpoint-every", "200ms")
 
@@ -27,8 +27,8 @@ def running(job):
 
 def lose(job, node, happening, at_once=False):
     """Lets something happen for which a host is declared dead (`at_once`: because its connection
-    ends, not because it is silent), and waits until its ranks compute again. Returns seconds until
-    it was known, and until they did."""
+    ends, not because it does not answer), and waits until its ranks compute again. Returns seconds
+    until it was known, and until they did."""
     before = len(job.events("recovered"))
     begin = time.monotonic()
     happening()

@@ -11,10 +11,10 @@ machine: the server's disk. There are two kinds, by what writes back:
 - as with Lustre: fsync, fdatasync and syncfs (which waits). The cache is in the process that
   serves, which the kernel does not tell of sync_file_range. Hosts do not see what others hold.
 
-A file is looked at anew when it is opened: close-to-open, as NFS has it. Three things are worse
-than NFS: who has a file open does not see that others change it; hosts that write one file at a
-time must not write to the same page (with the second kind they may); locks hold within a host
-only. Attributes of users (xattr) are missing, as in NFS 3.
+A file's state is read anew when it is opened: close-to-open, as NFS has it. Three things are worse
+than NFS. A process that has a file open does not see that others change it. Hosts that write one
+file at a time must not write to the same page (with the second kind they may). Locks hold within a
+host only. Attributes of users (xattr) are missing, as in NFS 3.
 
 A process that serves must never touch what it serves: it would wait for itself.
 """
@@ -42,7 +42,7 @@ MS_NOSUID, MS_NODEV = 2, 4
 FUSE, LOOP_CONTROL = "/dev/fuse", "/dev/loop-control"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
-# What follows is of linux/fuse.h. This version is spoken, whatever newer one the kernel has.
+# From linux/fuse.h. This server uses this version, also when the kernel has a newer one.
 MAJOR, MINOR = 7, 31
 ASYNC_READ, BIG_WRITES, WRITEBACK_CACHE, MAX_PAGES = 1 << 0, 1 << 5, 1 << 16, 1 << 22
 FEATURES = ASYNC_READ | BIG_WRITES | WRITEBACK_CACHE | MAX_PAGES
@@ -92,7 +92,7 @@ class Node:
         self.held_end = self.held_ns = 0  # where that ends, and when it was written
 
     def state(self):
-        """What tells that somebody has changed it."""
+        """What differs after another process has changed it."""
         now = os.fstat(self.fd)
         return now.st_mtime_ns, now.st_ctime_ns, now.st_size
 
@@ -184,7 +184,7 @@ class Server:
             os.writev(self.device, [OUT_HEADER.pack(length, -failure, unique), *parts])
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENODEV):
-                raise  # nobody waits for the answer any more
+                raise  # the request was interrupted: no process waits for the answer
 
     # Names.
 
@@ -230,7 +230,7 @@ class Server:
         return self.entry(parent, names(body)[0])
 
     def made(self, parent, name):
-        """The entry of something new, which belongs to who has asked for it."""
+        """The entry of something new, which belongs to the user that asked for it."""
         os.chown(name, *self.user, dir_fd=parent.fd, follow_symlinks=False)
         return self.entry(parent, name)
 
@@ -359,7 +359,7 @@ class Server:
         os.close(fd)
 
     def nothing(self, *_):
-        """What the kernel had to do it has done before it asks."""
+        """Nothing to do: the kernel writes back before it asks."""
 
     # Directories.
 
@@ -411,7 +411,8 @@ def flags_of_server(flags):
 
 
 def listing(node):
-    """(name, inode, kind) of all that is in a directory, whose parent nobody asks for here."""
+    """(name, inode, kind) of all that is in a directory. The parent's number does not matter
+    here."""
     own = os.fstat(node.fd).st_ino
     found = [(name, own, stat.S_IFDIR >> 12) for name in (b".", b"..")]
     with os.scandir(node.path()) as entries:
@@ -469,8 +470,8 @@ OPERATIONS = {
 
 @contextlib.contextmanager
 def block_device():
-    """The path of a block device, which is of no use but that the kernel tells of syncfs where
-    there is one. It is gone when it is mounted no more."""
+    """The path of a block device. It has one use: with a device, the kernel sends syncfs to the
+    server. It is gone when it is not mounted any more."""
     with open(LOOP_CONTROL) as control, tempfile.TemporaryFile(dir="/dev/shm") as content:
         content.truncate(1 << 20)
         wanted = LOOP_CONFIG.pack(content.fileno(), LOOP_AUTOCLEAR)
@@ -482,7 +483,7 @@ def block_device():
                 except OSError as error:
                     if error.errno != errno.EBUSY:
                         raise
-                    continue  # somebody else has taken it meanwhile
+                    continue  # another process has taken it meanwhile
                 yield path
                 return
 
@@ -571,8 +572,7 @@ class FarFiles:
                 check(process.stdout.readline() == "written back\n", "it is not written back")
 
     def lose(self, number):
-        """From now on nothing is written back by a host any more: its kernel finds nobody who would
-        take it."""
+        """From now on a host writes nothing back: the process that serves its kernel is gone."""
         process = self.serving.pop(number, None)
         if process is not None:
             kill(process.pid, signal.SIGKILL)

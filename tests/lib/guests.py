@@ -28,8 +28,8 @@ from jobs import (
     workshop,
 )
 
-# What runs in a guest: small, since floating point is slow where it is emulated, and paced, so that
-# it still runs when the last thing is done to it.
+# What runs in a guest: small, because emulated floating point is slow, and paced, so that it still
+# runs at the last disturbance.
 SIZE = ("--nx", 40, "--ny", 40, "--steps", 3000, "--every", 500, "--out", "plate")
 HEAT = slow("heat2d", *SIZE, ms=400, ranks=2)
 PROGRAMS = {"mpich": HEAT, "intelmpi": over_intel_mpi(HEAT), "openmpi": over_open_mpi(HEAT)}
@@ -126,7 +126,8 @@ def everything_in(release):
     form with one MPI library."""
     mpis = tuple(PROGRAMS) if MORE else ("mpich",)
     for name in mpis:
-        undisturbed(PROGRAMS[name].reference or PROGRAMS[name])  # faster here than there
+        # Computed on the machine, which is faster than the guest.
+        undisturbed(PROGRAMS[name].reference or PROGRAMS[name])
     guest = Guest(release)
     guest.passes(ROOT / "tests/guests/inside.py", *mpis)
     refused_here(guest.out / "saved", guest.version)

@@ -148,10 +148,10 @@ class Hosts:
         self.names = [host.name for host in self.hosts]
         self.disk_mib = disk_mib
         self.unheard_here = set()
-        # What is no job's: programs that run on the hosts, sockets that listen.
+        # Programs and listening sockets of the hosts that belong to no job.
         self.services = {"sshd"}
         self.sockets = {f"tcp port {SSH_PORT}", f"tcp6 port {SSH_PORT}"}
-        # Told its number before a host loses its power: what then is lost with it.
+        # Called with a host's number before it loses its power, to drop what is lost with it.
         self.when_power_goes = []
         self._outside = None
         self._files = False
@@ -171,7 +171,7 @@ class Hosts:
     def __exit__(self, *_):
         self.close()
 
-    # How they come and go.
+    # Starting and ending hosts.
 
     def _prepare(self):
         self.home = workshop() / "hosts"
@@ -361,10 +361,10 @@ class Hosts:
             os.close(host.network)
             host.network = None
 
-    # What becomes of them.
+    # Failures.
 
     def power_off(self, number):
-        """All processes end at once, and nobody hears of it: no packet leaves the host any more."""
+        """All processes end at once, and no packet leaves the host any more."""
         host = self.hosts[number]
         self.cut(number)
         for lose in self.when_power_goes:
@@ -389,7 +389,7 @@ class Hosts:
         return self.hosts[number].shell is not None
 
     def cut(self, number):
-        """Unplugs the network cable; connections do not hear of it."""
+        """Unplugs the network cable; connections do not notice."""
         batch("ip", [f"link set {self.hosts[number].port} down"])
 
     def plug(self, number):
@@ -402,8 +402,8 @@ class Hosts:
         self._filter([self.hosts[number]])
 
     def partition(self, *groups):
-        """The network falls apart: hosts (their numbers, or HERE for the machine itself) hear only
-        those of their own group. Who is in no group hears everybody and is heard."""
+        """Splits the network: hosts (their numbers, or HERE for the machine itself) reach only
+        those of their own group. A host in no group reaches all others."""
         named = [{HERE_NUMBER if n == HERE else n for n in group} for group in groups]
         self.unheard_here = others(HERE_NUMBER, named)
         for host in self.hosts:
@@ -430,7 +430,7 @@ class Hosts:
 
     def freeze(self, number):
         """Stops every process of the host; its kernel goes on to acknowledge what it gets. Those
-        that somebody had stopped before stay stopped when it thaws."""
+        that were stopped before stay stopped when it thaws."""
         host = self.hosts[number]
         while True:
             moving = [pid for pid in host.pids() if process_state(pid) not in ("T", "t", "Z", None)]
@@ -460,7 +460,7 @@ class Hosts:
     def free_disk(self, number):
         (self.hosts[number].root() / FILLER).unlink()
 
-    # Working there.
+    # Running commands on hosts.
 
     def environment(self):
         """What a process needs to reach the hosts by `ssh h0`, on the machine or on a host."""
@@ -497,7 +497,7 @@ class Hosts:
             timeout=timeout,
         )
 
-    # What is seen of them.
+    # Looking at hosts.
 
     def pids(self, number):
         """The living processes of a host, but those that serve every job."""
@@ -560,7 +560,7 @@ def program(pid):
 
 
 def others(number, groups):
-    """Those in other groups than this one; nobody when it is in none."""
+    """Those in other groups than this one; none when it is in no group."""
     mine = [group for group in groups if number in group]
     return set().union(*groups) - mine[0] if mine else set()
 

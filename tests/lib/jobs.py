@@ -57,8 +57,8 @@ MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 
 
 def each(*axes):
-    """What a test goes through: all combinations of the values, in `make test-more`; in its short
-    form so few that each value comes once."""
+    """The cases of a test. In `make test-more` these are all combinations of the values, in the
+    short form so few that each value comes once."""
     if MORE:
         return list(itertools.product(*axes))
     longest = max(map(len, axes))
@@ -329,8 +329,8 @@ def digest(data):
 
 def undisturbed(program):
     """What the program does over MPICH's own transport: (exit code, digest of standard output,
-    {file: digest}). Kept in build/ under everything it depends on, so that each program runs once
-    for all tests."""
+    {file: digest}). Kept in build/ under a hash of everything it depends on, so that each program
+    runs once for all tests."""
     # A library takes no more threads than there are processors, and adds up in another order then.
     has_threads = any(word.startswith("OMP_NUM_THREADS=") for word in program.argv)
     processors = len(os.sched_getaffinity(0)) if has_threads else 0
@@ -412,7 +412,7 @@ def python_program(text, *args, ranks=4, make=None):
     return Program((str(PYTHON), "-c", text, *map(str, args)), ranks, make=make)
 
 
-# What the death of a rank brings about within Eyrie, and no user can act on.
+# Lines about consequences of a rank's death within Eyrie, on which no user can act.
 RIDDLES = ("the stream is refused", "not its newest any more", "EOF while parsing")
 
 
@@ -480,7 +480,8 @@ class Job:
         return self.process.poll() is not None
 
     def lose_controller(self):
-        """kill -9 of `eyrie run`, or of who went on for it. All others live on."""
+        """kill -9 of `eyrie run`, or of the `eyrie resume` that replaced it. All other processes
+        live on."""
         kill(self.launcher(), signal.SIGKILL)
         self.process.wait(PATIENCE_S)
         self._outlived = True
@@ -507,7 +508,7 @@ class Job:
         if kind is None:
             self.nothing_left()
 
-    # Where it runs: hosts.py has jobs on other hosts.
+    # Where it runs; hosts.py overrides this for jobs on other hosts.
 
     @property
     def dir(self):
@@ -537,7 +538,7 @@ class Job:
             return [pid for pid in family() if pid != self.launcher()]
         return descendants(self.launcher())
 
-    # What is seen of it.
+    # Looking at it.
 
     def events(self, kind=None, **fields):
         """The events so far of this kind with these fields."""
@@ -1062,8 +1063,7 @@ def main(test):
 
 
 def report(name, error):
-    """What is needed to understand a failure: the words, the last command, its last events and
-    lines."""
+    """What explains a failure: the message, the last command, its last events and lines."""
     where = traceback.extract_tb(error.__traceback__)[
         -2 if isinstance(error, AssertionError) else -1
     ]

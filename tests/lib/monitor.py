@@ -44,7 +44,7 @@ def samples_of(text):
 
 
 def free_port():
-    """A port of loopback that nobody had a moment ago."""
+    """A port of loopback that was free a moment ago."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""kill -9 of random ranks at random times, again and again, over one program: the last word of the
-name it is called by (each has a link in tests/jobs/). Each run has another number of routers and
-nodes, other checkpoints, other moments; all are printed. The first run's kills come in its first
-two seconds, the others' at any time of as much as the one before took. EYRIE_TEST_RUNS asks for
-another number of runs of this program than one (with more time: EYRIE_TEST_LIMIT_S); `make
-test-more` for 20 of each."""
+"""kill -9 of random ranks at random times, again and again, over one program. The last word of the
+name by which the test is called says which (each program has a link in tests/jobs/). Each run has
+another number of routers and nodes, other checkpoints and other moments; all are printed. In the
+first run kills come in its first two seconds. In later runs they come at any time within the length
+of the run before. EYRIE_TEST_RUNS asks for another number of runs than one (with more time:
+EYRIE_TEST_LIMIT_S), `make test-more` for 20 of each."""
 
 import os
 import time
@@ -15,7 +15,7 @@ from jobs import PROGRAMS, RANDOM, Job, check, counted, main
 RUNS = 1
 # What LAMMPS sends depends on its clock (it balances nothing by it, but it reports times).
 SENDS_TIMES = ["lammps", "lammps_omp", "lammps_restart"]
-# What they start is theirs to look after: under mpiexec, too, they end when it is killed.
+# These programs watch their own helpers: under mpiexec, too, they end when a helper is killed.
 STARTS_OTHERS = ["helpers", "file_users"]
 
 

@@ -14,7 +14,7 @@ from jobs import PATIENCE_S, ROOT, Skipped, await_condition, check, kill, worksh
 
 # Slurm calls a node DOWN after so many seconds without an answer.
 NODE_TIMEOUT_S = 10
-# A job that has to make way for one of the partition `urgent` is told so, and ended so long after.
+# A job that a job of the partition `urgent` preempts gets a SIGTERM, and is ended so long after.
 GRACE_S = 40
 CONFIG = """
 ClusterName=eyrie
@@ -147,7 +147,7 @@ class Slurm:
 
     def kill_node(self, number):
         """slurmd, its slurmstepd and the tasks die at once; the host itself goes on. (When
-        `hosts.power_off` takes the host, nobody hears of it.)"""
+        `hosts.power_off` takes the host, no packet leaves it.)"""
         pids = [pid for pid in self.hosts.hosts[number].pids() if program(pid) != "sshd"]
         for pid in pids:
             kill(pid, signal.SIGSTOP)  # so that none sees another one die

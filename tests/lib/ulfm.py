@@ -210,7 +210,7 @@ class Job:
             print("mpirun hangs after its processes have ended")
             self.end()
         for word in words:
-            check(re.search(word, self.text()), f"nobody said `{word}`")
+            check(re.search(word, self.text()), f"no process said `{word}`")
         return self
 
 
