@@ -40,7 +40,6 @@ RIDDLES_LEFT = {
     "crates/eyrie-controller/": 80,
     "crates/eyrie-image/": 9,
     "crates/eyrie-provider/": 43,
-    "crates/eyrie-restorer/": 15,
     "docs/": 13,
     "tests/": 8,
 }

@@ -1,4 +1,5 @@
-//! The memory of the process: every mapping at its old address, pages read straight into place.
+//! The memory of the process: maps everything at its old address and reads pages straight into
+//! place. Must not change a file before the trailer was read.
 
 use crate::descriptors::Table;
 use crate::fail::{self, malformed};
@@ -14,11 +15,11 @@ use crate::sys::{self, nr};
 /// Where content for shared files waits until the whole image has been read.
 const STAGING_START: u64 = WINDOW_START + (1 << 38);
 
-/// What waits there is kept track of in stretches of this length: a record is no longer.
+/// The unit in which content of the staging is tracked. No record is longer.
 const STRETCH: u64 = MAX_PAYLOAD as u64;
 const STRETCHES: usize = ((WINDOW_END - STAGING_START) / STRETCH) as usize;
 
-/// Most runs of guard pages; of one page each they need as many mappings in the kernel.
+/// At most so many runs of guard pages: a run of one page takes a mapping in the kernel.
 const GUARDS_MAX: usize = 1 << 17;
 
 /// The address space under construction.
@@ -33,12 +34,12 @@ pub struct Memory {
 }
 
 struct Room(core::cell::UnsafeCell<[u64; STRETCHES / 64]>);
-// SAFETY: there is one thread.
+// SAFETY: the restorer has one thread, so no access runs beside another.
 unsafe impl Sync for Room {}
 static STAGED: Room = Room(core::cell::UnsafeCell::new([0; STRETCHES / 64]));
 
 impl Memory {
-    /// Maps everything but the kernel's own mappings, and clears out what does not belong there.
+    /// Maps everything except the kernel's own mappings, and unmaps what the image does not have.
     pub fn build(
         image: &Image,
         table: &Table,
@@ -105,7 +106,7 @@ impl Memory {
                     prepared.end();
                     return;
                 }
-                _ => malformed("a record stands where it may not"),
+                _ => malformed("a record is in a place where it is not allowed"),
             }
         }
     }
@@ -193,7 +194,10 @@ impl Memory {
         }
         if let Some((start, errno)) = self.lost_policy {
             let errno = fail::Errno(errno);
-            fail::note(format_args!("memory policies are lost, as that at {start:#x}: {errno}"));
+            fail::note(format_args!(
+                "this node does not allow the memory policies of some mappings, as that at \
+                 {start:#x}: {errno}"
+            ));
         }
         for (start, len) in self.guards.as_slice() {
             // SAFETY: pages without content, in mappings of ours that are not locked yet.
@@ -207,7 +211,8 @@ impl Memory {
             advise_late(m);
             if m.flags & map_flag::SEALED != 0 {
                 let len = (m.end - m.start) as usize;
-                // SAFETY: only numbers; nothing of it changes any more.
+                // SAFETY: the call takes numbers only; the content of the mapping does not change
+                // any more.
                 if let Err(errno) = unsafe { sys::call3(nr::MSEAL, m.start as usize, len, 0) } {
                     fail::kernel("sealing memory", errno);
                 }
@@ -220,7 +225,7 @@ impl Memory {
     /// image has some. Holes of both stay holes.
     fn copy_staged(&self, image: &Image, table: &Table, m: &Mapping) {
         let size = image.objects[m.object as usize].record.size;
-        // Behind the last page of the file there is nothing to write to.
+        // Pages behind the end of the file cannot be written.
         let len =
             (m.end - m.start).min(size.saturating_sub(m.offset).next_multiple_of(sys::PAGE as u64));
         let from = self.destination(image, m);
@@ -244,7 +249,7 @@ impl Memory {
             let next = ((stretch + 1) * STRETCH - (from - STAGING_START)).min(len);
             if self.staged[stretch as usize / 64] & 1 << (stretch % 64) != 0 {
                 for at in (at..next).step_by(sys::PAGE) {
-                    // SAFETY: a page of the staging.
+                    // SAFETY: one page of the staging, which is mapped and readable.
                     let words =
                         unsafe { core::slice::from_raw_parts((from + at) as *const u64, 512) };
                     if words.iter().any(|word| *word != 0) {
@@ -281,7 +286,7 @@ fn map(image: &Image, table: &Table, m: &Mapping) {
     } else if m.flags & map_flag::DROPPABLE != 0 {
         mmap(m.start, len, prot, sys::MAP_DROPPABLE | sys::MAP_ANONYMOUS, -1, 0)
     } else {
-        // The huge page pool of this node may be empty: then ordinary pages do.
+        // The huge page pool of this node may be empty. Then ordinary pages are used.
         let size = m.flags >> map_flag::HUGETLB_SHIFT;
         let huge = own_flags(m) | sys::MAP_HUGETLB | size << 26;
         mmap(m.start, len, prot, huge, -1, 0)
@@ -298,14 +303,14 @@ fn map(image: &Image, table: &Table, m: &Mapping) {
     advise_early(m);
 }
 
-/// Where the pages of a mapping are to lie.
+/// The nodes on which the pages of a mapping shall be.
 fn set_policy(m: &Mapping) -> Result<(), i32> {
     if m.memory_policy == UNKNOWN {
         return Ok(());
     }
     let (start, len) = (m.start as usize, (m.end - m.start) as usize);
     let nodes = &raw const m.memory_nodes as usize;
-    // SAFETY: the kernel reads a word.
+    // SAFETY: the kernel reads one word, which is ours.
     unsafe { sys::call6(nr::MBIND, start, len, m.memory_policy as usize, nodes, 65, 0).map(|_| ()) }
 }
 
@@ -326,7 +331,9 @@ fn advise_late(m: &Mapping) {
             unsafe { sys::call3(nr::MLOCK, m.start as usize, (m.end - m.start) as usize, 0) };
         if let Err(e) = locked {
             let (start, e) = (m.start, fail::Errno(e));
-            fail::note(format_args!("the memory at {start:#x} is not locked: {e}"));
+            fail::note(format_args!(
+                "the memory at {start:#x} is not locked: {e}; raise `ulimit -l` on this node"
+            ));
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The last steps: the kernel's state of the process, then its registers. Once the working
-//! descriptors are closed nothing can be reported any more, so what can fail comes first.
+//! descriptors are closed, no error can be reported. So every step that can fail must come first.
 
 use crate::descriptors::Table;
 use crate::fail::{self, Errno};
@@ -9,7 +9,7 @@ use crate::sys::{self, nr};
 use core::arch::asm;
 
 pub fn parent() -> usize {
-    // SAFETY: no arguments.
+    // SAFETY: the call has no arguments, so the kernel touches no memory of ours.
     unsafe { sys::call3(nr::GETPPID, 0, 0, 0) }.unwrap_or(0)
 }
 
@@ -29,18 +29,19 @@ pub fn become_it(image: &Image, table: &Table, parent_before: usize) -> ! {
         }
     }
     if c.parent_death_signal != 0 {
-        // SAFETY: integers only.
+        // SAFETY: the call takes numbers only, so the kernel touches no memory of ours.
         let _ = unsafe {
             sys::call3(nr::PRCTL, sys::PR_SET_PDEATHSIG, c.parent_death_signal as usize, 0)
         };
         if parent() != parent_before {
-            sys::exit(128 + c.parent_death_signal as i32); // it died before we could say so
+            // The parent died before PR_SET_PDEATHSIG was set.
+            sys::exit(128 + c.parent_death_signal as i32);
         }
     }
     table.close_working();
     set_limits(c);
     for (i, timer) in c.itimers.iter().enumerate() {
-        // SAFETY: struct itimerval is four words.
+        // SAFETY: the kernel reads one struct itimerval, which is four words and ours.
         let _ = unsafe { sys::call3(nr::SETITIMER, i, timer.as_ptr() as usize, 0) };
     }
     // SAFETY: the image's stack and code are in place; the code at `rip` unmaps our stretch.
@@ -99,7 +100,7 @@ fn set_process(c: &Context) {
         if signal == sys::SIGKILL || signal == sys::SIGSTOP {
             continue;
         }
-        // SAFETY: the kernel reads one action.
+        // SAFETY: the kernel reads one signal action, which is ours.
         let set = unsafe {
             sys::call6(
                 nr::RT_SIGACTION,
@@ -127,7 +128,7 @@ fn set_process(c: &Context) {
             let _ = sys::call3(nr::PRCTL, sys::PR_SET_DUMPABLE, c.dumpable as usize, 0);
         }
         if c.thp_disable != 0 {
-            // Newer kernels tell exceptions beside the first bit.
+            // Newer kernels report exceptions beside the first bit.
             let exceptions = (c.thp_disable & !1) as usize;
             let _ = sys::call6(nr::PRCTL, sys::PR_SET_THP_DISABLE, 1, exceptions, 0, 0, 0);
         }
@@ -139,7 +140,7 @@ fn set_process(c: &Context) {
 /// stack is set, which must have room for them.
 fn set_register_state(c: &Context) {
     let mut here = 0u64;
-    // SAFETY: the word is ours; the rest are numbers.
+    // SAFETY: the kernel writes one word, which is ours; the rest are numbers.
     unsafe {
         let at = &raw mut here as usize;
         let _ = sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_XCOMP_PERM, at, 0);
@@ -151,25 +152,25 @@ fn set_register_state(c: &Context) {
     }
 }
 
-/// On which nodes memory lies: to be set before there is any, and once more when there is something
-/// to say.
+/// Sets the memory policy of the process. It is set before there is memory, and once more when a
+/// note can be printed.
 pub fn set_memory_policy(c: &Context) -> Result<(), i32> {
     if c.memory_policy == 0 {
         return Ok(());
     }
     let (mode, nodes) = (c.memory_policy as usize, &raw const c.memory_nodes as usize);
-    // SAFETY: the kernel reads a word.
+    // SAFETY: the kernel reads one word, which is ours.
     unsafe { sys::call3(nr::SET_MEMPOLICY, mode, nodes, 65).map(|_| ()) }
 }
 
-/// Settings of the process. What a kernel does not know it did not have.
+/// Settings of the process. Where this kernel does not know a setting, the process did not have it.
 fn set_settings(c: &Context) {
     let set = |what: usize, a: usize, b: usize| {
-        // SAFETY: only numbers.
+        // SAFETY: the call takes numbers only, so the kernel touches no memory of ours.
         unsafe { sys::call6(nr::PRCTL, what, a, b, 0, 0, 0) }
     };
     if let Err(e) = set_memory_policy(c) {
-        fail::note(format_args!("its memory policy is lost: {}", Errno(e)));
+        fail::note(format_args!("this node does not allow its memory policy: {}", Errno(e)));
     }
     if c.tsc != 0 {
         let _ = set(sys::PR_SET_TSC, c.tsc as usize, 0);
@@ -182,20 +183,23 @@ fn set_settings(c: &Context) {
     for (kind, state) in c.speculation.iter().enumerate() {
         if state & PER_PROCESS != 0 {
             let state = (state & !PER_PROCESS) as usize;
-            // SAFETY: only numbers.
+            // SAFETY: the call takes numbers only, so the kernel touches no memory of ours.
             let _ = unsafe {
                 sys::call6(nr::PRCTL, sys::PR_SET_SPECULATION_CTRL, kind, state, 0, 0, 0)
             };
         }
     }
-    // SAFETY: only numbers.
+    // SAFETY: the call takes numbers only, so the kernel touches no memory of ours.
     unsafe {
         for command in (0..32).map(|bit| c.membarrier & 1 << bit).filter(|command| *command != 0) {
             let _ = sys::call3(nr::MEMBARRIER, command as usize, 0, 0);
         }
         if c.lock_future != 0 {
             if let Err(e) = sys::call3(nr::MLOCKALL, c.lock_future as usize, 0, 0) {
-                fail::note(format_args!("it does not lock its future memory: {}", Errno(e)));
+                fail::note(format_args!(
+                    "its future memory is not locked: {}; raise `ulimit -l` on this node",
+                    Errno(e)
+                ));
             }
         }
         if c.mdwe != 0 {
@@ -214,7 +218,7 @@ fn set_settings(c: &Context) {
     }
 }
 
-/// Writes a setting that has a file; what is not allowed here stays as it is.
+/// Writes a setting that has a file. A value that is not allowed here stays as it is.
 fn write_number(path: &[u8], number: i64) {
     use core::fmt::Write;
     struct Text([u8; 24], usize);
@@ -234,7 +238,7 @@ fn write_number(path: &[u8], number: i64) {
     }
 }
 
-/// What the process had changed since it was started, as far as this node allows.
+/// Settings that the process had changed since its start, as far as this node allows them.
 fn set_scheduling(c: &Context) {
     const PROCESS: usize = 1;
     let changed = |what: u32| c.scheduling & what != 0;
@@ -243,19 +247,23 @@ fn set_scheduling(c: &Context) {
         if changed(scheduling::AFFINITY) {
             let (len, at) = (core::mem::size_of_val(&c.affinity), c.affinity.as_ptr() as usize);
             if sys::call3(nr::SCHED_SETAFFINITY, 0, len, at).is_err() {
-                fail::note(format_args!("none of the processors that it was bound to is here"));
+                fail::note(format_args!(
+                    "this node has none of its processors: it may use those of its agent"
+                ));
             }
         }
         if changed(scheduling::POLICY) {
             let at = c.sched_attr.as_ptr() as usize;
             if let Err(e) = sys::call3(nr::SCHED_SETATTR, 0, at, 0) {
                 let e = Errno(e);
-                fail::note(format_args!("its scheduling policy and nice value are lost: {e}"));
+                fail::note(format_args!(
+                    "this node does not allow its scheduling policy and nice value: {e}"
+                ));
             }
         }
         if changed(scheduling::IO_PRIORITY) {
             if let Err(e) = sys::call3(nr::IOPRIO_SET, PROCESS, 0, c.io_priority as usize) {
-                fail::note(format_args!("its io priority is lost: {}", Errno(e)));
+                fail::note(format_args!("this node does not allow its io priority: {}", Errno(e)));
             }
         }
         let _ = sys::call3(nr::PRCTL, sys::PR_SET_TIMERSLACK, c.timer_slack_ns as usize, 0);
@@ -266,8 +274,8 @@ fn set_thread(c: &Context) {
     // SAFETY: the addresses were checked to lie in the image's writable memory, or are only
     // handed to the kernel, which checks them.
     unsafe {
-        // The C library goes on with the thread id that it remembers: it is also in the owner
-        // fields of the mutexes that the thread holds, and they must agree.
+        // The C library keeps the thread id that it remembers. The id is also in the owner fields
+        // of the mutexes that the thread holds, and they must agree.
         let _ = sys::call3(nr::SET_TID_ADDRESS, c.tid_address as usize, 0, 0);
         if c.robust_head != 0 {
             let (head, len) = (c.robust_head as usize, c.robust_len as usize);
@@ -290,14 +298,15 @@ fn set_thread(c: &Context) {
     }
 }
 
-/// As much memory as is allowed: the image and this program are there side by side for a while.
+/// Raises the limits on memory: the image and this program are there side by side for a while.
 /// [`set_limits`] sets the limits of the process.
 pub fn lift_limits() {
     const RLIMIT_DATA: usize = 2;
     const RLIMIT_AS: usize = 9;
     for which in [RLIMIT_DATA, RLIMIT_AS] {
         let (mut here, none) = ([0u64; 2], [u64::MAX; 2]);
-        // SAFETY: struct rlimit64 is two words. Who may not raise the hard limit raises the other.
+        // SAFETY: the kernel reads one struct rlimit64, which is two words and ours. A process that
+        // may not raise the hard limit raises the soft one.
         unsafe {
             let _ = sys::call6(nr::PRLIMIT64, 0, which, 0, here.as_mut_ptr() as usize, 0, 0);
             let lifted = sys::call6(nr::PRLIMIT64, 0, which, none.as_ptr() as usize, 0, 0, 0);
@@ -313,7 +322,7 @@ pub fn lift_limits() {
 fn set_limits(c: &Context) {
     for (i, limit) in c.rlimits.iter().enumerate() {
         let mut here = [0u64; 2];
-        // SAFETY: struct rlimit64 is two words.
+        // SAFETY: the kernel reads one struct rlimit64, which is two words and ours.
         unsafe {
             if sys::call6(nr::PRLIMIT64, 0, i, 0, here.as_mut_ptr() as usize, 0, 0).is_ok() {
                 let wanted = [limit[0].min(here[1]), limit[1].min(here[1])];

@@ -1,5 +1,5 @@
-//! Objects and descriptors: opened before anything is decided, changed (cut, replaced, put in
-//! their places) only after the trailer has been read.
+//! Objects and descriptors. They are opened before anything is decided. They must be changed (cut,
+//! replaced, put in their places) only after the trailer has been read.
 
 use crate::fail::{self, malformed, Errno, ERROR_FD};
 use crate::files::{self, error as file_error, Finder, Missing, Name};
@@ -28,7 +28,7 @@ pub struct Table {
 
 /// Room for the tables above, in our program's own memory.
 struct Room<const N: usize>(core::cell::UnsafeCell<[i32; N]>);
-// SAFETY: there is one thread.
+// SAFETY: the restorer has one thread, so no access runs beside another.
 unsafe impl<const N: usize> Sync for Room<N> {}
 static OBJECT_ROOM: Room<32768> = Room(core::cell::UnsafeCell::new([0; 32768]));
 static DESCRIPTOR_ROOM: Room<65536> = Room(core::cell::UnsafeCell::new([0; 65536]));
@@ -68,14 +68,14 @@ impl Table {
         table
     }
 
-    /// Moves what we were given above the image's numbers and closes everything below.
+    /// Moves the descriptors that we were given above the image's numbers and closes all below.
     fn make_room(&mut self, input: &mut Input, slots: &[i32; SLOTS_MAX]) {
         const RLIMIT_NOFILE: usize = 7;
         let mut limit = [0u64; 2];
         // New shared files get the mode they had; the image's own mask is set at the end.
-        // SAFETY: only a number.
+        // SAFETY: the call takes a number only, so the kernel touches no memory of ours.
         let _ = unsafe { sys::call3(nr::UMASK, 0, 0, 0) };
-        // SAFETY: struct rlimit64 is two words.
+        // SAFETY: the kernel reads or writes one struct rlimit64, which is two words and ours.
         unsafe {
             let asked = limit.as_mut_ptr() as usize;
             let _ = sys::call6(nr::PRLIMIT64, 0, RLIMIT_NOFILE, 0, asked, 0, 0);
@@ -148,7 +148,8 @@ impl Table {
         found
     }
 
-    /// A mapped file must be what it was: same size, and same time of change or same build id.
+    /// Refuses a mapped file that has changed: size, and time of change or build id, must be the
+    /// same.
     fn check_same(&self, path: &[u8], fd: i32, r: &Object) {
         let st = sys::fstat(fd).unwrap_or_else(|e| file_error(path, format_args!("{}", Errno(e))));
         if st.size as u64 != r.size {
@@ -202,7 +203,7 @@ impl Table {
     }
 
     fn resize(&self, path: &[u8], fd: i32, size: u64) {
-        // SAFETY: only a descriptor and a number.
+        // SAFETY: the call takes numbers only, so the kernel touches no memory of ours.
         if let Err(e) = unsafe { sys::call3(nr::FTRUNCATE, fd as usize, size as usize, 0) } {
             file_error(path, format_args!("cannot be set to {size} bytes: {}", Errno(e)));
         }
@@ -226,7 +227,7 @@ impl Table {
             fd_kind::EVENT => {
                 const EFD_NONBLOCK: u32 = sys::O_NONBLOCK;
                 let event_flags = r.arg & 1 | r.open_flags & EFD_NONBLOCK;
-                // SAFETY: only numbers.
+                // SAFETY: the call takes numbers only, so the kernel touches no memory of ours.
                 let made = unsafe { sys::call3(nr::EVENTFD2, 0, event_flags as usize, 0) };
                 let fd = self.raise(made.map(|fd| fd as i32)).unwrap_or_else(|e| fail_at(e));
                 if r.offset > 0 {
@@ -312,7 +313,7 @@ impl Table {
         found.unwrap_or_else(|why| files::missing(path, why))
     }
 
-    /// `changed`: the process may itself have emptied the file since, and will not do so again.
+    /// `changed`: the process may have emptied the file after the image, and does not repeat that.
     fn check_descriptor(&self, path: &[u8], fd: i32, r: &Descriptor, changed: bool) {
         let st = sys::fstat(fd).unwrap_or_else(|e| file_error(path, format_args!("{}", Errno(e))));
         if st.mode & sys::S_IFMT != r.file_type {
@@ -332,8 +333,8 @@ impl Table {
         self.objects[index as usize]
     }
 
-    /// Gives files their names, removed directories their places; from here on the process is where
-    /// it was. Nothing of it takes content from anybody.
+    /// Gives files their names and removed directories their places, and sets the working
+    /// directory. Nothing here removes content.
     pub fn settle_names(&mut self, image: &Image) {
         self.change_directory(image);
         self.name_shared_files(image);
@@ -371,8 +372,8 @@ impl Table {
             if !matches!(r.kind, fd_kind::PATH | fd_kind::OBJECT | fd_kind::KERNEL) {
                 continue;
             }
-            // Where names stay, what was written since does, too, for as long as it is not known
-            // whether it is written again.
+            // Where names stay, what was written since stays, too, until it is known whether the
+            // rank writes it again.
             let cuts = image.header.names_stay == 0;
             if cuts && r.kind == fd_kind::PATH && (owns_tail(r) || r.alone == 1) {
                 let now = sys::fstat(fd).map_or(0, |st| st.size as u64);
@@ -380,8 +381,8 @@ impl Table {
                     self.resize(entry.path, fd, r.size);
                 }
             }
-            // Also to the start: content may have been looked for through this descriptor. What the
-            // kernel makes up is at its start, and need not be able to seek.
+            // Also to offset 0: the search for content may have moved this descriptor. Files that
+            // the kernel generates are at their start, and some cannot seek.
             let seeks = r.file_type == sys::S_IFREG && r.kind != fd_kind::KERNEL || r.offset > 0;
             if seeks && r.open_flags & sys::O_PATH == 0 {
                 if let Err(e) = sys::lseek(fd, r.offset as i64, 0) {
@@ -391,42 +392,43 @@ impl Table {
         }
     }
 
-    /// Goes where the process was. `..` of a directory that was removed is where it was.
+    /// Sets the working directory. The `..` of a directory that was removed leads where it did.
     fn change_directory(&self, image: &Image) {
         let path = &image.cwd[..image.cwd.len() - 1];
         let fd = match self.cwd {
             -1 => gone::open(path, sys::O_PATH | sys::O_CLOEXEC),
             fd => fd,
         };
-        // SAFETY: only a descriptor.
+        // SAFETY: the call takes a descriptor only, so the kernel touches no memory of ours.
         if let Err(e) = unsafe { sys::call3(nr::FCHDIR, fd as usize, 0, 0) } {
             file_error(path, format_args!("the working directory: {}", Errno(e)));
         }
         sys::close(fd);
     }
 
-    /// Gives files that the process was writing the names again that they had.
+    /// Gives files that the process was writing their old names again.
     fn give_back_names(&mut self, image: &Image) {
         if image.header.names_stay != 0 {
             return;
         }
         for (i, object) in image.objects.iter().enumerate() {
             if object.record.kind == object_kind::SHARED_FILE {
-                // A copy would not be what is mapped: such a file without a name stays without.
+                // A copy would not be the mapped file. So a mapped file without a name stays
+                // without one.
                 let st = sys::fstat(self.objects[i]);
                 if st.is_ok_and(|st| st.nlink > 0) {
                     let _ = files::give_back_name(object.path, self.objects[i], None);
                 }
             }
         }
-        // What has a name now may be a file of the same process, which gives it up when it gets its
-        // own one back: a log that was turned over twice.
+        // The file that has a name now may belong to the same process, and frees the name when it
+        // gets its own one back: a log that was rotated twice.
         let mut turns = 0..image.descriptors.len();
         while turns.next().is_some() && self.give_back_names_of_descriptors(image, false) {}
         self.give_back_names_of_descriptors(image, true);
     }
 
-    /// Returns whether a name was given back. `last`: says so where one cannot be.
+    /// Returns whether a name was given back. `last`: reports names that cannot be given back.
     fn give_back_names_of_descriptors(&mut self, image: &Image, last: bool) -> bool {
         let mut given = false;
         for (i, entry) in image.descriptors.iter().enumerate() {
@@ -444,12 +446,12 @@ impl Table {
                 Name::Occupied if last => files::leave_name(
                     entry.path,
                     self.descriptors[i],
-                    format_args!("leads to another file by now, which others have open"),
+                    format_args!("leads to another file by now, which other processes have open"),
                 ),
                 Name::Refused(e) if last => files::leave_name(
                     entry.path,
                     self.descriptors[i],
-                    format_args!("cannot have its name again ({})", Errno(e)),
+                    format_args!("cannot get its name again ({})", Errno(e)),
                 ),
                 Name::Occupied | Name::Refused(_) => {}
                 Name::Copied => {
@@ -461,7 +463,7 @@ impl Table {
         given
     }
 
-    /// Opens a file anew, by the name that its copy has got, for all descriptors it had.
+    /// Opens the copy of a file by its name, for all descriptors that the file had.
     fn open_copy(&mut self, image: &Image, identity: &Identity, path: &[u8]) {
         for (i, entry) in image.descriptors.iter().enumerate() {
             let r = &entry.record;
@@ -499,8 +501,8 @@ impl Table {
         }
     }
 
-    /// Puts every descriptor at its number. Of a file that has locks nothing else stays open: its
-    /// object is that descriptor from here on.
+    /// Puts every descriptor at its number. A file with locks must have no other descriptor open:
+    /// its object is that descriptor from here on.
     pub fn put_in_place(&mut self, image: &Image) {
         for (i, entry) in image.descriptors.iter().enumerate() {
             let r = &entry.record;
@@ -540,14 +542,14 @@ impl Table {
     }
 }
 
-/// Whether nobody else has the file open, or soon nobody has: the rank's last incarnation may be
-/// about to end, or a child of it that was writing an image.
+/// Whether no other process has the file open, or will soon have it open: the rank's last
+/// incarnation, or its child that was writing an image, may be about to end.
 fn comes_to_be_alone(fd: i32) -> bool {
     const PATIENCE_MS: usize = 250;
     (0..PATIENCE_MS).any(|_| {
         let alone = sys::is_alone(fd);
         if !alone {
-            // SAFETY: no descriptors: only the time passes, a millisecond.
+            // SAFETY: poll(2) without descriptors touches no memory; it waits for a millisecond.
             let _ = unsafe { sys::call3(nr::POLL, 0, 0, 1) };
         }
         alone

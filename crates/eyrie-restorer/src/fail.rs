@@ -1,4 +1,4 @@
-//! One line on standard error, then the end. Never returns to a half-made process.
+//! Prints one line on standard error and exits. Must never return to a half-made process.
 
 use crate::{format::exit, sys};
 use core::fmt::{Arguments, Write};
@@ -48,7 +48,7 @@ pub fn kernel(step: &str, errno: i32) -> ! {
     now(exit::KERNEL, format_args!("{step} failed: {}", Errno(errno)))
 }
 
-/// The stream makes no sense.
+/// The stream is not a sound image.
 pub fn malformed(what: &str) -> ! {
     now(exit::MALFORMED, format_args!("this is not a sound image: {what}"))
 }

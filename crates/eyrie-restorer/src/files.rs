@@ -1,6 +1,5 @@
-//! Finds the file that the process had open or mapped, wherever its name is by now, and gives it
-//! its old name back where the process was writing it. Never takes another file that has got the
-//! name.
+//! Finds the file that the process had open or mapped, wherever its name is by now. Gives it its
+//! old name back where the process was writing it. Must never use another file that got the name.
 
 use crate::fail::{self, Bytes, Errno};
 use crate::fingerprint;
@@ -23,25 +22,25 @@ pub enum Missing {
     Replaced,
 }
 
-/// Ends the restore for want of a file.
+/// Ends the restore because a file is missing.
 pub fn missing(path: &[u8], why: Missing) -> ! {
     match why {
         Missing::Errno(errno) => error(path, format_args!("{}", Errno(errno))),
         Missing::Replaced => error(
             path,
             format_args!(
-                "leads to another file than when the image was taken, and that one is not found"
+                "leads to another file than when the image was taken, and the old one is not found"
             ),
         ),
     }
 }
 
-/// Ends the restore for what is wrong with a file.
+/// Ends the restore because something is wrong with a file.
 pub fn error(path: &[u8], what: core::fmt::Arguments) -> ! {
     fail::now(exit::FILE, format_args!("{}: {what}", Bytes(path)))
 }
 
-/// What is known of files here.
+/// What this node knows of the image's files.
 pub struct Finder {
     held: [i32; SLOTS_MAX - HELD_FROM],
     /// The node has not been started anew since the image was taken.
@@ -73,7 +72,7 @@ impl Finder {
     }
 
     fn open_path(&self, path: &[u8], wanted: &Identity, flags: u32) -> Result<i32, Missing> {
-        // Before it is opened: another file may be a pipe, which nobody has the other end of.
+        // Checked before it is opened: another file may be a pipe whose other end is not open.
         let st = sys::stat(path).map_err(Missing::Errno)?;
         if st.ino != wanted.ino {
             return Err(Missing::Replaced);
@@ -93,22 +92,22 @@ impl Finder {
 
 /// What has become of a file's name.
 pub enum Name {
-    /// It leads to the file.
+    /// The name leads to the file.
     Kept,
-    /// It does again; the file is the same.
+    /// The name leads to the same file again.
     Settled,
-    /// It cannot.
+    /// The file cannot have the name, for this error.
     Refused(i32),
-    /// The file had lost all names, and a copy of it has the old one now.
+    /// The file had lost all names. A copy of it has the old one now.
     Copied,
-    /// It leads to another file that somebody has open.
+    /// The name leads to another file, which a process has open.
     Occupied,
 }
 
-/// Gives the file that is open as `fd` the name `path` (with its NUL) again, which the lost future
-/// of the process has most likely taken from it: it will rename or replace the file once more.
-/// Another file that has the name goes, unless somebody has it open. `len` is how much of the
-/// content counts should the file have to be copied, `None` for all.
+/// Gives the file that is open as `fd` the name `path` (with its NUL) again. Most likely the lost
+/// execution renamed or replaced it, and the process will do so once more. Another file that has
+/// the name is removed, unless a process has it open. `len` is how much of the content counts if
+/// the file must be copied, `None` for all.
 pub fn give_back_name(path: &[u8], fd: i32, len: Option<u64>) -> Name {
     let leads_here = |path: &[u8]| {
         let there = sys::stat(path).ok();
@@ -130,7 +129,7 @@ pub fn give_back_name(path: &[u8], fd: i32, len: Option<u64>) -> Name {
     let (path, now) = (Bytes(path), Bytes(now));
     match (done, named) {
         (Ok(()), Some(_)) => {
-            fail::note(format_args!("{path} has its name again, which was {now} by now"));
+            fail::note(format_args!("{path} has its name again, after it was renamed to {now}"));
             Name::Settled
         }
         (Ok(()), None) => {
@@ -149,7 +148,7 @@ pub fn leave_name(path: &[u8], fd: i32, why: core::fmt::Arguments) {
     fail::note(format_args!("{path} {why}: the rank goes on with {now}, which is the same file"));
 }
 
-/// Whether somebody has the file open that a path leads to; not where it cannot be told.
+/// Whether a process has the file open that a path leads to; false where the kernel does not tell.
 fn in_use(path: &[u8]) -> bool {
     let flags = sys::O_RDONLY | sys::O_NONBLOCK | sys::O_NOCTTY | sys::O_CLOEXEC;
     let Ok(fd) = sys::open(path, flags, 0) else { return false };
@@ -171,13 +170,13 @@ pub fn nameless_in(directory: &[u8], mode: u32) -> Result<i32, i32> {
     sys::open(directory.as_c(), flags, mode & 0o777)
 }
 
-/// A nameless copy of an open file where `path` is to lead to it.
+/// A copy of an open file, without a name, in the directory of `path`.
 fn copy_of(fd: i32, path: &[u8], len: Option<u64>) -> Result<i32, i32> {
     let st = sys::fstat(fd)?;
     let size = len.unwrap_or(u64::MAX).min(st.size as u64);
     let source = Link::new(fd).open(sys::O_RDONLY | sys::O_CLOEXEC)?;
     let copy = nameless_in(names::directory(path), st.mode)?;
-    // SAFETY: only a descriptor and a number.
+    // SAFETY: the call takes numbers only, so the kernel touches no memory of ours.
     unsafe { sys::call3(nr::FTRUNCATE, copy as usize, size as usize, 0)? };
     let mut room = [0u8; 65536];
     let copied = data_runs(source, 0, size, |from, to| {

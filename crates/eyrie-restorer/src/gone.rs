@@ -1,12 +1,13 @@
-//! A directory that was removed while the process was in it, or had it open: made where it was,
-//! opened and removed again. `..` of it leads where it did.
+//! A directory that was removed while the process was in it, or had it open. It is made where it
+//! was, opened and removed again, so that its `..` leads to the same place.
 
 use crate::fail::Errno;
 use crate::files::error;
 use crate::names::{directory, Path};
 use crate::sys::{self, nr};
 
-/// Most directories above it that are gone as well: each takes a call with paths on the stack.
+/// At most so many directories above it may be gone as well: each takes a call with paths on the
+/// stack.
 const LEVELS_MAX: usize = 12;
 
 /// Opens such a directory; `path` has no NUL. `flags` as for open(2).
@@ -21,7 +22,7 @@ fn make(path: &[u8], flags: u32) -> Result<i32, i32> {
     while !there.is_empty() && !is_directory(there) {
         there = directory(there);
     }
-    // Under a name that nobody has: another directory may have got the old one.
+    // Under a new name: another directory may have got the old one.
     let (pid, number) = (sys::getpid() as u64, sys::clock_ns(1));
     let mut name = [0u8; 40];
     let name = unique(pid, number, &mut name);

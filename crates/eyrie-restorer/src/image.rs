@@ -1,5 +1,5 @@
-//! The stream: reads records in order, keeps the description of the process, checks that it makes
-//! sense. Everything read is untrusted until the trailer has been seen.
+//! The stream: reads records in order, keeps the description of the process and checks it.
+//! Everything read is untrusted until the trailer has been seen.
 
 use crate::fail::{self, malformed};
 use crate::format::*;
@@ -40,7 +40,7 @@ impl DescriptorEntry {
 /// The description of a process.
 pub struct Image {
     pub header: Header,
-    /// The image of which it says what has changed since; 0: it is whole.
+    /// The image that this one builds on; 0: none, it is whole.
     pub base: u64,
     pub context: &'static Context,
     /// Ends in a NUL.
@@ -146,10 +146,11 @@ impl Input {
                 Err(sys::EAGAIN) => {
                     const POLLIN: u64 = 1;
                     let mut poll = self.fd as u32 as u64 | POLLIN << 32;
-                    // SAFETY: struct pollfd is one word.
+                    // SAFETY: the kernel reads and writes one struct pollfd, which is one word and
+                    // ours.
                     let _ = unsafe { sys::call3(nr::POLL, &raw mut poll as usize, 1, usize::MAX) };
                 }
-                // All of the ranges are mapped: there is no page for a file in /dev/shm.
+                // All of the ranges are mapped, so EFAULT means that /dev/shm has no page left.
                 Err(sys::EFAULT) => fail::now(
                     exit::KERNEL,
                     format_args!(
@@ -225,12 +226,12 @@ impl Input {
         self.next_len = at - len;
     }
 
-    /// A part of the content of a record, which is the last or not.
+    /// A part of the content of a record: the last part, or one before it.
     ///
     /// # Safety
     /// As [`Input::content`].
     pub unsafe fn pages(&mut self, address: usize, len: usize, is_last: bool) {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller promises that the range may be overwritten.
         unsafe {
             match is_last {
                 true => self.content(address, len),
@@ -299,11 +300,11 @@ impl Arena {
         self.used
     }
 
-    /// Takes back what was handed out since; nobody may use it any more.
+    /// Takes back what was handed out since. No reference to it may be left.
     pub fn give_back_to(&mut self, used: usize) {
         let from = used.next_multiple_of(PAGE);
         if from < self.used {
-            // SAFETY: our own memory, which is zero when it is handed out again.
+            // SAFETY: the memory of the arena, to which no reference is left. It is zeroed here.
             let _ =
                 unsafe { sys::madvise(ARENA_START + from, self.used - from, sys::MADV_DONTNEED) };
         }
@@ -327,7 +328,7 @@ impl Arena {
         copy
     }
 
-    /// A copy with a NUL behind it; must not hold one itself.
+    /// A copy with a NUL behind it. The bytes must not have a NUL themselves.
     fn path(&mut self, bytes: &[u8]) -> &'static [u8] {
         if bytes.contains(&0) {
             malformed("a path holds a zero byte");
@@ -482,7 +483,7 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
                 }
                 mappings.push(mapping);
             }
-            _ => malformed("a record stands where it may not"),
+            _ => malformed("a record is in a place where it is not allowed"),
         }
     }
     if header.names_stay & MAPS_FILES != 0 {
@@ -504,8 +505,8 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
     image
 }
 
-/// What the process maps again by itself is memory of its own until then. Files must not get what
-/// they had when the image was taken: others may have read what was stored there since.
+/// Files that the process maps again by itself are private memory until then. They must not get the
+/// content of the image: other ranks may have read what was stored there since.
 fn to_own_memory(m: &mut Mapping, objects: &[ObjectEntry]) {
     let object = objects.get(m.object as usize).map(|object| object.record.kind);
     let is_file = object == Some(object_kind::SHARED_FILE);

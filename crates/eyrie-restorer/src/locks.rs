@@ -1,5 +1,5 @@
-//! Takes the locks again that the process had. The dead incarnation's are released by the kernel;
-//! somebody else may have got one meanwhile, and is waited for, not for ever.
+//! Takes the locks again that the process had. The kernel has released those of the dead
+//! incarnation. If another process has taken one meanwhile, the restore waits for it, with a bound.
 
 use crate::fail::Errno;
 use crate::files::error;
@@ -7,7 +7,7 @@ use crate::format::*;
 use crate::image::{DescriptorEntry, Image};
 use crate::sys::{self, nr};
 
-/// How long others may hold what the process had; a restore may take longer than that.
+/// How long to wait for other processes that hold a lock. (The restore as a whole may take longer.)
 const PATIENCE_NS: u64 = 10_000_000_000;
 
 /// Takes all locks. Every descriptor must be at its number, and no other one open of a file that
@@ -33,11 +33,12 @@ fn take(image: &Image, entry: &DescriptorEntry, lock: &Lock, deadline: u64) {
             error(
                 path_of(image, entry),
                 format_args!(
-                    "somebody else has held a lock for {seconds} s that the process had on it"
+                    "another process has held a lock for {seconds} s that the rank had on it: \
+                     end that process"
                 ),
             );
         }
-        // SAFETY: no descriptors: only the time passes, a millisecond.
+        // SAFETY: poll(2) without descriptors touches no memory; it waits for a millisecond.
         let _ = unsafe { sys::call3(nr::POLL, 0, 0, 1) };
     }
 }
@@ -50,7 +51,7 @@ fn path_of(image: &Image, entry: &DescriptorEntry) -> &'static [u8] {
     }
 }
 
-/// Takes a lock if nobody else has it.
+/// Takes a lock if no other process has it.
 fn attempt(fd: i32, lock: &Lock) -> sys::SysResult {
     const LOCK_SH: usize = 1;
     const LOCK_EX: usize = 2;
@@ -59,7 +60,7 @@ fn attempt(fd: i32, lock: &Lock) -> sys::SysResult {
     const F_WRLCK: u64 = 1;
     if lock.kind == lock_kind::FLOCK {
         let how = if lock.exclusive == 1 { LOCK_EX } else { LOCK_SH };
-        // SAFETY: only numbers.
+        // SAFETY: the call takes numbers only, so the kernel touches no memory of ours.
         return unsafe { sys::call3(nr::FLOCK, fd as usize, how | LOCK_NB, 0) };
     }
     let how = if lock.exclusive == 1 { F_WRLCK } else { F_RDLCK };

@@ -68,7 +68,7 @@ global_asm!(
 #[no_mangle]
 unsafe extern "C" fn eyrie_restorer_main(start: *const usize) -> ! {
     sys::block_all_signals();
-    // SAFETY: the kernel put the arguments there.
+    // SAFETY: `start` is the stack pointer at entry, where the kernel put the arguments.
     let (image_fd, slots) = unsafe { arguments(start) };
     restore(image_fd, &slots)
 }
@@ -86,7 +86,7 @@ fn restore(image_fd: i32, slots: &[i32; SLOTS_MAX]) -> ! {
     let mut table = descriptors::Table::open(&image, &mut input, slots);
     let mut memory = address_space::Memory::build(&image, &table, &node, &mut prepared, &mut arena);
     memory.read_pages(&image, &table, &mut prepared, &mut input);
-    // The stream is whole. Only now may anything outside this process change.
+    // The stream is whole. Nothing outside this process may change before this line.
     table.settle_names(&image);
     memory.map_named(&image, &table);
     table.put_in_place(&image);
@@ -106,7 +106,7 @@ unsafe fn arguments(start: *const usize) -> (i32, [i32; SLOTS_MAX]) {
     // SAFETY: argc, then as many pointers to C strings.
     let argc = unsafe { *start };
     let argument = |i: usize| -> Option<i32> {
-        // SAFETY: below argc, a C string.
+        // SAFETY: the index is below argc, so the kernel put a C string there.
         let text = unsafe {
             let at = *start.add(1 + i) as *const u8;
             let mut len = 0;

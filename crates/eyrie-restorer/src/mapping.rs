@@ -1,5 +1,5 @@
-//! One mapping: how it is made, opened for its pages to be read in, and advised. Never looks at
-//! what lies around it.
+//! One mapping: makes it, makes it writable so that its pages can be read in, and gives advice.
+//! Must never touch its surroundings.
 
 use crate::fail;
 use crate::format::{advice, exit, map_flag, Mapping};
@@ -59,10 +59,10 @@ pub fn map_own(m: &Mapping, (start, end): (u64, u64)) {
         .unwrap_or_else(|e| not_mapped((start, end), e));
 }
 
-/// A part of the process's own memory that is there: its pages are to be read in.
+/// Makes a mapped part of the process's own memory writable, so that its pages can be read in.
 pub fn open_own(m: &Mapping, (start, end): (u64, u64)) {
     let (at, len, prot) = (start as usize, (end - start) as usize, working_prot(m) as usize);
-    // SAFETY: memory that we have laid.
+    // SAFETY: the range is memory that this program has mapped, without a reference into it.
     if let Err(errno) = unsafe { sys::call3(nr::MPROTECT, at, len, prot) } {
         fail::kernel("protecting memory", errno);
     }
@@ -79,7 +79,7 @@ pub fn advise_early(m: &Mapping) {
 
 pub fn advise(m: &Mapping, bit: u32, what: usize) {
     if m.advice & bit != 0 {
-        // SAFETY: none of the advice given drops content. A kernel that knows one not does without.
+        // SAFETY: none of this advice drops content. A kernel that does not know one ignores it.
         let _ = unsafe { sys::madvise(m.start as usize, (m.end - m.start) as usize, what) };
     }
 }

@@ -66,7 +66,7 @@ unsafe extern "C" fn memcmp(a: *const u8, b: *const u8, len: usize) -> i32 {
 /// As bcmp(3).
 #[no_mangle]
 unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, len: usize) -> i32 {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller promises two ranges that are valid for this length.
     unsafe { memcmp(a, b, len) }
 }
 

@@ -1,5 +1,5 @@
-//! Where we are: this node's fingerprint and the kernel's own mappings in this process, which are
-//! moved out of the way and later to where the image had them.
+//! This node's fingerprint, and the kernel's own mappings in this process: they are moved out of
+//! the way, and later to where the image had them.
 
 use crate::fail::{self, Bytes};
 use crate::fingerprint::{self, obstacles, Obstacle, Special};

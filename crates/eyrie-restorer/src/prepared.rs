@@ -1,7 +1,7 @@
-//! The process's own memory (private and anonymous): laid where the image has it, and filled by one
-//! image after the other while the process still computes elsewhere, so that the last one has to
-//! bring little. A page must never be taken as it was unless the image before has left it here, and
-//! what an image does not mention must be gone.
+//! The process's own memory (private and anonymous). It is mapped where the image has it, and one
+//! image after the other fills it while the process still computes elsewhere. So the last image has
+//! to bring little. A page must never count as unchanged unless the image before has left it here.
+//! Memory that an image does not mention must be unmapped.
 
 use crate::fail::{self, malformed};
 use crate::format::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
@@ -18,22 +18,22 @@ const WINDOWS_END: u64 = (1 << 47) / WINDOW;
 
 type Range = (u64, u64);
 
-/// What lies in place.
+/// The memory that is in place.
 pub struct Prepared {
-    /// The image that it is; 0: none.
+    /// The image whose content it has; 0: none.
     image: u64,
     /// Whether the address space was cleared.
     cleared: bool,
-    /// Stretches of memory that are laid; ascending.
+    /// Stretches of memory that are mapped, in ascending order.
     own: List<Range>,
-    /// Those of them that were laid for the image before as well.
+    /// Those of them that were mapped for the image before as well.
     kept: List<Range>,
     /// Room for the next list.
     next: List<Range>,
     cursor: Cursor,
 }
 
-/// How far an image has been read: of lower windows everything is as it is to be.
+/// How far an image has been read: all lower windows are complete.
 #[derive(Clone, Copy, Default)]
 struct Cursor {
     window: u64,
@@ -49,7 +49,7 @@ impl Prepared {
         Prepared { image: 0, cleared: false, own, kept, next, cursor }
     }
 
-    /// Reads images that others follow, until the one comes that the process goes on from.
+    /// Reads images that others follow, until the last one comes, from which the process goes on.
     pub fn read_all(&mut self, node: &Here, input: &mut Input, arena: &mut Arena) {
         let room: &'static mut [u8] = arena.take(MAX_PAYLOAD);
         let used = arena.used();
@@ -63,13 +63,13 @@ impl Prepared {
         }
     }
 
-    /// Lays the memory of an image; what others of its mappings need is free then.
+    /// Maps the memory of an image. The addresses of its other mappings are free then.
     pub fn lay(&mut self, image: &Image, node: &Here) {
         if image.base != 0 && image.base != self.image {
             malformed("it builds on another image than the one that is in place");
         }
         if !core::mem::replace(&mut self.cleared, true) {
-            // What is wrong with the policy is said in the end.
+            // A policy that this node does not allow is reported at the end.
             let _ = crate::become_it::set_memory_policy(image.context);
             node.clear_out();
         }
@@ -96,8 +96,8 @@ impl Prepared {
         self.cursor = Cursor::default();
     }
 
-    /// Reads the pages of an image that another follows. What is not the process's own comes whole
-    /// with the last one.
+    /// Reads the pages of an image that another follows. Memory that is not the process's own comes
+    /// as a whole with the last image.
     fn read(&mut self, image: &Image, input: &mut Input, room: usize) {
         loop {
             let record = input.header();
@@ -113,7 +113,7 @@ impl Prepared {
                     input.finish(record);
                     return self.end();
                 }
-                _ => malformed("a record stands where it may not"),
+                _ => malformed("a record is in a place where it is not allowed"),
             }
         }
     }
@@ -138,15 +138,15 @@ impl Prepared {
         self.mark(window, (u64::MAX >> (64 - count)) << (first % (WINDOW / PAGE_LEN)));
     }
 
-    /// These pages are as they were.
+    /// These pages are unchanged.
     pub fn same(&mut self, record: &RecordHeader) {
         if self.image == 0 || record.a % WINDOW != 0 || record.a >> 47 != 0 || record.len != 0 {
-            malformed("pages are to be as they were, and nothing was there");
+            malformed("it has unchanged pages, but no image came before it");
         }
         for_each_run(record.b, |first, end| {
             let range = (record.a + first * PAGE_LEN, record.a + end * PAGE_LEN);
             if !holds(self.kept.as_slice(), range) {
-                malformed("a page is to be as it was, and was not there");
+                malformed("it has an unchanged page that the image before did not have");
             }
         });
         self.mark(record.a / WINDOW, record.b);
@@ -167,7 +167,7 @@ impl Prepared {
         self.empty_to(WINDOWS_END);
     }
 
-    /// What the image did not mention below a window is gone.
+    /// Unmaps memory below a window that the image did not mention.
     fn empty_to(&mut self, window: u64) {
         let Cursor { window: last, pages } = self.cursor;
         self.cursor = Cursor { window, pages: 0 };
@@ -183,7 +183,8 @@ impl Prepared {
 
     fn empty(&self, within: Range) {
         both(self.kept.as_slice(), &[within], |(start, end)| {
-            // SAFETY: memory that we have laid.
+            // SAFETY: the range is memory that this program has mapped, without a reference into
+            // it.
             let done = unsafe {
                 sys::madvise(start as usize, (end - start) as usize, sys::MADV_DONTNEED)
             };
@@ -195,13 +196,13 @@ impl Prepared {
 }
 
 fn unmap((start, end): Range) {
-    // SAFETY: memory that we have laid.
+    // SAFETY: the range is memory that this program has mapped, without a reference into it.
     if let Err(errno) = unsafe { sys::munmap(start as usize, (end - start) as usize) } {
         fail::kernel("giving memory back", errno);
     }
 }
 
-/// Calls `each` with what lies in both of two ascending lists.
+/// Calls `each` with the stretches that are in both of two ascending lists.
 fn both(one: &[Range], other: &[Range], mut each: impl FnMut(Range)) {
     let from = other.first().map_or(0, |first| first.0);
     let mut i = one.partition_point(|range| range.1 <= from);
@@ -218,7 +219,7 @@ fn both(one: &[Range], other: &[Range], mut each: impl FnMut(Range)) {
     }
 }
 
-/// Calls `each` with what of a stretch lies in none of a list.
+/// Calls `each` with the parts of a stretch that are in no stretch of a list.
 fn rest((start, end): Range, list: &[Range], mut each: impl FnMut(Range)) {
     let mut at = start;
     let first = list.partition_point(|range| range.1 <= start);

@@ -1,4 +1,4 @@
-//! What an inotify instance watches, as the image says it. It only reads.
+//! Reads from an image what an inotify instance watches. It changes nothing.
 
 use crate::format::*;
 

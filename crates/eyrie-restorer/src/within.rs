@@ -1,5 +1,6 @@
 //! Descriptors that are no files: pipes and socket pairs within the process, with the bytes that
-//! waited in them, and what waits for events. Nothing here touches what lies outside the process.
+//! waited in them, and descriptors that wait for events. Nothing here touches anything outside the
+//! process.
 
 use crate::fail;
 use crate::format::*;
@@ -9,14 +10,14 @@ use crate::sys::{self, nr};
 use crate::watched::watched_paths;
 use core::mem::size_of;
 
-/// Makes a pipe with this in it: the end that is wanted, and the other one.
+/// Makes a pipe with these bytes in it. Returns the end that the image describes, then the other.
 pub fn pipe(r: &Descriptor, content: &[u8]) -> Result<[i32; 2], i32> {
     let mut ends = [-1i32; 2];
     let flags = (sys::O_CLOEXEC | sys::O_NONBLOCK) as usize;
     // SAFETY: the kernel writes two descriptors.
     unsafe { sys::call3(nr::PIPE2, ends.as_mut_ptr() as usize, flags, 0)? };
     let [read, write] = ends;
-    // One that is larger than anybody may make here stays as large as it is.
+    // Where this size is not allowed here, the pipe keeps its default size.
     let _ = sys::fcntl(write, sys::F_SETPIPE_SZ, r.offset as usize);
     let mut done = 0;
     while done < content.len() {
@@ -47,7 +48,7 @@ pub fn another_end(fd: i32, r: &Descriptor) -> Result<i32, i32> {
     as_it_was(opened, r)
 }
 
-/// Sets whether it waits.
+/// Sets whether reads and writes block.
 pub fn as_it_was(fd: i32, r: &Descriptor) -> Result<i32, i32> {
     sys::fcntl(fd, sys::F_SETFL, (r.open_flags & sys::O_NONBLOCK) as usize)?;
     Ok(fd)
@@ -71,7 +72,7 @@ pub fn socket_pair(one: &DescriptorEntry, other: &DescriptorEntry) -> Result<[i3
         set_room(fd, SO_SNDBUF, state.send_room);
         set_room(fd, SO_RCVBUF, state.receive_room);
         if (1..=3).contains(&state.shutdown) {
-            // SAFETY: only numbers. 0 stops receiving, 1 sending, 2 both.
+            // SAFETY: the call takes numbers only. 0 stops receiving, 1 sending, 2 both.
             let _ =
                 unsafe { sys::call3(nr::SHUTDOWN, fd as usize, state.shutdown as usize - 1, 0) };
         }
@@ -83,17 +84,18 @@ pub fn socket_pair(one: &DescriptorEntry, other: &DescriptorEntry) -> Result<[i3
 const SO_SNDBUF: usize = 7;
 const SO_RCVBUF: usize = 8;
 
-/// Sets how much fits; the kernel doubles what it is given, and tells the double.
+/// Sets the size of the buffer. The kernel doubles the number that it gets, and reports the double.
 fn set_room(fd: i32, name: usize, told: u32) {
     const SOL_SOCKET: usize = 1;
     let value = told / 2;
     let at = &raw const value as usize;
-    // SAFETY: the kernel reads one number. What it does not allow stays as it is.
+    // SAFETY: the kernel reads one number, which is ours. A size that is not allowed stays as it
+    // is.
     let _ = unsafe { sys::call6(nr::SETSOCKOPT, fd as usize, SOL_SOCKET, name, at, 4, 0) };
 }
 
 fn send_all(fd: i32, mut bytes: &[u8]) -> Result<(), i32> {
-    // As much as anybody may have: less waited here before.
+    // The size that every process may have: less than that waited here before.
     set_room(fd, SO_SNDBUF, 4 * CONTENT_MAX as u32);
     while !bytes.is_empty() {
         bytes = &bytes[sys::write(fd, bytes)?..];
@@ -101,11 +103,11 @@ fn send_all(fd: i32, mut bytes: &[u8]) -> Result<(), i32> {
     Ok(())
 }
 
-/// Makes what waits for events. It waits for none yet.
+/// Makes a descriptor that waits for events. It watches nothing yet.
 pub fn waiter(entry: &DescriptorEntry) -> Result<i32, i32> {
     let r = &entry.record;
     let flags = (r.open_flags & sys::O_NONBLOCK | sys::O_CLOEXEC) as usize;
-    // SAFETY: only numbers, and a set of signals that the kernel reads.
+    // SAFETY: numbers, and a set of signals that is ours and that the kernel reads.
     let made = unsafe {
         match r.kind {
             fd_kind::EPOLL => sys::call3(nr::EPOLL_CREATE1, sys::O_CLOEXEC as usize, 0, 0),
@@ -145,14 +147,14 @@ fn watch_all(entry: &DescriptorEntry) -> Result<(), i32> {
         // struct epoll_event is packed.
         let event = [events, data as u32, (data >> 32) as u32];
         let (epoll, at) = (entry.record.fd as usize, event.as_ptr() as usize);
-        // SAFETY: the kernel reads an event.
+        // SAFETY: the kernel reads one struct epoll_event, which is ours.
         unsafe { sys::call6(nr::EPOLL_CTL, epoll, EPOLL_CTL_ADD, fd as usize, at, 0, 0)? };
     }
     Ok(())
 }
 
-/// Watches the same paths by the same numbers. The kernel counts watches up, so each number below
-/// is taken and given back, which it tells by an event that nobody is to see.
+/// Watches the same paths by the same numbers. The kernel counts watches up. So each lower number
+/// is taken and given back. The kernel reports that by an event, which the process must not see.
 fn watch_paths(entry: &DescriptorEntry) -> Result<(), i32> {
     let fd = entry.record.fd as usize;
     let mut last = 0;
@@ -169,7 +171,7 @@ fn watch_paths(entry: &DescriptorEntry) -> Result<(), i32> {
             if given == watch as usize {
                 break;
             }
-            // SAFETY: only numbers.
+            // SAFETY: the call takes numbers only, so the kernel touches no memory of ours.
             unsafe { sys::call3(nr::INOTIFY_RM_WATCH, fd, given, 0)? };
             if given > watch as usize {
                 return Err(sys::EINVAL);
@@ -181,13 +183,13 @@ fn watch_paths(entry: &DescriptorEntry) -> Result<(), i32> {
     drain(entry.record.fd)
 }
 
-/// Takes out of an inotify instance what happened while it was made.
+/// Removes the events from an inotify instance that its making has caused.
 fn drain(fd: i32) -> Result<(), i32> {
     const FIONREAD: usize = 0x541b;
     let mut room = [0u8; 8192];
     loop {
         let mut waits = 0u32;
-        // SAFETY: the word is ours.
+        // SAFETY: the kernel writes one word, which is ours.
         unsafe { sys::call3(nr::IOCTL, fd as usize, FIONREAD, &raw mut waits as usize)? };
         if waits == 0 {
             return Ok(());
@@ -206,7 +208,7 @@ fn start(entry: &DescriptorEntry) -> Result<(), i32> {
         sys::call6(nr::TIMERFD_SETTIME, fd, 0, times.as_ptr() as usize, 0, 0, 0)?;
         let ticks = &raw const state.ticks as usize;
         if state.ticks > 0 && sys::call3(nr::IOCTL, fd, TFD_IOC_SET_TICKS, ticks).is_err() {
-            // A kernel without this: it expires at once, and then as ever.
+            // An older kernel refuses this. Then the timer expires at once, and later as before.
             times[2..].copy_from_slice(&[0, 1]);
             sys::call6(nr::TIMERFD_SETTIME, fd, 0, times.as_ptr() as usize, 0, 0, 0)?;
         }

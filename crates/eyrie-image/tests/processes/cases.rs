@@ -329,7 +329,11 @@ fn locks_of_others() {
     lock(libc::LOCK_SH);
     let refused = restore(dir.path(), &image).wait();
     assert_eq!(refused.status.code(), Some(exit::FILE), "{:?}", refused.reports);
-    assert!(refused.reports[0].contains("/flock: somebody else has held"), "{:?}", refused.reports);
+    assert!(
+        refused.reports[0].contains("/flock: another process has held"),
+        "{:?}",
+        refused.reports
+    );
 }
 
 /// Processors and nice value that the process did not set itself are those of the restoring
@@ -402,7 +406,11 @@ fn log_of_others() {
     let theirs = File::open(dir.path().join("log")).unwrap();
     let restored = restore(dir.path(), &image).wait();
     succeeded(&restored);
-    assert!(restored.reports[0].contains("which others have open"), "{:?}", restored.reports);
+    assert!(
+        restored.reports[0].contains("which other processes have open"),
+        "{:?}",
+        restored.reports
+    );
     drop(theirs);
 }
 
