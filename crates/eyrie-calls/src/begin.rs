@@ -1,5 +1,5 @@
-//! When this process becomes a rank: as a rule when the library is loaded, because the agent itself
-//! has started it; one that a script has started, when the provider says so.
+//! When this process becomes a rank. If the agent itself has started it, this is when the library
+//! is loaded. If a script has started it, the provider says when.
 
 use crate::{environment, files, interruption, observed, own_stack, process, program, random};
 
@@ -25,7 +25,7 @@ extern "C" fn look() {
     if environment::agent_channel().is_none() || !own_stack::prepare() {
         return;
     }
-    // SAFETY: nobody observes anything yet. The agent may be another one in each incarnation.
+    // SAFETY: no thread observes anything yet. (The agent may be another one in each incarnation.)
     if unsafe { own_stack::run(is_started_by_agent, 0) } != 0 {
         begin();
     }

@@ -1,5 +1,5 @@
-//! Waits of the C library for a point in time that a clock of the rank has said: the kernel is
-//! given the same point of its own clock.
+//! Waits of the C library until a point in time of a rank's clock. The kernel gets the same point
+//! of its own clock.
 
 use crate::host_clocks::{ahead_ns, for_the_kernel};
 use crate::next::next;
@@ -20,7 +20,7 @@ next! {
 /// # Safety
 /// `time` must be null or point to a time.
 unsafe fn point(clock: clockid_t, time: *const timespec, room: &mut timespec) -> *const timespec {
-    // SAFETY: handed on to the caller.
+    // SAFETY: by the contract of this function, `time` is null or points to a time.
     match unsafe { time.as_ref() } {
         Some(given) if ahead_ns(clock) != 0 => {
             *room = for_the_kernel(clock, *given);
@@ -45,7 +45,8 @@ macro_rules! waiting {
                 time: *const timespec,
             ) -> c_int {
                 let mut room = NO_TIME;
-                // SAFETY: handed on to the caller.
+                // SAFETY: the caller keeps the contract of the C function, which gets the same
+                // arguments.
                 unsafe { $next.get()(what, clock, point(clock, time, &mut room)) }
             }
         )*
@@ -80,8 +81,8 @@ fn timed_wait() -> TimedWait {
     }
     let found = TIMED_WAIT.load(Ordering::Relaxed);
     if found.is_null() {
-        // Whoever was linked against it found it somewhere: this cannot be.
-        // SAFETY: ends the process.
+        // The program was linked with this function, so a library has it: this cannot happen.
+        // SAFETY: abort(3) has no arguments and does not return.
         unsafe { libc::abort() };
     }
     // SAFETY: the function of this name has this type.
@@ -101,7 +102,7 @@ pub unsafe extern "C-unwind" fn our_cond_clockwait(
     time: *const timespec,
 ) -> c_int {
     let mut room = NO_TIME;
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         let time = point(clock, time, &mut room);
         pthread_cond_clockwait.get()(condition, mutex, clock, time)
@@ -117,7 +118,7 @@ pub unsafe extern "C-unwind" fn our_cond_timedwait(
     time: *const timespec,
 ) -> c_int {
     let mut room = NO_TIME;
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         let of_host = time.as_ref().is_some_and(|time| time.tv_sec < DECADES);
         let clock = if of_host { libc::CLOCK_MONOTONIC } else { libc::CLOCK_REALTIME };

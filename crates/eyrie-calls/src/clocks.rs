@@ -1,7 +1,7 @@
 //! clock_gettime(2), gettimeofday(2), time(2), clock(3), timespec_get(3). A rank that is executed
-//! again reads from its clocks what it read before, and goes on from there: in a process that has
-//! come back no clock goes back, nor does a monotonic one jump on a host that has run for longer or
-//! shorter. Other threads read the kernel's clocks, set by as much as those of the host were.
+//! again reads from its clocks what it read before, and goes on from there. In a restored process
+//! no clock may go back, and no monotonic clock may jump because another host booted at another
+//! time. Other threads read the kernel's clocks, shifted by the same amount.
 
 use crate::files::standing_in;
 use crate::host_clocks::{for_the_rank, kernels};
@@ -16,7 +16,7 @@ next! {
 }
 
 /// CLOCK_REALTIME, its coarse one, CLOCK_TAI and [`SECONDS`]: the time of day. It never goes back
-/// by less than this, in microseconds; where it goes back by more somebody has set it.
+/// by less than this, in microseconds. When it goes back by more, the clock was set.
 const OF_DAY: [usize; 4] = [0, 5, 11, SECONDS];
 const SET_BACK: i64 = 10_000_000;
 
@@ -43,7 +43,7 @@ extern "C" fn observe(clock: usize) -> i64 {
     value
 }
 
-/// What a clock that is not observed says, in its unit.
+/// The value of a clock that is not observed, in its unit.
 #[inline]
 fn now(clock: usize) -> i64 {
     if clock == SECONDS {
@@ -71,7 +71,7 @@ fn not_back(ahead: &mut i64, clock: usize, value: i64, last: i64) -> i64 {
     }
 }
 
-/// What a clock says in the rank.
+/// The value of a clock in the rank.
 #[inline]
 fn read(clock: clockid_t) -> timespec {
     let Some(mut observing) = Observing::begin() else {
@@ -85,7 +85,7 @@ fn read(clock: clockid_t) -> timespec {
 /// As clock_gettime(2).
 #[export_name = "clock_gettime"]
 pub unsafe extern "C-unwind" fn our_clock_gettime(clock: clockid_t, time: *mut timespec) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         if !is_on() || time.is_null() || !is_observed(clock) {
             return clock_gettime.get()(clock, time);
@@ -99,13 +99,13 @@ pub unsafe extern "C-unwind" fn our_clock_gettime(clock: clockid_t, time: *mut t
 /// As gettimeofday(2).
 #[export_name = "gettimeofday"]
 pub unsafe extern "C-unwind" fn our_gettimeofday(time: *mut timeval, zone: *mut c_void) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         if !is_on() || time.is_null() {
             return gettimeofday.get()(time, zone);
         }
         if !zone.is_null() {
-            // As the C library does: nobody keeps a time zone in the kernel.
+            // As the C library does: the kernel's time zone is not used.
             zone.cast::<[c_int; 2]>().write_unaligned([0; 2]);
         }
         let timespec { tv_sec, tv_nsec } = read(libc::CLOCK_REALTIME);
@@ -123,7 +123,7 @@ pub unsafe extern "C-unwind" fn our_time(to: *mut time_t) -> time_t {
         None => seconds(),
     };
     if !to.is_null() {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
         unsafe { *to = value };
     }
     value
@@ -144,20 +144,20 @@ pub unsafe extern "C-unwind" fn our_timespec_get(time: *mut timespec, base: c_in
     if base != UTC {
         return 0;
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe { *time = read(libc::CLOCK_REALTIME) };
     base
 }
 
-/// MPI_Wtime, in seconds: Intel MPI reads the processor's time stamp counter for it, which nobody
-/// else can record; other libraries read this clock.
+/// MPI_Wtime, in seconds. Intel MPI reads the processor's time stamp counter for it, which cannot
+/// be recorded. Other libraries read this clock.
 #[export_name = "MPI_Wtime"]
 pub extern "C-unwind" fn our_wtime() -> f64 {
     let timespec { tv_sec, tv_nsec } = read(libc::CLOCK_MONOTONIC);
     tv_sec as f64 + tv_nsec as f64 / 1e9
 }
 
-/// The same, as what stands between program and library calls it, and Fortran's bindings.
+/// The same, by the name that profiling libraries and Fortran's bindings call.
 #[export_name = "PMPI_Wtime"]
 pub extern "C-unwind" fn our_profiled_wtime() -> f64 {
     our_wtime()

@@ -47,7 +47,7 @@ fn wait(
 /// # Safety
 /// `time` must be null or point to a time.
 unsafe fn deadline_of(time: *const timespec) -> Option<Deadline> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: by the contract of this function, `time` is null or points to a time.
     match unsafe { time.as_ref() } {
         None => Some(Deadline::NEVER),
         Some(timespec { tv_sec: 0, tv_nsec: 0 }) => None,
@@ -61,7 +61,7 @@ unsafe fn deadline_of(time: *const timespec) -> Option<Deadline> {
 /// As poll(2).
 #[export_name = "poll"]
 pub unsafe extern "C-unwind" fn our_poll(fds: *mut pollfd, n: nfds_t, ms: c_int) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         let next = || {
             if ms == 0 || !in_a_rank() {
@@ -84,7 +84,7 @@ pub unsafe extern "C-unwind" fn our_poll_chk(
     ms: c_int,
     room: size_t,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         let next = || {
             if ms == 0 || !in_a_rank() {
@@ -105,7 +105,7 @@ pub unsafe extern "C-unwind" fn our_ppoll(
     time: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         let next = || match deadline_of(time) {
             None => ppoll.get()(fds, n, time, mask),
@@ -127,7 +127,7 @@ pub unsafe extern "C-unwind" fn our_ppoll_chk(
     mask: *const sigset_t,
     room: size_t,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         let make = __ppoll_chk.get();
         let next = || match deadline_of(time) {
@@ -148,7 +148,7 @@ pub unsafe extern "C-unwind" fn our_select(
     except: *mut fd_set,
     time: *mut timeval,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         let next = || selects_any(n, [read, write, except], time);
         selects(n, [read, write, except], &next).unwrap_or_else(next)
@@ -162,7 +162,7 @@ unsafe fn selects_any(
     [read, write, except]: [*mut fd_set; 3],
     time: *mut timeval,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         let given = time.as_ref().map_or(Some(Deadline::NEVER), |time| {
             let ns = time.tv_sec.saturating_mul(1_000_000_000);
@@ -193,7 +193,7 @@ pub unsafe extern "C-unwind" fn our_pselect(
     time: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         let make = pselect.get();
         let next = || match deadline_of(time) {
@@ -215,7 +215,7 @@ pub unsafe extern "C-unwind" fn our_epoll_wait(
     n: c_int,
     ms: c_int,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         let next = || match ms == 0 || !in_a_rank() {
             true => epoll_wait.get()(fd, events, n, ms),
@@ -235,7 +235,7 @@ pub unsafe extern "C-unwind" fn our_epoll_pwait(
     ms: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         let next = || match ms == 0 || !in_a_rank() {
             true => epoll_pwait.get()(fd, events, n, ms, mask),
@@ -256,7 +256,7 @@ unsafe fn epoll(
 ) -> c_int {
     let end = after_ms(ms);
     until_done_masked(|before| {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
         unsafe { epoll_pwait.get()(fd, events, n, end.left_ms(), mask.unwrap_or(before)) }
     })
 }
@@ -271,7 +271,7 @@ pub unsafe extern "C-unwind" fn our_epoll_pwait2(
     time: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         let make = epoll_pwait2.get();
         let next = || match deadline_of(time) {

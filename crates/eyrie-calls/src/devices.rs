@@ -1,6 +1,6 @@
-//! /dev/urandom and /dev/random: whoever reads them in a rank gets what the rank draws
-//! ([`crate::random`]). Descriptors are the device's own and are remembered; streams of the C
-//! library, which read without coming here, are ours. [`crate::files`] opens and reads.
+//! /dev/urandom and /dev/random: a rank that reads them gets numbers of its own stream
+//! ([`crate::random`]). Descriptors are the device's own and are remembered. Streams are ours,
+//! because the C library reads them without calling us. [`crate::files`] opens and reads.
 
 use crate::random::{draw, draws, fill};
 use libc::{c_char, c_int, c_void, size_t, ssize_t, FILE};
@@ -25,7 +25,7 @@ fn bit(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
 /// # Safety
 /// `path` must be null or a C string.
 unsafe fn is_random(path: *const c_char) -> bool {
-    // SAFETY: handed on to the caller.
+    // SAFETY: by the contract of this function, `path` is null or a C string.
     !path.is_null()
         && matches!(unsafe { CStr::from_ptr(path) }.to_bytes(), b"/dev/urandom" | b"/dev/random")
 }
@@ -35,7 +35,7 @@ unsafe fn is_random(path: *const c_char) -> bool {
 /// # Safety
 /// `path` must be null or a C string.
 pub unsafe fn opened(fd: c_int, path: *const c_char) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: by the contract of this function, `path` is null or a C string.
     if fd >= 0 && draws() && unsafe { is_random(path) } {
         if let Some((word, mask)) = bit(fd) {
             word.fetch_or(mask, Ordering::Relaxed);
@@ -64,7 +64,7 @@ fn is_device(fd: c_int) -> bool {
     device
 }
 
-/// What a descriptor of one of the devices gives; `None`: it is another.
+/// Reads from a descriptor of one of the devices; `None`: it is another file.
 ///
 /// # Safety
 /// As read(2).
@@ -72,7 +72,7 @@ pub unsafe fn drawn(fd: c_int, buffer: *mut c_void, len: size_t) -> Option<ssize
     if !is_device(fd) || buffer.is_null() || len > isize::MAX as usize {
         return None;
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.cast(), len) };
     draw(bytes).then_some(len as ssize_t)
 }

@@ -1,5 +1,5 @@
-//! What the provider calls: it says when it is in a call or takes an image, takes what was written
-//! down, and gives what is to be observed again.
+//! The functions that the provider calls. It says when it is in a call or takes an image. It takes
+//! records, and gives the observations that are told again.
 
 use crate::files::{far, in_image, locks, pending, standing_in, storing};
 use crate::host_clocks;
@@ -10,8 +10,8 @@ use crate::stream::Writer;
 use libc::c_int;
 use std::sync::atomic::Ordering;
 
-/// A call of the provider begins in this thread: what it observes is its own, and what the owner
-/// observes waits. Returns what [`eyrie_calls_leave`] is to be told.
+/// A call of the provider begins in this thread. Its observations do not count, and the owner's
+/// observations wait. Returns the argument for [`eyrie_calls_leave`].
 #[no_mangle]
 pub extern "C" fn eyrie_calls_enter() -> usize {
     if OWNER.load(Ordering::Relaxed) == this_thread() {
@@ -26,7 +26,7 @@ pub extern "C" fn eyrie_calls_enter() -> usize {
     }
     HELD.store(true, Ordering::SeqCst);
     while BUSY.load(Ordering::SeqCst) {
-        // SAFETY: gives up the processor.
+        // SAFETY: sched_yield(2) has no arguments and touches no memory.
         unsafe { libc::sched_yield() };
     }
     BY_OTHER
@@ -36,7 +36,7 @@ const BY_NOBODY: usize = 0;
 const BY_OWNER: usize = 1;
 const BY_OTHER: usize = 2;
 
-/// It is over.
+/// The call is over.
 #[no_mangle]
 pub extern "C" fn eyrie_calls_leave(entered: usize) {
     match entered {
@@ -46,8 +46,8 @@ pub extern "C" fn eyrie_calls_leave(entered: usize) {
     }
 }
 
-/// An image is about to be taken in this thread: if it is the owner, what it observes is not its
-/// program's. Returns what [`eyrie_calls_leave`] is to be told.
+/// An image is about to be taken in this thread. If the thread is the owner, its observations are
+/// not its program's. Returns the argument for [`eyrie_calls_leave`].
 #[no_mangle]
 pub extern "C" fn eyrie_calls_enter_for_image() -> usize {
     match OWNER.load(Ordering::Relaxed) == this_thread() {
@@ -56,10 +56,10 @@ pub extern "C" fn eyrie_calls_enter_for_image() -> usize {
     }
 }
 
-/// An image is to be taken: nothing is being written down when this returns 1, and nothing will be
-/// before [`eyrie_calls_release`]; or 2, when that was so already. 0: something is, and the signal
-/// comes when it is over; or files have stand-ins, which no image can hold; or the rank has just
-/// locked a file, and has perhaps read what it will write back.
+/// An image is to be taken. Returns 1 when nothing is being recorded, and nothing will be before
+/// [`eyrie_calls_release`]; 2 when that was so already. Returns 0 in three cases. A record is being
+/// made, and the signal comes when it is finished. Files have shadow files, which no image can
+/// hold. The rank has just locked a file, and has perhaps read what it will write back.
 #[no_mangle]
 pub extern "C" fn eyrie_calls_hold(signal: c_int) -> c_int {
     if !is_on() {
@@ -91,7 +91,7 @@ pub extern "C" fn eyrie_calls_hold(signal: c_int) -> c_int {
         if !busy {
             return 1;
         }
-        // SAFETY: gives up the processor.
+        // SAFETY: sched_yield(2) has no arguments and touches no memory.
         unsafe { libc::sched_yield() };
     }
     HELD.store(false, Ordering::SeqCst);
@@ -116,14 +116,14 @@ fn see_it_everywhere() {
     }
 }
 
-/// Gives what was written down since it was last called: the number of bytes, where they are until
-/// the next observation, and where in the stream they begin.
+/// Gives the records since the last call: the number of bytes, where they are until the next
+/// observation, and where in the stream they begin.
 ///
 /// # Safety
 /// In a call of the provider, or while the owner is held. Both pointers must be valid.
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_take(bytes: *mut *const u8, from: *mut u64) -> usize {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller promises sole access to the stream, and two valid pointers.
     unsafe {
         let stream = stream();
         stream.writer.settle(&mut stream.buffer);
@@ -136,13 +136,13 @@ pub unsafe extern "C" fn eyrie_calls_take(bytes: *mut *const u8, from: *mut u64)
     }
 }
 
-/// Bytes of the stream that were taken, or observed again.
+/// Bytes of the stream that were taken, or told again.
 ///
 /// # Safety
 /// As [`eyrie_calls_take`].
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_passed() -> u64 {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller promises sole access to the stream.
     let stream = unsafe { stream() };
     stream.put_back_record();
     stream.passed
@@ -154,18 +154,18 @@ pub unsafe extern "C" fn eyrie_calls_passed() -> u64 {
 /// As [`eyrie_calls_take`].
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_waiting() -> usize {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller promises sole access to the stream.
     unsafe { stream() }.buffer.len
 }
 
-/// These bytes, which stay where they are, are observed again behind what was, before anything
-/// else. What was written down and not taken does not count.
+/// Tells these bytes again, behind those told so far and before anything else. They must stay where
+/// they are. Records that were not taken do not count.
 ///
 /// # Safety
 /// As [`eyrie_calls_take`].
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_again(bytes: *const u8, len: usize) {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller promises sole access to the stream.
     let stream = unsafe { stream() };
     stream.set_again(bytes, len);
     if len > 0 && stream.buffer.len > 0 {
@@ -174,13 +174,13 @@ pub unsafe extern "C" fn eyrie_calls_again(bytes: *const u8, len: usize) {
     }
 }
 
-/// Bytes up to this one will not be asked for any more.
+/// The provider will not ask for bytes up to this one any more.
 ///
 /// # Safety
 /// As [`eyrie_calls_take`].
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_skip(to: u64) {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller promises sole access to the stream.
     unsafe { stream() }.skip(to);
 }
 
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn eyrie_calls_signal_again(clock: u64, n: *mut u64) -> c_
     if !is_on() {
         return -1;
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller promises sole access to the stream, and that `n` is valid.
     unsafe {
         match stream().signal_again(clock) {
             Some((number, signal)) => {
@@ -214,34 +214,32 @@ pub unsafe extern "C" fn eyrie_calls_signal_again(clock: u64, n: *mut u64) -> c_
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_signal(clock: u64, n: u64, signal: u8) {
     if is_on() {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller promises sole access to the stream.
         unsafe { stream() }.write_signal(clock, n, signal);
     }
 }
 
-/// `store` returns when the home router holds what was taken, and all that was written down until
-/// then.
+/// `store` returns when the primary router holds all records that were made until then.
 #[no_mangle]
 pub extern "C" fn eyrie_calls_store_by(store: extern "C" fn()) {
     storing::store_by(store);
 }
 
-/// How much is to be done when the rank does something new: while that is nothing, the next one
+/// How much there is to do when the rank does something new. While this is 0, the next function
 /// need not be called.
 #[no_mangle]
 pub extern "C" fn eyrie_calls_standing_in() -> *const usize {
     pending::count()
 }
 
-/// The rank sends what it has never sent before, as far as anybody knows. What it did to files
-/// behind that may be known all the same: the message can have been lost with the node of its
-/// receiver.
+/// The rank sends a message that is new, as far as its router knows. Later changes of files may be
+/// known all the same, because the message may have been lost with the node of its receiver.
 ///
 /// # Safety
 /// As [`eyrie_calls_take`].
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_new() {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller promises sole access to the stream.
     unsafe {
         if stream().knows_no_call() {
             standing_in::table().put_into_effect();
@@ -256,31 +254,31 @@ pub unsafe extern "C" fn eyrie_calls_new() {
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_note_files() {
     if is_on() {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller promises that all threads stand still.
         unsafe { in_image::note() };
     }
 }
 
-/// File systems of servers to which the rank has written, as stat(2) numbers their devices: an
-/// image counts when that is written back. How many, at most as there is room for.
+/// File systems of servers to which the rank has written, by their device numbers of stat(2). An
+/// image counts when these writes are written back. Returns how many, at most the room given.
 ///
 /// # Safety
 /// All threads must stand still; `to` has room for so many.
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_far(to: *mut u64, room: usize) -> usize {
     let devices = far::devices().into_iter().filter(|device| *device != 0).take(room);
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller promises room for so many numbers at `to`.
     devices.enumerate().map(|(n, device)| unsafe { to.add(n).write(device) }).count()
 }
 
-/// This process has come back from an image, and nothing has gone on yet but this thread.
+/// This process was restored from an image, and only this thread runs yet.
 ///
 /// # Safety
-/// As it says.
+/// Only this thread may run.
 #[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_come_back() {
     if is_on() {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller promises that only this thread runs.
         unsafe { in_image::come_back() };
         far::come_back();
     }

@@ -11,7 +11,7 @@ next! {
     inotify_add_watch: fn(c_int, *const c_char, u32) -> c_int;
 }
 
-/// So many different paths are kept; beyond it the oldest is forgotten.
+/// So many different paths are kept. Beyond that the oldest is dropped.
 const MOST: usize = 64;
 
 struct Kept {
@@ -19,7 +19,7 @@ struct Kept {
     whole: AtomicBool,
 }
 
-// SAFETY: a path is written by whoever has taken its place, and read when it is whole.
+// SAFETY: a thread writes to a place only after it has taken it. Readers read only whole paths.
 unsafe impl Sync for Kept {}
 
 static KEPT: [Kept; MOST] =
@@ -28,7 +28,7 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 fn kept() -> impl Iterator<Item = &'static Path> {
     let whole = KEPT.iter().filter(|kept| kept.whole.load(Ordering::Acquire));
-    // SAFETY: it is whole; who overwrites it says first that it is not.
+    // SAFETY: the path is whole. A thread that overwrites it first marks it as not whole.
     whole.map(|kept| unsafe { &*kept.path.get() })
 }
 
@@ -38,7 +38,7 @@ fn keep(path: &Path) {
     }
     let place = &KEPT[NEXT.fetch_add(1, Ordering::Relaxed) % MOST];
     place.whole.store(false, Ordering::Release);
-    // SAFETY: nobody reads what is not whole, and the place is this thread's.
+    // SAFETY: this thread has taken the place, and no reader reads a path that is not whole.
     unsafe { *place.path.get() = *path };
     place.whole.store(true, Ordering::Release);
 }

@@ -23,7 +23,7 @@ impl<F: Copy> Next<F> {
         Next { name, found, kind: std::marker::PhantomData }
     }
 
-    /// Looks for it. Somebody may call it before that: then it is looked for there.
+    /// Looks for the function. (A call that comes before this looks for it itself.)
     pub fn find(&self) -> *mut c_void {
         // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
@@ -38,8 +38,8 @@ impl<F: Copy> Next<F> {
             found = self.find();
         }
         if found.is_null() {
-            // Whoever was linked against it found it somewhere: this cannot be.
-            // SAFETY: ends the process.
+            // The program was linked with this function, so a library has it: this cannot happen.
+            // SAFETY: abort(3) has no arguments and does not return.
             unsafe { libc::abort() };
         }
         // SAFETY: `new`'s caller vouches for the type; a function pointer is as long as any.

@@ -1,7 +1,8 @@
-//! What the rank has observed besides messages, written down as it happens, and told again to a
-//! rank that is executed again: only what the thread observes that has called MPI_Init, and only
-//! in its program, never in the provider. The provider takes what was written down before anything
-//! leaves the rank. Nothing here allocates; a call that is being written down is never in an image.
+//! The stream of observations of a rank: records what the rank observes besides messages, and tells
+//! it again to a rank that is executed again. Only observations of the thread that called MPI_Init
+//! count, and only those of its program, not of the provider. The provider takes the records before
+//! anything leaves the rank. This code must never allocate. A call that is being recorded must
+//! never be in an image.
 
 use crate::beginning::beginning;
 use crate::environment::{agent_channel, variable};
@@ -12,43 +13,43 @@ use std::cell::UnsafeCell;
 use std::ffi::CStr;
 use std::sync::atomic::{compiler_fence, AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
-/// "off": nothing is written down. The same in each incarnation of a rank.
+/// "off": nothing is recorded. The same in each incarnation of a rank.
 const ENV_RECORD: &CStr = c"EYRIE_RECORD";
 
-/// Room for what was not taken. Where values come so often that it gets full they are made coarser
-/// ([`coarser`]); what does not fit all the same is not written down.
+/// Room for records that the provider has not taken yet. When values come so often that it fills
+/// up, they are made coarser ([`coarser`]). What does not fit all the same is not recorded.
 pub(crate) const ROOM: usize = 16 << 20;
-/// Room for what is observed again before the provider is there. It is there in every incarnation,
-/// so that no address differs.
+/// Room for observations that are told again before the provider is there. Every incarnation has
+/// it, so that no address differs.
 const MOST_BEGINNING: usize = ROOM;
-/// Most that is given before the provider is there, as `eyrie_router::BEGINNING`.
+/// The most bytes that are told again before the provider is there, as `eyrie_router::BEGINNING`.
 const MOST_GIVEN: usize = 1 << 20;
 /// Bytes not taken after which the unit of clocks doubles.
 const COARSER: usize = 256 << 10;
-/// How often, at most: then it is a second.
+/// How often the unit doubles at most: then it is a second.
 const MOST_COARSER: u32 = 20;
 
 /// What the record of a signal begins with.
 const SIGNAL_FRONT: &[u8; 4] = b"sgnl";
 
-/// Something is written down in this process.
+/// This process records what it observes.
 static ON: AtomicBool = AtomicBool::new(false);
 /// An earlier process of the rank has come further than where this one began.
 static AGAIN: AtomicBool = AtomicBool::new(false);
 /// The thread whose observations count, by its [`this_thread`].
 pub(crate) static OWNER: AtomicUsize = AtomicUsize::new(0);
-/// It is in the provider so many times.
+/// How many calls of the provider the owner is in.
 pub(crate) static INSIDE: AtomicUsize = AtomicUsize::new(0);
-/// It is writing something down.
+/// The owner is recording something.
 pub(crate) static BUSY: AtomicBool = AtomicBool::new(false);
-/// Another thread takes an image or is in the provider: nothing must be begun.
+/// Another thread takes an image or is in the provider: the owner must not begin a record.
 pub(crate) static HELD: AtomicBool = AtomicBool::new(false);
 /// Other threads than the owner call MPI, too.
 pub(crate) static SEVERAL: AtomicBool = AtomicBool::new(false);
-/// The owner is in a call of the program that is written down, and waits until that is stored
-/// ([`pause`]): no image may be taken.
+/// The owner is in a call that is recorded, and waits until the record is stored ([`pause`]): no
+/// image may be taken.
 pub(crate) static UNDERWAY: AtomicBool = AtomicBool::new(false);
-/// An image waits until what is being written down is over.
+/// An image waits until the record that is being made is finished.
 pub(crate) static WAITS: AtomicBool = AtomicBool::new(false);
 
 /// The signal that asks for one.
@@ -63,7 +64,7 @@ pub(crate) struct Buffer {
 impl Sink for Buffer {
     #[inline]
     fn push(&mut self, byte: u8) {
-        // SAFETY: who writes has looked for room for a whole item.
+        // SAFETY: each writer has checked that there is room for a whole item.
         unsafe { *self.at.load(Ordering::Relaxed).add(self.len) = byte };
         self.len += 1;
     }
@@ -87,16 +88,16 @@ pub struct ObservedStream {
     pub(crate) buffer: Buffer,
     /// Bytes of records in the buffer: the rest is of clocks.
     pub(crate) of_records: usize,
-    /// What is to be observed again, of which `again.1` bytes were.
+    /// The observations that are told again; `again.1` bytes of them have been told.
     pub(crate) again: (AtomicPtr<u8>, usize, usize),
     reader: Reader,
-    /// Up to this byte only one record is to be observed again, if any, which begins like this:
-    /// whoever asks for another one need not look through what comes before it.
+    /// Up to this byte, `again` has at most one record, which begins like this. A search for
+    /// another record can skip these bytes.
     coming: (u64, Option<[u8; 4]>),
-    /// More is known than what is to be observed again now: the provider gives it, later.
+    /// More is known than is in `again`: the provider gives it later.
     cut: bool,
-    /// By how much each clock is ahead of the kernel's, in microseconds: in a process that was
-    /// executed again it never goes back.
+    /// By how much each clock is ahead of the kernel's, in microseconds, so that no clock goes back
+    /// in a process that was executed again.
     pub ahead: [i64; CLOCKS],
 }
 
@@ -106,12 +107,12 @@ pub(crate) enum Recorded {
     Done(u8),
 }
 
-/// How what [`ObservedStream::coming`] begins with is said of such a call: no record begins so.
+/// The beginning of such a call in [`ObservedStream::coming`]. No record begins like this.
 fn front_of_done(kind: u8) -> [u8; 4] {
     [0, 0xff, 0xff, kind]
 }
 
-/// A place in what is observed again.
+/// A place in the observations that are told again.
 type Place = ((Reader, Last), (usize, usize, u64, usize));
 
 pub(crate) struct Shared(pub(crate) UnsafeCell<ObservedStream>);
@@ -179,8 +180,8 @@ impl ObservedStream {
         item
     }
 
-    /// What is known ends within an item: it gets as many bytes as it has too few, so that what
-    /// comes behind it can be read, and nobody takes it for one that is whole.
+    /// The known stream ends within an item. The missing bytes are added, so that items behind it
+    /// can be read, and no reader takes it for a whole item.
     fn fill_up(&mut self, rest: &[u8]) {
         let missing = missing(rest).filter(|missing| self.buffer.len + missing <= ROOM);
         if let Some(missing) = missing {
@@ -197,15 +198,15 @@ impl ObservedStream {
                 self.reader.take(&mut self.last);
                 Some(value)
             }
-            // It asks for something else than before: until the next part it is told what is.
+            // The rank reads another clock than before. Until the next part it gets the current
+            // values.
             _ => None,
         }
     }
 
-    /// What was written down for a call whose record begins like this, when it is known. What
-    /// clocks said before that is passed over: a library may look at them more or less often, by a
-    /// clock that nobody writes down (Open MPI does), and what is done to files still comes in the
-    /// same order.
+    /// The record of a call that begins like this, when it is known. Skips the values of clocks
+    /// before it: a library may read clocks more or less often, depending on a clock that is not
+    /// recorded (Open MPI does). Calls on files still come in the same order.
     pub fn record_again(&mut self, front: [u8; 4]) -> Option<&'static [u8]> {
         if !self.is_again() || self.passed < self.coming.0 && self.coming.1 != Some(front) {
             return None;
@@ -222,8 +223,8 @@ impl ObservedStream {
         record
     }
 
-    /// Whether a call of this kind comes next that came out as it was asked for; it is taken. What
-    /// clocks said before that is passed over.
+    /// Whether the next record is a call of this kind that returned what was asked for; takes it.
+    /// Skips the values of clocks before it.
     pub fn done_again(&mut self, kind: u8) -> bool {
         let other = self.coming.1 != Some(front_of_done(kind));
         if !self.is_again() || self.passed < self.coming.0 && other {
@@ -238,7 +239,7 @@ impl ObservedStream {
         is_next
     }
 
-    /// Writes that a call of this kind came out as it was asked for.
+    /// Records that a call of this kind returned what was asked for.
     pub fn write_done(&mut self, kind: u8) {
         if self.has_room() {
             self.writer.done(kind, &mut self.buffer);
@@ -273,12 +274,13 @@ impl ObservedStream {
         record[4..12].copy_from_slice(&clock.to_le_bytes());
         record[12..20].copy_from_slice(&n.to_le_bytes());
         record[20] = signal;
-        // Where there is no room it is lost to a rank that is executed again, as all else is.
+        // Without room the record is lost, as any other: a rank that is executed again does not get
+        // the signal.
         self.write_record(&record, &[WHOLE]);
     }
 
-    /// Whether what the rank does now was never done before, as far as it is done to files: no
-    /// record is left. What clocks said that is left is then not told any more.
+    /// Whether the rank does now what it never did before, as far as files are concerned: no record
+    /// is left. Values of clocks that are left are then dropped.
     pub fn ends_without_record(&mut self) -> bool {
         if !self.is_again() {
             return true;
@@ -294,7 +296,7 @@ impl ObservedStream {
         over
     }
 
-    /// The call that comes next behind what clocks said; it is not taken yet.
+    /// The next call, behind the values of clocks. It is not taken yet.
     fn pass_over_clocks(&mut self) -> Option<Recorded> {
         let call = loop {
             match self.peek() {
@@ -314,7 +316,7 @@ impl ObservedStream {
         call
     }
 
-    /// Whether no call is known that comes later; what clocks said may be.
+    /// Whether no later call is known. Values of clocks may be.
     pub fn knows_no_call(&mut self) -> bool {
         let before = self.place();
         let is_over = self.pass_over_clocks().is_none() && self.is_new();
@@ -322,8 +324,8 @@ impl ObservedStream {
         is_over
     }
 
-    /// Shows the calls that are known to come, until `is_enough` says so of one; returns whether it
-    /// has. None of them is taken.
+    /// Shows `is_enough` the known calls that come next, until it returns true; returns whether it
+    /// did. None of them is taken.
     pub(crate) fn look_ahead(&mut self, is_enough: &mut dyn FnMut(&Recorded) -> bool) -> bool {
         let before = self.place();
         let found = loop {
@@ -345,7 +347,7 @@ impl ObservedStream {
         found
     }
 
-    /// So many calls that are known are not told.
+    /// Skips so many known calls.
     pub fn pass_over(&mut self, calls: usize) {
         for _ in 0..calls {
             if self.pass_over_clocks().is_some() {
@@ -354,7 +356,7 @@ impl ObservedStream {
         }
     }
 
-    /// Bytes that were written down so far, or observed again.
+    /// Bytes that were recorded so far, or told again.
     pub fn written(&self) -> u64 {
         self.passed + self.buffer.len as u64
     }
@@ -369,7 +371,7 @@ impl ObservedStream {
         (self.again.1, self.again.2, self.passed, self.buffer.len) = place.1;
     }
 
-    /// What became of this call before, when it is known.
+    /// The result of this call before, when it is known.
     pub fn result_again(&mut self) -> Option<i64> {
         match self.peek()? {
             Item::Result(value) => {
@@ -386,8 +388,7 @@ impl ObservedStream {
         self.last.values[clock]
     }
 
-    /// Whether something is left that is to be observed again, or nobody has looked whether there
-    /// is.
+    /// Whether observations are left to be told again, or it is not known yet whether there are.
     #[inline]
     pub fn is_again(&self) -> bool {
         self.again.1 > 0 || !self.reader.is_empty()
@@ -434,13 +435,12 @@ impl ObservedStream {
         fits
     }
 
-    /// Whether what the rank does now was never done before.
+    /// Whether the rank does now what it never did before.
     pub fn is_new(&mut self) -> bool {
         self.peek().is_none()
     }
 
-    /// A record that was read and that nobody has asked for yet is not observed again: its bytes
-    /// are given once more.
+    /// Gives back the bytes of a record that was read but not asked for: it is read once more.
     pub(crate) fn put_back_record(&mut self) {
         if let Some(len) = self.reader.drop_record() {
             self.passed -= len as u64;
@@ -448,7 +448,7 @@ impl ObservedStream {
         }
     }
 
-    /// One that has observed nothing, with room for what it observes.
+    /// An empty stream with room for records.
     #[cfg(test)]
     pub(crate) fn with_room(room: *mut u8) -> ObservedStream {
         ObservedStream {
@@ -465,7 +465,7 @@ impl ObservedStream {
         }
     }
 
-    /// The same as an image has it, when nothing is to be taken or observed again.
+    /// The stream as an image has it, when nothing is left to be taken or told again.
     #[cfg(test)]
     pub(crate) fn copy(&self) -> ObservedStream {
         let mut copy = ObservedStream::with_room(self.buffer.at.load(Ordering::Relaxed));
@@ -473,14 +473,14 @@ impl ObservedStream {
         copy
     }
 
-    /// Others take the place of what was to be observed again.
+    /// Replaces the observations that are told again.
     pub(crate) fn set_again(&mut self, bytes: *const u8, len: usize) {
         self.again = (AtomicPtr::new(bytes.cast_mut()), len, 0);
         self.coming = (0, None);
         self.cut = false;
     }
 
-    /// Observes again all up to this byte, which the program has not asked for.
+    /// Skips all up to this byte, which the program has not asked for.
     pub(crate) fn skip(&mut self, to: u64) {
         while self.passed < to && self.peek().is_some() {
             self.reader.take(&mut self.last);
@@ -505,7 +505,7 @@ pub fn this_thread() -> usize {
     at
 }
 
-/// The right to write something down. No image is taken meanwhile.
+/// The right to record something. No image is taken meanwhile.
 pub struct Observing(());
 
 impl Observing {
@@ -522,7 +522,8 @@ impl Observing {
         if SEVERAL.load(Ordering::Relaxed) {
             BUSY.store(true, Ordering::SeqCst);
         } else {
-            // Whoever takes an image says so and then makes this processor see it (`hold`).
+            // A thread that takes an image sets HELD, and then makes this processor see it
+            // (`hold`).
             BUSY.store(true, Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
         }
@@ -532,10 +533,11 @@ impl Observing {
         Some(Observing(()))
     }
 
-    /// Runs `f`, which may use [`stream`], where it leaves nothing behind.
+    /// Runs `f`, which may use [`stream`], on a stack of our own, so that it leaves nothing behind.
     #[inline]
     pub fn run(&mut self, f: extern "C" fn(usize) -> i64, argument: usize) -> i64 {
-        // SAFETY: the stack was there before anything was observed; BUSY keeps everybody else out.
+        // SAFETY: the stack was made before the first observation, and BUSY keeps all other users
+        // out.
         unsafe { own_stack::run(f, argument) }
     }
 }
@@ -546,7 +548,7 @@ impl Observing {
 /// In [`Observing::run`], in a call of the provider, or while the owner is held.
 #[inline]
 pub unsafe fn stream<'a>() -> &'a mut ObservedStream {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller promises sole access to the stream.
     unsafe { &mut *STREAM.0.get() }
 }
 
@@ -562,8 +564,8 @@ impl Drop for Observing {
     }
 }
 
-/// Lets the provider run `f` in the middle of a call that is being written down: others may use the
-/// provider meanwhile, but no image may be taken.
+/// Lets the provider run `f` in the middle of a call that is being recorded. Other threads may use
+/// the provider meanwhile, but no image may be taken.
 ///
 /// # Safety
 /// In [`Observing::run`].
@@ -586,7 +588,7 @@ fn await_release() {
     loop {
         BUSY.store(false, Ordering::SeqCst);
         while HELD.load(Ordering::SeqCst) {
-            // SAFETY: gives up the processor.
+            // SAFETY: sched_yield(2) has no arguments and touches no memory.
             unsafe { own_stack::system_call(libc::SYS_sched_yield, [0; 3]) };
         }
         BUSY.store(true, Ordering::SeqCst);
@@ -609,17 +611,17 @@ fn let_image() {
     }
 }
 
-/// What every rank observes first: nobody observes anything else yet.
+/// What every rank observes first, before any other observation.
 type First = fn(&mut ObservedStream);
 
-/// From now on what this thread observes counts. The first call begins it.
+/// From now on observations of this thread count. The first call begins the stream.
 pub fn begin(first: First) {
     OWNER.store(this_thread(), Ordering::Relaxed);
     let off = variable(ENV_RECORD).is_some_and(|value| value.to_bytes() == b"off");
     if off || ON.load(Ordering::Relaxed) || !own_stack::prepare() {
         return;
     }
-    // SAFETY: nobody observes anything yet.
+    // SAFETY: no thread observes anything before the stream has begun.
     unsafe { own_stack::run(begin_there, first as usize) };
 }
 
@@ -653,7 +655,7 @@ fn make_room() -> Option<&'static mut ObservedStream> {
     if at == libc::MAP_FAILED {
         return None;
     }
-    // SAFETY: nobody observes anything yet.
+    // SAFETY: no thread observes anything before the stream has begun.
     let stream = unsafe { stream() };
     stream.buffer.at.store(at.cast(), Ordering::Relaxed);
     Some(stream)
@@ -673,12 +675,12 @@ pub fn is_executed_again() -> bool {
     AGAIN.load(Ordering::Relaxed)
 }
 
-/// Whether what this thread observes does not count, in a process of which something does.
+/// Whether observations of this thread do not count, in a process that has an owner.
 pub fn is_other_thread() -> bool {
     ON.load(Ordering::Relaxed) && OWNER.load(Ordering::Relaxed) != this_thread()
 }
 
-/// Whether this process writes down what it observes.
+/// Whether this process records what it observes.
 pub fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
@@ -703,7 +705,7 @@ fn observe_beginning_again(stream: &mut ObservedStream) -> bool {
 mod tests {
     use super::*;
 
-    /// A stream that is observed again, with room for what comes behind it.
+    /// A stream that is told again, with room for what comes behind it.
     fn again(write: impl FnOnce(&mut ObservedStream)) -> ObservedStream {
         let fresh = || ObservedStream::with_room(vec![0; ROOM].leak().as_mut_ptr());
         let mut first = fresh();

@@ -35,7 +35,7 @@ pub unsafe fn path(path: *const c_char, room: &mut Room) -> *const c_char {
     if path.is_null() {
         return path;
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: by the contract of this function, `path` is null or a C string.
     let Some(rest) = below(unsafe { CStr::from_ptr(path) }.to_bytes()) else { return path };
     let len = SELF.len() + rest.len();
     if len >= room.len() {
@@ -71,7 +71,7 @@ pub unsafe extern "C-unwind" fn our_sched_setaffinity(
     len: size_t,
     mask: *const c_void,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe { libc::syscall(libc::SYS_sched_setaffinity, meant(pid), len, mask) as c_int }
 }
 

@@ -94,7 +94,8 @@ pub fn draw(buffer: &mut [u8]) -> bool {
 /// # Safety
 /// `buffer` must be null or have `len` bytes, for as long as the result is used.
 unsafe fn bytes<'a>(buffer: *mut c_void, len: size_t) -> Option<&'a mut [u8]> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: by the contract of this function, `buffer` is null or has `len` bytes, for as long as
+    // the result is used.
     (!buffer.is_null() && len <= isize::MAX as usize)
         .then(|| unsafe { std::slice::from_raw_parts_mut(buffer.cast(), len) })
 }
@@ -120,7 +121,7 @@ pub unsafe extern "C-unwind" fn our_getrandom(
 /// As getentropy(3).
 #[export_name = "getentropy"]
 pub unsafe extern "C-unwind" fn our_getentropy(buffer: *mut c_void, len: size_t) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         if len <= 256 && bytes(buffer, len).is_some_and(draw) {
             return 0;
@@ -158,7 +159,7 @@ pub extern "C-unwind" fn our_arc4random() -> u32 {
 /// As arc4random_buf(3).
 #[export_name = "arc4random_buf"]
 pub unsafe extern "C-unwind" fn our_arc4random_buf(buffer: *mut c_void, len: size_t) {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     if let Some(to) = unsafe { bytes(buffer, len) } {
         fill(to);
     }

@@ -1,5 +1,5 @@
-//! pause(2), sigsuspend(2), sigwaitinfo(2), sigtimedwait(2): waits for signals. The signal that
-//! asks for an image is nobody's but the provider's: who waits for all signals does not get it.
+//! pause(2), sigsuspend(2), sigwaitinfo(2), sigtimedwait(2): waits for signals. Only the provider
+//! gets the signal that asks for an image. A program that waits for all signals must never get it.
 
 use crate::interruption::{eintr, in_a_rank, until_done, until_done_masked, Deadline};
 use crate::next::next;
@@ -28,7 +28,7 @@ pub extern "C-unwind" fn our_pause() -> c_int {
 /// As sigsuspend(2).
 #[export_name = "sigsuspend"]
 pub unsafe extern "C-unwind" fn our_sigsuspend(mask: *const sigset_t) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         if !in_a_rank() {
             return sigsuspend.get()(mask);
@@ -54,12 +54,12 @@ unsafe fn without_ours(set: *const sigset_t) -> sigset_t {
 /// As sigwait(3).
 #[export_name = "sigwait"]
 pub unsafe extern "C-unwind" fn our_sigwait(set: *const sigset_t, signal: *mut c_int) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         if !in_a_rank() || set.is_null() {
             return sigwait.get()(set, signal);
         }
-        // It goes on by itself when it was interrupted.
+        // The wait goes on by itself when it was interrupted.
         sigwait.get()(&without_ours(set), signal)
     }
 }
@@ -71,7 +71,7 @@ pub unsafe extern "C-unwind" fn our_sigwaitinfo(
     set: *const sigset_t,
     info: *mut siginfo_t,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         if !in_a_rank() || set.is_null() {
             return sigwaitinfo.get()(set, info);
@@ -89,7 +89,7 @@ pub unsafe extern "C-unwind" fn our_sigtimedwait(
     info: *mut siginfo_t,
     time: *const timespec,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         if !in_a_rank() || set.is_null() || time.is_null() {
             return sigtimedwait.get()(set, info, time);

@@ -58,7 +58,7 @@ pub extern "C-unwind" fn our_usleep(micros: useconds_t) -> c_int {
 /// As nanosleep(2).
 #[export_name = "nanosleep"]
 pub unsafe extern "C-unwind" fn our_nanosleep(time: *const timespec, rest: *mut timespec) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         if !in_a_rank() || time.is_null() || !is_time(&*time) {
             return nanosleep.get()(time, rest);
@@ -84,7 +84,7 @@ pub unsafe extern "C-unwind" fn our_clock_nanosleep(
     time: *const timespec,
     rest: *mut timespec,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
         let next = clock_nanosleep.get();
         if !in_a_rank() || time.is_null() || !is_time(&*time) {
@@ -122,7 +122,7 @@ unsafe fn sleep_by(
     flags: c_int,
     time: *const timespec,
 ) -> Result<c_int, timespec> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: by the contract of this function, `time` points to a time.
     let mut left = unsafe { *time };
     loop {
         let mut rest = timespec { tv_sec: 0, tv_nsec: 0 };

@@ -79,10 +79,10 @@ pub unsafe extern "C-unwind" fn our_init_thread(
     provided: *mut c_int,
 ) -> c_int {
     let Some(next) = behind_ours() else {
-        // Whoever calls it has it from somewhere: this cannot be.
-        // SAFETY: ends the process.
+        // The program has called it, so a library has it: this cannot happen.
+        // SAFETY: abort(3) has no arguments and does not return.
         unsafe { libc::abort() };
     };
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe { next(argc, argv, required.min(SERIALIZED), provided) }
 }

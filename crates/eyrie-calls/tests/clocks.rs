@@ -1,6 +1,6 @@
-//! What the clocks of a rank say is written down, told again, and goes on from there; what other
-//! threads, the provider and forked processes read is nobody's business. This program has our
-//! functions linked in instead of preloaded, and is the provider, too.
+//! The values of a rank's clocks are recorded, told again, and go on from there. Reads by other
+//! threads, the provider and forked processes are not recorded. This program has our functions
+//! linked in instead of preloaded, and is the provider, too.
 
 use eyrie_calls::begin::eyrie_calls_begin;
 use eyrie_calls::beginning::BEGINNING;
@@ -189,10 +189,10 @@ fn what_is_asked_otherwise_does_not_harm_what_comes_later() {
     let end = from + second.len() as u64;
     again(&[first.clone(), second.clone()].concat());
     read(1);
-    // A clock that nobody asked: it goes on, and is not written down.
+    // A clock that was not read: it goes on, and is not recorded.
     let before = read(7);
     assert!(read(7) >= before);
-    // SAFETY: in a program that is no rank there is nobody else.
+    // SAFETY: this program is no rank and has no other user of the stream.
     unsafe {
         eyrie_calls_skip(end + first.len() as u64);
         assert_eq!(eyrie_calls_passed(), end + first.len() as u64);
@@ -340,11 +340,11 @@ const REGISTERS: usize = 8;
 static LEFT: Mutex<[u64; WORDS + REGISTERS]> = Mutex::new([0; WORDS + REGISTERS]);
 static TIME: Mutex<timespec> = Mutex::new(timespec { tv_sec: 0, tv_nsec: 0 });
 
-/// Reads a clock; what that leaves on the stack and in registers that nobody needs to preserve.
+/// Reads a clock. Returns what that leaves on the stack and in caller-saved registers.
 #[inline(never)]
 fn left_behind() -> ((i64, i64), Vec<u64>) {
     let (mut time, mut left) = (TIME.lock().unwrap(), LEFT.lock().unwrap());
-    // SAFETY: fills and copies what is below the stack pointer, which nobody uses, and calls a
+    // SAFETY: fills and copies memory below the stack pointer, which is not in use, and calls a
     // function of this type. The registers that it preserves are the same each time.
     unsafe {
         std::arch::asm!(

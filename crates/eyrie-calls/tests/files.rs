@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The rank does something new.
 fn new() {
-    // SAFETY: in a program that is no rank there is nobody else.
+    // SAFETY: this program is no rank and has no other user of the stream.
     unsafe { eyrie_calls_new() };
 }
 
@@ -371,8 +371,8 @@ fn a_directory_that_another_rank_has_made_is_not_ours() {
     }
 }
 
-/// Who finds a lock taken has not taken it, even if it is released at that moment: nobody would
-/// know of it.
+/// A rank that finds a lock taken has not taken it, even if it is released at that moment: no
+/// record would say so.
 fn a_lock_that_is_released_meanwhile_is_not_taken_in_secret() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -42,7 +42,7 @@ fn draw() -> String {
     }
 }
 
-/// Names that nobody has.
+/// Names that no file has.
 fn names() -> String {
     let mut template = *b"name-XXXXXX\0";
     // SAFETY: C strings, of which one is freed.

@@ -172,7 +172,7 @@ fn main() {
         let hour = libc::timespec { tv_sec: 3600, tv_nsec: 0 };
         let seen = measure(|| libc::nanosleep(&hour, std::ptr::null_mut()).into(), |_| {});
         assert_eq!((seen.result, seen.errno), (-1, libc::EINTR));
-        assert_eq!(eyrie_calls_interrupted(0), 0, "nobody waits");
+        assert_eq!(eyrie_calls_interrupted(0), 0, "no wait is under way");
         eyrie_calls_begin(IMAGE);
 
         takes_its_time("usleep", 0, || libc::usleep(MS as u32 * 1000).into());

@@ -1,4 +1,5 @@
-//! The channel to the agent: small messages, each sent and received whole, some with descriptors.
+//! The channel to the agent: small messages, each sent and received as a whole, some with
+//! descriptors.
 
 use crate::descriptors::for_each_descriptor;
 use eyrie_wire::agent::{FromRank, ToRank, MAX_MESSAGE};
@@ -36,15 +37,15 @@ pub fn agent_pid() -> i32 {
     peer.pid
 }
 
-/// Sends one message. Allocates nothing; a dead agent takes this process with it anyway.
+/// Sends one message. Must not allocate. An error is ignored: this process ends with its agent.
 pub fn tell(message: &FromRank) {
     let mut buf = [0u8; MAX_MESSAGE];
     let len = message.encode(&mut buf);
-    // SAFETY: the buffer is as long as said.
+    // SAFETY: the buffer has this length.
     unsafe { libc::send(descriptor(), buf.as_ptr().cast(), len, libc::MSG_NOSIGNAL) };
 }
 
-/// One message with what came with it, if there is one; does not wait. Allocates nothing.
+/// One message with its descriptors, if there is one. Must not wait or allocate.
 pub fn receive() -> Option<(Option<ToRank>, Files)> {
     let mut buf = [0u8; MAX_MESSAGE];
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };

@@ -1,5 +1,5 @@
-//! The end of a rank that cannot go on, and what the user is told. Nothing below a provider call
-//! ends the process by itself.
+//! Ends a rank that cannot go on, and tells the user why. Nothing below a provider call may end the
+//! process by itself.
 
 use crate::channel;
 use crate::core::error::RankError;
@@ -15,7 +15,7 @@ pub fn or_end<R>(result: Result<R, RankError>) -> R {
 /// Tells the user something on standard error, which may be closed.
 pub fn say(text: &str) {
     let line = format!("eyrie: {text}\n");
-    // SAFETY: the line is as long as said. Nobody can be told that nobody is there.
+    // SAFETY: the line has this length. An error is ignored: there is no other place to report it.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), line.len()) };
 }
 
@@ -26,11 +26,11 @@ pub fn say_without_memory(text: fmt::Arguments<'_>) {
     // A text that does not fit is cut.
     let _ = rest.write_fmt(format_args!("eyrie: {text}\n"));
     let len = 512 - rest.len();
-    // SAFETY: the line is as long as said. Standard error may be closed.
+    // SAFETY: the line has this length. An error is ignored: standard error may be closed.
     unsafe { libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), len) };
 }
 
-/// Ends this rank: it cannot go on. The agent hears why.
+/// Ends this rank, which cannot go on, and sends the agent the reason.
 pub fn fatal(reason: &str) -> ! {
     channel::tell(&FromRank::Fatal { reason });
     // SAFETY: ends the process without running the program's exit handlers, which may call MPI.

@@ -1,6 +1,6 @@
-//! Lets a system call go on that only the request for an image has interrupted. libeyrie-calls does
-//! it for the functions of the C library that it stands in front of; what comes here by another way
-//! is made again if its time is not lost. Runs in a signal handler: no allocation, no lock.
+//! Continues a system call that only the request for an image has interrupted. libeyrie-calls does
+//! this for the functions of the C library that it interposes. Other system calls are repeated if
+//! that does not lengthen their wait. Runs in a signal handler: it must not allocate or lock.
 
 use crate::symbol;
 use libc::{c_int, c_void};
@@ -61,7 +61,7 @@ fn another_signal_waits(blocked: &libc::sigset_t) -> bool {
 /// # Safety
 /// `context` must be the one that the kernel has given to the handler.
 pub unsafe fn stack_pointer(context: *mut c_void) -> usize {
-    // SAFETY: handed on to the caller.
+    // SAFETY: by the contract this is the context that the kernel has given to the handler.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
     context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize
 }
@@ -72,7 +72,7 @@ pub unsafe fn stack_pointer(context: *mut c_void) -> usize {
 /// # Safety
 /// `context` must be the one that the kernel has given to the handler.
 pub unsafe fn go_on(context: *mut c_void) {
-    // SAFETY: handed on to the caller; nobody else refers to it.
+    // SAFETY: by the contract this is the kernel's context, and no other reference to it exists.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let registers = &mut context.uc_mcontext.gregs;
     let next = registers[libc::REG_RIP as usize] as usize;

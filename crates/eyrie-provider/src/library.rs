@@ -1,5 +1,6 @@
-//! Which MPI library this provider serves, asked of the library itself once MPI_Init is over. It
-//! must only ask what MPI answers at any time and from anywhere, and never load anything.
+//! Which MPI library this provider serves. It asks the library itself, once MPI_Init is over. It
+//! must only call functions that MPI allows at any time and from anywhere, and must never load
+//! anything.
 
 use crate::{channel, symbol};
 use eyrie_wire::agent::FromRank;
@@ -51,12 +52,13 @@ pub fn tell_once() {
 
 fn is_initialized(mpi: &Mpi) -> bool {
     let mut yes = 0;
-    // SAFETY: the library writes one number.
+    // SAFETY: the function writes one number, which is ours.
     unsafe { (mpi.initialized)(&mut yes) };
     yes != 0
 }
 
-/// The library's functions, where it is loaded: with the program, or by dlopen for somebody alone.
+/// The library's functions, if it is loaded: with the program, or by a dlopen that keeps its
+/// symbols local.
 fn find() -> Option<Mpi> {
     functions(libc::RTLD_DEFAULT).or_else(|| {
         let mut files: Vec<CString> = Vec::new();
@@ -64,7 +66,7 @@ fn find() -> Option<Mpi> {
         unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut files).cast()) };
         files.iter().find_map(|file| {
             let flags = libc::RTLD_NOLOAD | libc::RTLD_LAZY;
-            // SAFETY: a C string; nothing is loaded that was not.
+            // SAFETY: a C string; RTLD_NOLOAD loads nothing.
             let handle = unsafe { libc::dlopen(file.as_ptr(), flags) };
             (!handle.is_null()).then(|| functions(handle)).flatten()
         })

@@ -1,7 +1,6 @@
 //! The provider's own memory: a stretch of addresses that is reserved when the provider is loaded,
-//! and an allocator in it. What the program's malloc and mmap return must never depend on the
-//! moments at which messages come, because programs send addresses; so nothing of the provider's
-//! may come from there.
+//! and an allocator in it. Programs send addresses. So the results of the program's malloc and mmap
+//! must never depend on the moments at which messages come, and the provider must never use these.
 
 use crate::ending::fatal;
 use dlmalloc::{Allocator, Dlmalloc};
@@ -43,7 +42,7 @@ pub const SIGNAL_STACK_BYTES: usize = 2 * GRANULE;
 /// Then comes a granule for the rank's page, which is shared with the agent.
 const PAGE_AT: usize = SIGNAL_STACK + SIGNAL_STACK_BYTES;
 const _: () = assert!(PAGE_BYTES <= GRANULE);
-/// Granules that are not for the allocator.
+/// Granules that the allocator must not use.
 const FIXED_GRANULES: usize = (PAGE_AT + GRANULE - START) / GRANULE;
 
 /// Bytes reserved; 0 before [`reserve`].
@@ -55,7 +54,7 @@ static HEAP: Heap = Heap {
     inner: UnsafeCell::new(Dlmalloc::new_with_allocator(Granules)),
 };
 
-/// Why there is no stretch. It is said without memory: there is none but that of the stretch.
+/// Why there is no stretch. Reporting it must not allocate: all memory would come from the stretch.
 #[derive(Clone, Copy, Debug)]
 pub enum Shortage {
     /// The addresses are taken, or not allowed.
@@ -85,7 +84,7 @@ impl fmt::Display for Shortage {
 /// Bytes of addresses that this process may still get.
 fn left() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is ours.
+    // SAFETY: the kernel writes one rlimit structure, which is ours.
     let asked = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
     if asked != 0 || limit.rlim_cur == libc::RLIM_INFINITY {
         return usize::MAX;
@@ -122,7 +121,7 @@ pub fn reserve() -> Result<(), Shortage> {
             | libc::MAP_ANONYMOUS
             | libc::MAP_NORESERVE
             | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: does not replace anything that is mapped.
+        // SAFETY: MAP_FIXED_NOREPLACE replaces nothing that is mapped.
         let got = unsafe { libc::mmap(START as *mut _, len, libc::PROT_NONE, flags, -1, 0) };
         if got as usize == START {
             let calls = open(GUARD / GRANULE, STACK_BYTES / GRANULE);
@@ -134,7 +133,8 @@ pub fn reserve() -> Result<(), Shortage> {
             return Ok(());
         }
         if got != libc::MAP_FAILED {
-            // SAFETY: an older kernel that does not know the flag mapped it elsewhere, for nobody.
+            // SAFETY: an older kernel ignores the flag and has mapped `got` elsewhere. It is not in
+            // use.
             unsafe { libc::munmap(got, len) };
         }
     }
@@ -181,10 +181,10 @@ struct Granules;
 /// One bit for each granule.
 struct Bits([u64; MAX_GRANULES / 64]);
 
-/// What is known of the granules.
+/// The state of the granules.
 struct Book {
     taken: Bits,
-    /// Not taken, but their pages are there.
+    /// Free granules whose pages are still there.
     kept: Bits,
     kept_count: usize,
 }
@@ -241,14 +241,14 @@ impl Bits {
 /// Makes memory usable.
 fn open(from: usize, count: usize) -> bool {
     let (at, len) = ((START + from * GRANULE) as *mut libc::c_void, count * GRANULE);
-    // SAFETY: within our own reservation.
+    // SAFETY: the range is within our own reservation, where only this allocator changes rights.
     unsafe { libc::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE) == 0 }
 }
 
 /// Gives memory back to the kernel.
 fn close(from: usize, count: usize) {
     let (at, len) = ((START + from * GRANULE) as *mut libc::c_void, count * GRANULE);
-    // SAFETY: within our own reservation, and nobody uses it any more.
+    // SAFETY: the range is within our own reservation, and no allocation uses it any more.
     unsafe {
         libc::madvise(at, len, libc::MADV_DONTNEED);
         libc::mprotect(at, len, libc::PROT_NONE);
@@ -329,7 +329,7 @@ impl Heap {
         while self.locked.swap(true, Ordering::Acquire) {
             std::hint::spin_loop();
         }
-        // SAFETY: the lock is held.
+        // SAFETY: the lock is held, so this is the only reference to the heap.
         let result = f(unsafe { &mut *self.inner.get() });
         self.locked.store(false, Ordering::Release);
         result
@@ -347,7 +347,7 @@ unsafe impl GlobalAlloc for Heap {
         let at = self.with(|heap| match is_large(layout.size()) {
             true if layout.align() > GRANULE => std::ptr::null_mut(),
             true => Granules.alloc(layout.size()).0,
-            // SAFETY: as above.
+            // SAFETY: the caller keeps the contract of `GlobalAlloc`.
             false => unsafe { heap.malloc(layout.size(), layout.align()) },
         });
         if at.is_null() {
@@ -361,7 +361,7 @@ unsafe impl GlobalAlloc for Heap {
             if is_large(layout.size()) {
                 Granules.free(ptr, layout.size().next_multiple_of(GRANULE));
             } else {
-                // SAFETY: as above.
+                // SAFETY: the caller keeps the contract of `GlobalAlloc`.
                 unsafe { heap.free(ptr, layout.size(), layout.align()) }
             }
         })
@@ -369,7 +369,7 @@ unsafe impl GlobalAlloc for Heap {
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if !is_large(layout.size()) && !is_large(size) {
-            // SAFETY: as above.
+            // SAFETY: the caller keeps the contract of `GlobalAlloc`.
             let at =
                 self.with(|heap| unsafe { heap.realloc(ptr, layout.size(), layout.align(), size) });
             if at.is_null() {
@@ -416,7 +416,7 @@ mod tests {
         let inside = |at: usize| (START..START + LENGTH.load(Ordering::Relaxed)).contains(&at);
         let in_use = || {
             HEAP.with(|_| {
-                // SAFETY: the lock is held.
+                // SAFETY: the lock is held, so this is the only reference to the heap.
                 let book = unsafe { &*BOOK.0.get() };
                 book.taken.count(0..MAX_GRANULES) + book.kept_count
             })

@@ -1,6 +1,6 @@
-//! What the program observes besides messages is written down by libeyrie-calls: its functions,
-//! where it is loaded (in a static program it is not, and nothing is observed again). What the
-//! provider itself observes is never written down.
+//! The functions of libeyrie-calls, which records what the program observes besides messages. A
+//! static program has not loaded it, and nothing is observed again. Observations of the provider
+//! itself must never be recorded.
 
 use crate::symbol;
 use eyrie_wire::agent::{capture_signal, FAR};

@@ -1,5 +1,5 @@
-//! Signals that the job's ranks are sent: the program gets them at the end of a progress call,
-//! where it gets them again when it is re-executed. One that does not handle a signal, or makes no
+//! Signals for the job's ranks. The program gets them at the end of a progress call, and gets them
+//! there again when it is re-executed. A program that does not handle a signal, or makes no
 //! progress call for a while, gets it from the agent.
 
 use crate::memory;
@@ -61,7 +61,7 @@ impl Signals {
             if claimed {
                 return Some(signal.into());
             }
-            // The agent has given it, in the middle of something.
+            // The agent has sent it, in the middle of other work.
         }
         None
     }

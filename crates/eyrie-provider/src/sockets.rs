@@ -1,5 +1,5 @@
 //! The real world around the core: sockets to the routers, files that come over them, the
-//! processor's clock. Everything works on descriptors that a restored process finds dead.
+//! processor's clock. All of it must work on descriptors that a restored process finds dead.
 
 use crate::core::router_path::host::{ConnectError, File, Host, Interest, RouterStream};
 use crate::core::world::World;
@@ -331,7 +331,7 @@ impl AnySize {
             return AnySize(None);
         }
         let lifted = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
-        // SAFETY: as above.
+        // SAFETY: the kernel reads one rlimit structure, which is ours.
         if limit.rlim_max < end || unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &lifted) } != 0 {
             fatal(&format!(
                 "the limit on the size of files is {} KiB, and Eyrie keeps {} KiB of messages in one: \

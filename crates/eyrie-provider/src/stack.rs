@@ -1,8 +1,8 @@
-//! The provider's own stack. Its calls leave nothing on the program's stack, nor in registers, that
-//! depends on messages or on replay: MPI libraries send structures with uninitialised padding,
-//! which a re-executed rank must send with the same bytes again. (What a call leaves in a register
-//! gets to the program's stack when the dynamic linker binds a function, for it saves them all.)
-//! One call at a time may use it.
+//! The provider's own stack. Its calls must leave nothing on the program's stack or in registers
+//! that depends on messages or on replay. The reason: MPI libraries send structures with
+//! uninitialised padding, and a re-executed rank must send the same bytes again. (The dynamic
+//! linker saves all registers on the program's stack when it binds a function.) One call at a time
+//! may use it.
 
 use crate::memory;
 use std::ffi::c_void;

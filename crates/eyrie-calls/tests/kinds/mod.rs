@@ -369,7 +369,7 @@ fn attributes_are_told_again_and_set_once() {
     assert_eq!(change(), first);
     new();
     assert_eq!((&attribute(file).2[..9], mode("file")), (&b"another's"[..], 0o640));
-    // It died when it was about to set or to remove one, and had, of which nobody knows.
+    // It died after it had set or removed one, but before that was recorded.
     take();
     // SAFETY: C strings.
     let removed = || unsafe { libc::removexattr(file.as_ptr(), ATTRIBUTE.as_ptr()) };

@@ -1,7 +1,7 @@
-//! Whether the program does nothing but ask for messages, and for how long it has asked in vain:
-//! by the ticks at which its progress calls begin and end, by the processor time that the rank has
-//! used where that says more, and by what the program does after it has slept in vain: one that
-//! then sends had something to do. Reads no clock.
+//! Whether the program only polls for messages, and for how long it has polled in vain. The
+//! evidence is the ticks at which its progress calls begin and end, the processor time that the
+//! rank has used where that says more, and what the program does after a sleep in vain: a program
+//! that then sends had something to do. It must never read a clock.
 
 /// Progress calls that find nothing, one right after another, before the next one sleeps for a
 /// message.
@@ -103,8 +103,8 @@ impl Asking {
         self.calls = 0;
     }
 
-    /// Whether the program did more since the last long pause than to ask. The first time nobody
-    /// knows.
+    /// Whether the program computed since the last long pause. True the first time, when it is not
+    /// known.
     fn has_computed(&mut self, used: u64) -> bool {
         let calls = u64::from(std::mem::take(&mut self.calls_since));
         let before = self.used.replace(used);

@@ -42,7 +42,7 @@ impl std::fmt::Display for RankError {
             RankError::Secret { router } => {
                 write!(
                     f,
-                    "who listens in the place of router {router} does not know the job's secret"
+                    "the process at the address of router {router} does not know the job's secret"
                 )
             }
             RankError::OutOfReach { router, waited, cause } => {

@@ -1,6 +1,6 @@
-//! Matching of visible messages with posted receives. Pure but for the copy into the receiver's
-//! buffer. It must see messages and receives in the order of the total order and of the calls, and
-//! nothing else: the same order gives the same matches.
+//! Matching of visible messages with posted receives. It is pure except for the copy into the
+//! receiver's buffer. It must see messages in their total order and receives in the order of the
+//! calls, and nothing else: the same order gives the same matches.
 
 use eyrie_wire::Rank;
 use std::collections::VecDeque;
@@ -108,7 +108,7 @@ pub struct Completion {
 struct Message {
     envelope: Envelope,
     content: Vec<u8>,
-    /// A probe has set it aside for the receive with this context.
+    /// A probe has claimed it for the receive with this context.
     claimed: Option<Context>,
 }
 

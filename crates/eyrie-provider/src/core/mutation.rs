@@ -1,5 +1,5 @@
-//! Errors that could be made in a rank. Each can be switched on in tests, which must then fail:
-//! that proves that they would find it. Outside tests none of this is there.
+//! Deliberate errors in a rank. Tests switch each of them on, and must then fail: that proves that
+//! they would find it. They must not exist outside tests.
 
 #[cfg(test)]
 use std::cell::Cell;
@@ -10,7 +10,7 @@ use std::cell::Cell;
 pub enum Mutation {
     /// A determinant is safe when any router holds it, though routers may be lost.
     StoredAnywhere,
-    /// What is sent to a router beside the rank does not wait for the home router.
+    /// What is sent to a router beside the rank does not wait for the primary router.
     DoNotStoreFirst,
     /// A router that takes over is not told what was seen before the last one was lost.
     ForgetWhatWasSeen,

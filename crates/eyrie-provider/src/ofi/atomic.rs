@@ -1,5 +1,5 @@
 //! Atomic operations on other ranks' memory (`fi_atomic`). The target applies them in its progress
-//! calls, one after another, so that each is one step for everybody.
+//! calls, one after another, so that no rank sees a half of one.
 
 use super::ep::{Ep, RequestCall};
 use super::{absent, bytes};
@@ -52,7 +52,7 @@ impl Operation {
         if msg.rma_iov_count != 1 || msg.iov_count > 1 {
             return None;
         }
-        // SAFETY: as above.
+        // SAFETY: by contract, the lists have as many entries as the message says.
         let there = unsafe { &*msg.rma_iov };
         Some(Operation {
             target: msg.addr,
@@ -118,7 +118,7 @@ impl Operation {
 unsafe fn address(iov: *const fi_ioc, count: usize) -> *mut c_void {
     match count {
         0 => std::ptr::null_mut(),
-        // SAFETY: as above.
+        // SAFETY: by contract, `iov` has `count` entries.
         _ => unsafe { (*iov).addr },
     }
 }
@@ -285,7 +285,7 @@ fn offered(datatype: c_int, op: c_int, compare: bool) -> Result<usize, c_int> {
 unsafe fn valid(datatype: c_int, op: c_int, compare: bool, count: *mut size_t) -> c_int {
     match offered(datatype, op, compare) {
         Ok(n) => {
-            // SAFETY: as above.
+            // SAFETY: by contract, `count` is null or a place.
             if let Some(count) = unsafe { count.as_mut() } {
                 *count = n;
             }
@@ -301,7 +301,7 @@ unsafe extern "C" fn writevalid(
     op: c_int,
     count: *mut size_t,
 ) -> c_int {
-    // SAFETY: the library gives a place for the result; so in the functions below.
+    // SAFETY: the library gives a place for the result.
     unsafe { valid(datatype, op, false, count) }
 }
 
@@ -311,7 +311,7 @@ unsafe extern "C" fn readwritevalid(
     op: c_int,
     count: *mut size_t,
 ) -> c_int {
-    // SAFETY: as in `writevalid`.
+    // SAFETY: the library gives a place for the result.
     unsafe { valid(datatype, op, false, count) }
 }
 
@@ -321,7 +321,7 @@ unsafe extern "C" fn compwritevalid(
     op: c_int,
     count: *mut size_t,
 ) -> c_int {
-    // SAFETY: as in `writevalid`.
+    // SAFETY: the library gives a place for the result.
     unsafe { valid(datatype, op, true, count) }
 }
 

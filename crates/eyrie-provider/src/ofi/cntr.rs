@@ -43,12 +43,12 @@ unsafe fn ours<'a>(cntr: *mut fid_cntr) -> &'a mut Cntr {
 
 unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
     cq::progress(Untold::Nothing);
-    // SAFETY: the library gives back what we opened; so in all functions below.
+    // SAFETY: the library passes a counter that we opened.
     unsafe { ours(cntr).value }
 }
 
 unsafe extern "C" fn readerr(cntr: *mut fid_cntr) -> u64 {
-    // SAFETY: as in `read`.
+    // SAFETY: the library passes a counter that we opened.
     unsafe { ours(cntr).errors }
 }
 
@@ -59,7 +59,7 @@ unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout_ms: c_int
     let mut calls_left = u64::try_from(timeout_ms).map_or(u64::MAX, |ms| ms.saturating_add(1));
     loop {
         cq::progress(Untold::Nothing);
-        // SAFETY: as in `read`.
+        // SAFETY: the library passes a counter that we opened.
         let (value, errors) = unsafe { (ours(cntr).value, ours(cntr).errors) };
         if value >= threshold {
             return 0;
@@ -75,25 +75,25 @@ unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout_ms: c_int
 }
 
 unsafe extern "C" fn add(cntr: *mut fid_cntr, n: u64) -> c_int {
-    // SAFETY: as in `read`.
+    // SAFETY: the library passes a counter that we opened.
     unsafe { ours(cntr).value += n };
     0
 }
 
 unsafe extern "C" fn set(cntr: *mut fid_cntr, n: u64) -> c_int {
-    // SAFETY: as in `read`.
+    // SAFETY: the library passes a counter that we opened.
     unsafe { ours(cntr).value = n };
     0
 }
 
 unsafe extern "C" fn adderr(cntr: *mut fid_cntr, n: u64) -> c_int {
-    // SAFETY: as in `read`.
+    // SAFETY: the library passes a counter that we opened.
     unsafe { ours(cntr).errors += n };
     0
 }
 
 unsafe extern "C" fn seterr(cntr: *mut fid_cntr, n: u64) -> c_int {
-    // SAFETY: as in `read`.
+    // SAFETY: the library passes a counter that we opened.
     unsafe { ours(cntr).errors = n };
     0
 }

@@ -49,7 +49,7 @@ pub unsafe extern "C" fn open(
 
 unsafe extern "C" fn close(f: *mut fid) -> c_int {
     ep::forget(f);
-    // SAFETY: opened by `open`, not used any more.
+    // SAFETY: `open` has made it, and the library does not use it after closing it.
     drop(unsafe { Box::from_raw(f.cast::<Cq>()) });
     0
 }
@@ -67,8 +67,8 @@ unsafe extern "C" fn no_sread(
 /// A progress call.
 pub fn progress(untold: Untold) {
     let signal = process::call_or_end(|rank| {
-        // SAFETY: calls do not overlap, and nobody who calls this holds a reference to the
-        // endpoint.
+        // SAFETY: calls do not overlap (FI_THREAD_DOMAIN), and no caller of this function holds a
+        // reference to the endpoint.
         let Some(ep) = (unsafe { ep::open_one() }) else { return Ok(None) };
         rank.progress(untold, |event| ep.report(event))?;
         Ok(rank.signal())
@@ -93,7 +93,7 @@ unsafe extern "C" fn readfrom(
     count: size_t,
     src_addr: *mut u64,
 ) -> ssize_t {
-    // SAFETY: handed through; `src_addr` is null or has `count` places.
+    // SAFETY: the arguments are those of this call; `src_addr` is null or has `count` places.
     unsafe {
         let n = read(cq, buf, count);
         if !src_addr.is_null() {

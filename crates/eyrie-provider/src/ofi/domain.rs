@@ -55,6 +55,6 @@ pub unsafe extern "C" fn open2(
     _flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: handed through.
+    // SAFETY: the arguments are those of this call, unchanged.
     unsafe { open(fabric, info, domain, context) }
 }

@@ -99,7 +99,7 @@ impl Ep {
     }
 
     fn rank(&self, addr: u64) -> Option<Rank> {
-        // SAFETY: null or a live table.
+        // SAFETY: the pointer is null or an address vector that is still open.
         unsafe { self.av.as_ref() }?.rank(addr)
     }
 
@@ -113,7 +113,7 @@ impl Ep {
         if self.reports_send(s.report) {
             let tagged = matches!(s.envelope, Envelope::Tagged { .. });
             let kind = if tagged { FI_TAGGED } else { FI_MSG };
-            // SAFETY: null or a live queue.
+            // SAFETY: the pointer is null or a queue that is still open.
             if let Some(queue) = unsafe { self.send_queue.as_mut() } {
                 queue.done(s.context, FI_SEND | kind, len, 0);
             }
@@ -159,14 +159,14 @@ impl Ep {
 
     /// What the program has not been told.
     pub fn untold(&self) -> Untold {
-        // SAFETY: null or live queues.
+        // SAFETY: the pointers are null or queues that are still open (see `forget`).
         let queues = unsafe { [self.receive_queue.as_ref(), self.send_queue.as_ref()] };
         queues.into_iter().flatten().map(Cq::untold).max().unwrap_or(Untold::Nothing)
     }
 
     /// A receive or a probe is over.
     pub fn received(&mut self, completion: &Completion) {
-        // SAFETY: null or a live queue.
+        // SAFETY: the pointer is null or a queue that is still open.
         if let Some(queue) = unsafe { self.receive_queue.as_mut() } {
             queue.received(completion);
         }
@@ -181,7 +181,7 @@ impl Ep {
             Kind::Atomic { fetch: false } => (FI_ATOMIC | FI_WRITE, self.write_counter),
             Kind::Atomic { fetch: true } => (FI_ATOMIC | FI_READ, self.read_counter),
         };
-        // SAFETY: null or live; so is the queue.
+        // SAFETY: counter and queue are null or still open.
         unsafe {
             if let Some(counter) = counter.as_mut() {
                 counter.count(done.error == 0);
@@ -233,7 +233,7 @@ impl Ep {
 pub unsafe fn one_buffer(iov: *const libc::iovec, count: usize) -> Option<(*mut c_void, usize)> {
     match count {
         0 => Some((std::ptr::null_mut(), 0)),
-        // SAFETY: as above.
+        // SAFETY: by contract, `iov` has `count` entries.
         1 => Some(unsafe { ((*iov).iov_base, (*iov).iov_len) }),
         _ => None,
     }

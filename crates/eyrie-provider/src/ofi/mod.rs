@@ -1,5 +1,5 @@
 //! The libfabric interface: one file per object, as libfabric's own providers have it. Each
-//! function only translates; what happens is in `core`.
+//! function must only translate; `core` does the work.
 
 pub mod atomic;
 pub mod av;
@@ -23,7 +23,7 @@ use libc::{c_char, c_int, c_void, ssize_t};
 /// Our provider's name, as in FI_PROVIDER.
 pub const NAME: &std::ffi::CStr = c"eyrie";
 
-/// Stands in tables where this provider offers nothing.
+/// The entry in tables for functions that this provider does not offer.
 pub unsafe extern "C" fn absent() -> ssize_t {
     -(libc::ENOSYS as ssize_t)
 }
@@ -75,7 +75,7 @@ pub const fn base_ops(close: unsafe extern "C" fn(*mut fid) -> c_int) -> fi_ops 
 /// # Safety
 /// `f` is such an object, and is not used any more.
 pub unsafe extern "C" fn close_box<T>(f: *mut fid) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: by contract, `f` is such an object, and is not used any more.
     drop(unsafe { Box::from_raw(f.cast::<T>()) });
     0
 }
@@ -88,6 +88,6 @@ pub unsafe fn bytes<'a>(start: *const c_void, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
-    // SAFETY: as above.
+    // SAFETY: by contract, `start` is valid for `len` bytes as long as the result is used.
     unsafe { std::slice::from_raw_parts(start.cast(), len) }
 }

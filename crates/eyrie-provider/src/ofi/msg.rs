@@ -29,7 +29,7 @@ unsafe extern "C" fn recv(
     source: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the endpoint is ours.
+    // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     let posted = ep.posted((buf, len), source, None, context, ep.receive_flags());
     ep.receive(posted)
@@ -43,7 +43,7 @@ unsafe extern "C" fn recvv(
     source: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: `iov` has `count` entries; the rest is handed through.
+    // SAFETY: `iov` has `count` entries; the other arguments are those of this call.
     unsafe {
         let Some((buf, len)) = one_buffer(iov, count) else { return EINVAL };
         recv(ep, buf, len, desc.cast(), source, context)
@@ -68,7 +68,7 @@ unsafe extern "C" fn send(
     destination: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the endpoint is ours.
+    // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     let report = ep.send_flags();
     let (content, envelope) = ((buf, len), Envelope::Untagged { data: None });
@@ -83,8 +83,8 @@ unsafe extern "C" fn sendv(
     destination: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: `iov` has `count` entries; the rest is handed through. A send is over when it
-    // returns.
+    // SAFETY: `iov` has `count` entries; the other arguments are those of this call. A send is over
+    // when it returns.
     unsafe {
         let together = pieces(iov, count);
         let (buf, len) = content(&together);
@@ -98,7 +98,8 @@ unsafe extern "C" fn sendv(
 /// # Safety
 /// `iov` has `count` entries, which stay valid as long as the result is used.
 unsafe fn pieces<'a>(iov: *const iovec, count: usize) -> Cow<'a, [u8]> {
-    // SAFETY: as above.
+    // SAFETY: by contract, `iov` has `count` entries, which stay valid as long as the result is
+    // used.
     unsafe {
         if let Some((buf, len)) = one_buffer(iov, count) {
             return Cow::Borrowed(super::bytes(buf, len));
@@ -137,7 +138,7 @@ unsafe extern "C" fn inject(
 ) -> ssize_t {
     let (content, context) = ((buf, len), std::ptr::null_mut());
     let envelope = Envelope::Untagged { data: None };
-    // SAFETY: the endpoint is ours.
+    // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     ep.send(&SendCall { content, destination, envelope, context, report: None })
 }
@@ -151,7 +152,7 @@ unsafe extern "C" fn senddata(
     destination: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the endpoint is ours.
+    // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     let report = ep.send_flags();
     let (content, envelope) = ((buf, len), Envelope::Untagged { data: Some(data) });
@@ -167,7 +168,7 @@ unsafe extern "C" fn injectdata(
 ) -> ssize_t {
     let (content, context) = ((buf, len), std::ptr::null_mut());
     let envelope = Envelope::Untagged { data: Some(data) };
-    // SAFETY: the endpoint is ours.
+    // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     ep.send(&SendCall { content, destination, envelope, context, report: None })
 }

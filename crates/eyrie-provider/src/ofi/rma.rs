@@ -36,7 +36,7 @@ struct Target {
 /// # Safety
 /// `rma_iov` has `rma_iov_count` entries.
 unsafe fn one_target(msg: &fi_msg_rma) -> Option<Target> {
-    // SAFETY: as above.
+    // SAFETY: by contract, `rma_iov` has `rma_iov_count` entries.
     let there = (msg.rma_iov_count == 1).then(|| unsafe { &*msg.rma_iov })?;
     Some(Target { addr: msg.addr, offset: there.addr, key: there.key })
 }
@@ -66,7 +66,7 @@ unsafe fn write_to(
     let Target { addr, offset, key } = to;
     let answer = (std::ptr::null_mut(), 0);
     let call = RequestCall { target: addr, kind: Kind::Write, answer, context, flags };
-    // SAFETY: as above.
+    // SAFETY: by contract, `from` is a buffer of its length.
     let content = unsafe { super::bytes(from.0, from.1) };
     ep.request(&call, |request| Envelope::Write { key, offset, request }, content)
 }
@@ -81,7 +81,7 @@ unsafe extern "C" fn read(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the endpoint is ours.
+    // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     let flags = ep.send_flags();
     read_from(ep, (buf, len), Target { addr: source, offset: addr, key }, context, flags)
@@ -97,7 +97,7 @@ unsafe extern "C" fn readv(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: `iov` has `count` entries; the rest is handed through.
+    // SAFETY: `iov` has `count` entries; the other arguments are those of this call.
     unsafe {
         let Some((buf, len)) = one_buffer(iov, count) else { return EINVAL };
         read(ep, buf, len, desc.cast(), source, addr, key, context)
@@ -144,7 +144,7 @@ unsafe extern "C" fn writev(
     key: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: `iov` has `count` entries; the rest is handed through.
+    // SAFETY: `iov` has `count` entries; the other arguments are those of this call.
     unsafe {
         let Some((buf, len)) = one_buffer(iov, count) else { return EINVAL };
         write(ep, buf, len, desc.cast(), destination, addr, key, context)

@@ -33,7 +33,7 @@ unsafe extern "C" fn recv(
     ignore: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the endpoint is ours.
+    // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     let posted = ep.posted((buf, len), source, Some((tag, ignore)), context, ep.receive_flags());
     ep.receive(posted)
@@ -49,7 +49,7 @@ unsafe extern "C" fn recvv(
     ignore: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: `iov` has `count` entries; the rest is handed through.
+    // SAFETY: `iov` has `count` entries; the other arguments are those of this call.
     unsafe {
         let Some((buf, len)) = one_buffer(iov, count) else { return EINVAL };
         recv(ep, buf, len, desc.cast(), source, tag, ignore, context)
@@ -57,13 +57,13 @@ unsafe extern "C" fn recvv(
 }
 
 unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t {
-    // SAFETY: the message is whole.
+    // SAFETY: the library passes a complete message.
     let msg = unsafe { &*msg };
     if flags & FI_PEEK != 0 {
-        // SAFETY: handed through.
+        // SAFETY: the arguments are those of this call, unchanged.
         return unsafe { probe(ep, msg, flags) };
     }
-    // SAFETY: the endpoint is ours.
+    // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     // SAFETY: the list has `iov_count` entries.
     let Some(buffer) = (unsafe { one_buffer(msg.msg_iov, msg.iov_count) }) else { return EINVAL };
@@ -79,14 +79,14 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: 
     0
 }
 
-/// Looks for a message; where there is none, once more after a progress call: a library may read
-/// nothing but the answers of its probes, and with an answer to be read nothing new is shown.
+/// Looks for a message. If there is none, looks once more after a progress call: a library may read
+/// only the answers of its probes, and while an answer waits to be read nothing new is shown.
 ///
 /// # Safety
-/// The endpoint is ours, and nobody holds a reference to it.
+/// `ep` is an endpoint of ours, and no reference to it is alive.
 unsafe fn probe(ep: *mut fid_ep, msg: &fi_msg_tagged, flags: u64) -> ssize_t {
     let none = (std::ptr::null_mut(), 0);
-    // SAFETY: as the caller says; the reference ends here.
+    // SAFETY: the caller promises that no other reference is alive; this one ends here.
     let (source, untold) = unsafe {
         let ep = Ep::of(ep);
         (ep.posted(none, msg.addr, None, msg.context, 0).source, ep.untold())
@@ -105,7 +105,7 @@ unsafe fn probe(ep: *mut fid_ep, msg: &fi_msg_tagged, flags: u64) -> ssize_t {
         cq::progress(untold);
         found = look();
     }
-    // SAFETY: as above.
+    // SAFETY: the first reference has ended, and the caller promises that there is no other.
     unsafe { Ep::of(ep) }.received(&found);
     0
 }
@@ -119,7 +119,7 @@ unsafe extern "C" fn send(
     tag: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the endpoint is ours.
+    // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     let report = ep.send_flags();
     let (content, envelope) = ((buf, len), Envelope::Tagged { tag, data: None });
@@ -135,7 +135,7 @@ unsafe extern "C" fn sendv(
     tag: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: `iov` has `count` entries; the rest is handed through.
+    // SAFETY: `iov` has `count` entries; the other arguments are those of this call.
     unsafe {
         let Some((buf, len)) = one_buffer(iov, count) else { return EINVAL };
         send(ep, buf, len, desc.cast(), destination, tag, context)
@@ -167,7 +167,7 @@ unsafe extern "C" fn inject(
 ) -> ssize_t {
     let (content, context) = ((buf, len), std::ptr::null_mut());
     let envelope = Envelope::Tagged { tag, data: None };
-    // SAFETY: the endpoint is ours.
+    // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     ep.send(&SendCall { content, destination, envelope, context, report: None })
 }
@@ -182,7 +182,7 @@ unsafe extern "C" fn senddata(
     tag: u64,
     context: *mut c_void,
 ) -> ssize_t {
-    // SAFETY: the endpoint is ours.
+    // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     let report = ep.send_flags();
     let (content, envelope) = ((buf, len), Envelope::Tagged { tag, data: Some(data) });
@@ -199,7 +199,7 @@ unsafe extern "C" fn injectdata(
 ) -> ssize_t {
     let (content, context) = ((buf, len), std::ptr::null_mut());
     let envelope = Envelope::Tagged { tag, data: Some(data) };
-    // SAFETY: the endpoint is ours.
+    // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     ep.send(&SendCall { content, destination, envelope, context, report: None })
 }

@@ -1,5 +1,5 @@
 //! Atomic operations on memory of this process, with libfabric's numbers for operations and
-//! datatypes (`rdma/fi_domain.h`). An operation is one step for everybody, because it happens in a
+//! datatypes (`rdma/fi_domain.h`). No rank sees a half of an operation, because it happens in a
 //! progress call.
 
 /// libfabric's datatypes, in their order.

@@ -1,7 +1,6 @@
-//! One-sided communication: memory regions that others may read and write, and the requests of this
-//! rank that others have not answered. A request is a message like any other, logged and clocked;
-//! it is applied when it becomes visible, in a progress call of its target, and answered from
-//! there.
+//! One-sided communication: memory regions that other ranks may read and write, and this rank's
+//! requests that are not answered yet. A request is a message like any other, logged and clocked.
+//! Its target applies it when it becomes visible, in a progress call, and answers it there.
 //!
 //! Requests to one target are numbered, applied and answered in order, so that an answer says that
 //! all before it are done as well.
@@ -35,7 +34,7 @@ impl Region {
     }
 }
 
-/// What came of a request at its target.
+/// The result of a request at its target.
 pub enum Applied {
     /// It is done; the answer may wait for others.
     Done,
@@ -43,7 +42,7 @@ pub enum Applied {
     Answer { error: u32, content: Answer },
 }
 
-/// What is sent back.
+/// The content of an answer.
 pub enum Answer {
     Nothing,
     /// Memory as it is now.
@@ -81,7 +80,7 @@ impl Regions {
     /// Applies a request that has become visible.
     ///
     /// # Safety
-    /// The regions are memory of this process that nobody else uses during the call.
+    /// The regions are memory of this process that nothing else uses during the call.
     ///
     /// # Errors
     /// When the request's content cannot be read.
@@ -94,7 +93,8 @@ impl Regions {
         let refused = |error| Ok(Applied::Answer { error, content: Answer::Nothing });
         match *request {
             Envelope::Write { key, offset, .. } => match self.find(key, offset, size as u64) {
-                // SAFETY: the region has so many bytes, as the caller vouches.
+                // SAFETY: `find` has checked that the region has so many bytes. By the contract
+                // nothing else uses them now.
                 Ok(to) => unsafe { content.copy_to(to, size) }.map(|()| Applied::Done),
                 Err(error) => refused(error),
             },
@@ -107,7 +107,7 @@ impl Regions {
             },
             Envelope::Atomic { key, offset, what, op, datatype, count, .. } => {
                 let mut operands = vec![0u8; size];
-                // SAFETY: the vector is as long as said.
+                // SAFETY: the vector has `size` bytes.
                 unsafe { content.copy_to(operands.as_mut_ptr(), size)? };
                 let Some(element) = atomic::size_of(datatype) else {
                     return refused(libc::EOPNOTSUPP as u32);
@@ -117,7 +117,8 @@ impl Regions {
                     Ok(to) => to,
                     Err(error) => return refused(error),
                 };
-                // SAFETY: the region has so many bytes, and nobody else uses them now.
+                // SAFETY: the region has so many bytes, and by the contract nothing else uses them
+                // now.
                 let memory = unsafe { std::slice::from_raw_parts_mut(to, len as usize) };
                 let before = (what != AtomicOp::Update).then(|| memory.to_vec());
                 if !atomic::apply(op, datatype, memory, &operands) {
@@ -139,7 +140,7 @@ impl Regions {
     pub unsafe fn apply_own(&self, pending: Pending, request: &Envelope, content: &[u8]) -> Done {
         // The content may lie in the memory that it is written to.
         let content = content.to_vec();
-        // SAFETY: handed through.
+        // SAFETY: the caller keeps the contract of `apply`.
         let applied = unsafe { self.apply(request, &content[..], content.len()) };
         let error = match applied {
             Ok(Applied::Done) => 0,
@@ -233,7 +234,7 @@ impl Requests {
             }
             let this = number == request;
             if this && size > 0 && error == 0 {
-                // SAFETY: whoever made the request gave a buffer of `len` bytes for its answer.
+                // SAFETY: the caller of the request gave a buffer of `len` bytes for its answer.
                 unsafe { content.copy_to(pending.buffer, size.min(pending.len))? };
             }
             line.waiting.pop_front();
@@ -285,7 +286,7 @@ mod tests {
     struct Slice<'a>(&'a [u8]);
     impl Content for Slice<'_> {
         unsafe fn copy_to(&self, to: *mut u8, len: usize) -> io::Result<()> {
-            // SAFETY: handed through.
+            // SAFETY: the caller keeps the contract of `apply`.
             unsafe { self.0.copy_to(to, len) }
         }
     }
@@ -297,13 +298,13 @@ mod tests {
         let region = Region { base: memory.as_mut_ptr() as usize, len: memory.len() };
         assert!(regions.add(7, region) && !regions.add(7, region));
         let apply = |regions: &Regions, request: Envelope, content: &[u8]| {
-            // SAFETY: the region is `memory`, which nobody else uses.
+            // SAFETY: the region is `memory`, which nothing else uses.
             match unsafe { regions.apply(&request, &Slice(content), content.len()) }.unwrap() {
                 Applied::Done => (0, Vec::new()),
                 Applied::Answer { error, content: Answer::Nothing } => (error, Vec::new()),
                 Applied::Answer { error, content: Answer::Before(bytes) } => (error, bytes),
                 Applied::Answer { error, content: Answer::Memory { at, len } } => {
-                    // SAFETY: within `memory`.
+                    // SAFETY: `find` has checked that the bytes are within `memory`.
                     (error, unsafe { std::slice::from_raw_parts(at, len) }.to_vec())
                 }
             }
@@ -331,7 +332,7 @@ mod tests {
             // libfabric's FI_UINT64 and FI_ATOMIC_WRITE.
             let (datatype, op, count) = (7, 11, 1);
             let swap = Envelope::Atomic { key, offset, request, what, op, datatype, count };
-            // SAFETY: the region is `memory`, which nobody else uses.
+            // SAFETY: the region is `memory`, which nothing else uses.
             let own = |p| unsafe { regions.apply_own(p, &swap, &operand.to_ne_bytes()) };
             let done = own(pending(3, &mut before));
             (done.pending.context, done.error, u64::from_ne_bytes(before))

@@ -1,7 +1,8 @@
-//! The delivery stream: what the home router sends this rank. Bytes are read ahead, but a message
-//! is shown only when asked for, and `rsn` counts only what was shown: the rest comes again after a
-//! reconnection. Where routers may be lost a rank that re-executes reads all that it needs ahead,
-//! and can go on without its router. Nothing here waits, but for a moment when asked to.
+//! The delivery stream: what the primary router sends to this rank. Bytes are read ahead, but a
+//! message is shown only when asked for. `rsn` counts only what was shown: the rest comes again
+//! after a reconnection. Where routers may be lost, a rank that re-executes reads all that it needs
+//! ahead, and can go on without its router. Nothing here may wait, except for a moment when asked
+//! to.
 
 use super::host::{File, Host, RouterStream};
 use super::sender::refusal;
@@ -51,16 +52,16 @@ pub struct Delivery<H: Host> {
     /// behind it.
     told: u64,
     untold_bytes: u64,
-    /// Up to this message this rank, or what it was before, has told so, or is known to have seen
-    /// them: nobody but the home router has them any more, or knows their order.
+    /// The last message that this rank, or an earlier incarnation, has acknowledged or is known to
+    /// have seen. Only the primary router still has these messages, or knows their order.
     received_before: u64,
     /// The last message that is whole in `input`, as long as that matters, and up to which byte
     /// `input` was looked through for it.
     held: u64,
     looked_at: usize,
-    /// There is no connection, and none is needed: what is to be shown again is in `input`.
+    /// There is no connection, and none is needed: all that will be shown again is in `input`.
     alone: bool,
-    /// The router has been told, on this connection, that the rank re-executes no more.
+    /// The router knows, over this connection, that the rank does not re-execute any more.
     told_replayed: bool,
 }
 
@@ -117,9 +118,9 @@ pub enum Payload<'a, F> {
 impl<F: File> Content for Payload<'_, F> {
     unsafe fn copy_to(&self, to: *mut u8, len: usize) -> io::Result<()> {
         match self {
-            // SAFETY: handed through.
+            // SAFETY: the caller promises that `to` is valid for so many bytes.
             Payload::Inline(bytes) => unsafe { bytes.copy_to(to, len) },
-            // SAFETY: handed through.
+            // SAFETY: the caller promises that `to` is valid for so many bytes.
             Payload::Segment { file, offset } => unsafe { file.read_to(*offset, to, len) },
         }
     }

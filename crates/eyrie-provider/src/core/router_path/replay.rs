@@ -29,7 +29,7 @@ impl Replay {
         self.clock
     }
 
-    /// Whether there is nothing to follow any more.
+    /// Whether all determinants have been followed.
     pub fn is_over(&self) -> bool {
         self.script.is_empty()
     }

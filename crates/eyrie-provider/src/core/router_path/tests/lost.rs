@@ -1,5 +1,5 @@
-//! Routers that are lost with all that they hold, alone or together with a rank that runs on the
-//! same host. An empty one takes over after some time. What the ranks compute must be the same.
+//! Routers that are lost with all that they hold, alone or together with a rank on the same host.
+//! An empty router replaces the lost one after some time. What the ranks compute must be the same.
 
 use super::*;
 use crate::core::mutation;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 pub struct Loss {
     /// Bytes that a sender keeps for its receivers.
     most: u64,
-    /// Each rank's host has a router, which is not the rank's home router.
+    /// Each rank's host has a router, which is not the rank's primary router.
     beside: bool,
     /// When a lost router's successor can be reached.
     up_at: Vec<Duration>,
@@ -18,9 +18,9 @@ pub struct Loss {
     changed: BTreeSet<(u32, RouterId)>,
     /// Connections to lost routers of which no end comes.
     silent: BTreeSet<ConnId>,
-    /// Ranks whose home router holds what nobody else does.
+    /// Ranks whose primary router holds messages that no other process has.
     exposed: BTreeSet<u32>,
-    /// Ranks whose home router has been lost: whether they were adopted since.
+    /// Ranks whose primary router has been lost: whether they were adopted since.
     adrift: BTreeMap<u32, bool>,
     /// The last incarnations.
     lost: u64,
@@ -52,7 +52,7 @@ impl Sent {
 }
 
 impl Loss {
-    /// Hears an event that only these routers say.
+    /// Takes an event that only these routers send.
     pub fn hears(&mut self, _: usize, event: &RouterEvent) -> bool {
         match event {
             RouterEvent::Adopted { instance, .. } => {
@@ -175,8 +175,8 @@ impl Job {
         !loss.adrift.contains_key(&(r as u32)) && world.routers.iter().all(heard)
     }
 
-    /// Whether an image counts: after its home router was lost only one that was taken when the new
-    /// one knew the rank.
+    /// Whether an image counts: after its primary router was lost only one that was taken when the
+    /// new one knew the rank.
     pub fn may_count(&self, r: usize, image: &Image) -> bool {
         let mut world = self.world.borrow_mut();
         let Some(loss) = &mut world.loss else { return true };
@@ -243,7 +243,7 @@ fn pair_with(routers: u32, beside: Option<bool>) -> (Shared, Vec<Rank>) {
     (world, ranks)
 }
 
-/// What nobody has received is sent again to the router that takes over.
+/// Messages that were not received are sent again to the router that takes over.
 fn a_message_that_a_lost_router_alone_had_logged_is_not_lost() {
     let (world, mut ranks) = pair_that_may_lose();
     let content = vec![7; 100_000];
@@ -283,8 +283,8 @@ fn what_was_seen_before_the_loss_is_known_after_it() {
     assert!(determinants.iter().any(|d| d.clock >= spoke), "{determinants:?}");
 }
 
-/// What a rank is to receive again, and nobody but the lost router had any more, it has read before
-/// it goes on.
+/// A rank has read the messages that it must receive again, and that only the lost router had,
+/// before it goes on.
 fn a_rank_that_re_executes_goes_on_without_its_router() {
     let (world, mut ranks) = pair_that_may_lose();
     let content = vec![7; 100_000];
@@ -339,12 +339,12 @@ fn who_observes_again_re_executes() {
 }
 
 /// A rank that waits until what it has seen is safe is told so, also when an image of that moment
-/// counts already: its home router has truncated what it holds then.
+/// counts already: its primary router has truncated what it holds then.
 fn what_an_image_holds_is_safe() {
     let (world, mut ranks) = pair_with(2, Some(true));
     ranks[1].send(0, tagged(1), b"seen").unwrap();
     assert_eq!(receive_all(&mut ranks, 0, 1).len(), 1);
-    // To its own home router, which hears of what it has seen, and answers later.
+    // To its own primary router, which hears of what it has seen, and answers later.
     ranks[0].send(0, tagged(2), b"to itself").unwrap();
     world.borrow_mut().pump();
     let (clock, rsn) = (ranks[0].path.clock(), ranks[0].path.rsn());
