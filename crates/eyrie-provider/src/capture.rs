@@ -99,7 +99,7 @@ pub fn run_pending() {
 /// Takes the image that the agent has asked for, if it has. It waits for the end of a call that
 /// another thread has begun in this moment; false: now there can be none.
 fn take() -> bool {
-    // Before this process was a rank there was nobody to ask.
+    // Before this process was a rank, no agent could ask.
     let done = entry::enter_for_image(|rank| {
         let _held = Held::new()?;
         if let Some(order) = order() {
@@ -210,12 +210,13 @@ fn take_image(
             let pause_ns = start.elapsed().as_nanos() as u64;
             channel::tell(&FromRank::Captured { image, child_pid: child_pid as u32, pause_ns });
             path.world_mut().trace(What::Image, clock, 0, image);
-            // After the pause was told: when the image is stored, it is known.
+            // Closed after the pause was sent: when the image is stored, the pause is known.
             drop(out);
         }
         Outcome::Refused(refusal) => {
             refuse_with(&refusal);
-            // After the reason: whoever sees the stream end can know it.
+            // Closed after the reason was sent: a store that sees the stream end can then know the
+            // reason.
             drop(out);
         }
         Outcome::Restored => {

@@ -1,5 +1,5 @@
-//! The one rank of this process, entered by one call at a time, on the provider's own stack; an
-//! image enters like a call.
+//! The one rank of this process. One call at a time enters it, on the provider's own stack. An
+//! image enters like a call. No second reference to the rank may exist.
 
 use crate::core::rank::RankCore;
 use crate::core::router_path::RouterPath;
@@ -14,15 +14,16 @@ use std::time::Duration;
 pub type Rank = RankCore<RouterPath<Sockets>>;
 
 static RANK: AtomicPtr<Rank> = AtomicPtr::new(std::ptr::null_mut());
-/// Who has entered: nobody, a provider call, an image.
+/// What has entered the rank: nothing, a provider call or an image.
 static INSIDE: AtomicU32 = AtomicU32::new(NOBODY);
 const NOBODY: u32 = 0;
 const CALL: u32 = 1;
 const IMAGE: u32 = 2;
-/// How long a call on files waits for another thread's call: longer than any of these waits.
+/// How long a call on files waits for another thread's MPI call: longer than any wait in such a
+/// call.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Whether somebody has entered.
+/// Whether a call or an image has entered.
 pub fn inside() -> bool {
     INSIDE.load(Ordering::Relaxed) != NOBODY
 }
@@ -49,7 +50,7 @@ pub fn enter<R>(f: impl FnOnce(&mut Rank) -> R) -> Option<R> {
                  or less",
             );
         }
-        // The signal that asks for an image has come to another thread, which is soon done.
+        // Another thread handles the signal that asks for an image, and is soon done.
         std::thread::yield_now();
     }
     inside_of(Inside::new, f)
@@ -62,14 +63,17 @@ pub fn enter_after_others<R>(f: impl FnOnce(&mut Rank) -> R) -> Option<R> {
     let claim = || INSIDE.compare_exchange(NOBODY, CALL, Ordering::Acquire, Ordering::Relaxed);
     while claim().is_err() {
         if begun.elapsed() > OTHERS_TIMEOUT {
-            fatal("a call that changes files has waited for another thread's call of MPI for too long");
+            fatal(
+                "a call that changes files has waited for ten minutes for an MPI call of another \
+                 thread",
+            );
         }
         std::thread::yield_now();
     }
     inside_of(Inside::new, f)
 }
 
-/// Runs `f` with the rank, as [`enter`], for an image. `None` also when somebody has entered.
+/// Runs `f` with the rank, as [`enter`], for an image. `None` also when a call has entered.
 pub fn enter_for_image<R>(f: impl FnOnce(&mut Rank) -> R) -> Option<R> {
     INSIDE.compare_exchange(NOBODY, IMAGE, Ordering::Acquire, Ordering::Relaxed).ok()?;
     inside_of(Inside::for_image, f)
@@ -84,12 +88,12 @@ fn inside_of<R>(inside: fn() -> Inside, f: impl FnOnce(&mut Rank) -> R) -> Optio
     }
     let inside = inside();
     compiler_fence(Ordering::SeqCst);
-    // SAFETY: of `errno`: this thread's, which the program may read after a call that did not fail.
+    // SAFETY: `errno` of this thread. The program may read it after a call that did not fail.
     let errno = unsafe { *libc::__errno_location() };
-    // SAFETY: made by `begin` and never freed; INSIDE keeps others and the signal handler out, so
-    // this is the only reference, and nobody is on the stack.
+    // SAFETY: the rank was made by `begin` and is never freed. INSIDE keeps other threads and the
+    // signal handler out, so this is the only reference, and the stack is free.
     let result = unsafe { stack::run(|| f(&mut *rank)) };
-    // SAFETY: as above.
+    // SAFETY: `errno` of this thread.
     unsafe { *libc::__errno_location() = errno };
     compiler_fence(Ordering::SeqCst);
     drop(inside);

@@ -1,6 +1,6 @@
-//! What the provider does, whoever calls it: matching and one-sided requests ([`rank`]) above the
-//! way that messages take ([`path`]). It reaches the process around it through [`world::World`] and
-//! [`router_path::host::Host`] only, and never ends it: errors go up.
+//! The provider's work, independent of libfabric: matching and one-sided requests ([`rank`]), above
+//! the way that messages take ([`path`]). It must reach the process around it only through
+//! [`world::World`] and [`router_path::host::Host`], and must never end it: it returns errors.
 
 mod asking;
 pub mod error;

@@ -24,7 +24,7 @@ pub enum Event {
     Done(Done),
 }
 
-/// What the program has not been told yet when it makes a progress call.
+/// Results that the program has not read yet when it makes a progress call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Untold {
     /// Nothing: the call may sleep for a message.

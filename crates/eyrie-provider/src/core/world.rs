@@ -4,8 +4,8 @@
 
 /// The process around a rank.
 pub trait World: Sized {
-    /// Gives what the rank has observed besides messages since this was last called: where in the
-    /// stream of all that it has observed that begins, and the bytes.
+    /// The rank's observations since the last call: where they begin in its stream of observations,
+    /// and the bytes.
     fn take_observed(&mut self, take: &mut dyn FnMut(u64, &[u8]));
 
     /// Bytes of that stream that were taken, or observed again.
@@ -14,7 +14,7 @@ pub trait World: Sized {
     /// Bytes that wait to be taken.
     fn observed_waiting(&self) -> usize;
 
-    /// From there on the rank observes these bytes again, before it observes anything new.
+    /// Tells the rank these bytes of its stream again, before it observes anything new.
     fn observe_again(&mut self, bytes: Vec<u8>);
 
     /// Bytes up to this one are not observed again any more.

@@ -94,7 +94,7 @@ struct InMemory {
     /// Clock, and how many messages were visible after it.
     determinants: Vec<(u64, usize)>,
     to_follow: VecDeque<(u64, usize)>,
-    /// What the rank has sent; a rank that re-executes sends it again, to nobody.
+    /// Messages that the rank has sent. One that re-executes does not send the first ones again.
     sent: u64,
     sent_before: u64,
     world: Still,

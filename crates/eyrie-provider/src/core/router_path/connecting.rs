@@ -13,8 +13,8 @@ use eyrie_wire::page::What;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-/// How long a router may be out of reach, and how long where another may take its place: a host
-/// that is powered off is not missed at once.
+/// How long a router may be out of reach; and how long where another one may replace it, because a
+/// host that is powered off is not declared dead at once.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(180);
 /// How long a router may take to answer.
@@ -24,7 +24,7 @@ const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 impl<H: Host> RouterPath<H> {
-    /// Connects to the home router, so that others' messages are taken from the start.
+    /// Connects to the primary router, so that messages of others are received from the start.
     ///
     /// # Errors
     /// When it cannot be reached, or the determinants do not fit.
@@ -51,8 +51,8 @@ impl<H: Host> RouterPath<H> {
         self.followed && (over || active(Mutation::HideReplay))
     }
 
-    /// The home router may have been replaced while this rank waits to send: others wait until the
-    /// new one has heard what this rank has. One attempt.
+    /// The primary router may have been replaced while this rank waits to send. Other ranks wait
+    /// until the new router knows what this rank has. One attempt.
     pub(super) fn attach_meanwhile(&mut self) -> Result<(), RankError> {
         if self.kept_until == KeptUntil::Received
             && self.followed
@@ -164,8 +164,9 @@ impl<H: Host> RouterPath<H> {
         self.host.observe_again(bytes);
     }
 
-    /// Leaves routers in whose place others listen by now, also those that are silently dead. Their
-    /// successors hear at once what this rank had seen when it spoke with them last.
+    /// Leaves routers that were replaced, also those that died without closing their connections.
+    /// Tells their successors at once what this rank had seen when it last spoke with the lost
+    /// ones.
     pub(super) fn look_at_directory(&mut self) {
         for router in self.host.changed_routers() {
             if self.kept_until == KeptUntil::Received && !active(Mutation::ForgetWhatWasSeen) {
@@ -191,7 +192,7 @@ impl<H: Host> RouterPath<H> {
         }
     }
 
-    /// Whether a rank that re-executes needs its home router no more.
+    /// Whether a rank that re-executes does not need its primary router any more.
     fn can_replay_alone(&self) -> bool {
         self.followed && !self.is_live() && self.delivery.holds_all()
     }
@@ -201,13 +202,13 @@ impl<H: Host> RouterPath<H> {
         self.delivery.is_alone() && !self.is_live()
     }
 
-    /// Whether it can go on when its home router is lost: for tests.
+    /// Whether it can go on when its primary router is lost: for tests.
     #[cfg(test)]
     pub fn can_lose_its_router(&self) -> bool {
         self.is_live() || self.can_replay_alone()
     }
 
-    /// What has been visible up to now.
+    /// The messages that are visible up to now.
     pub(super) fn present(&self) -> Determinant {
         if self.progressing {
             self.seen
@@ -216,8 +217,8 @@ impl<H: Host> RouterPath<H> {
         }
     }
 
-    /// Whether what a router knows of this rank may be lost together with it, and is to be found
-    /// elsewhere. Where its home router is on its own host, nothing can help it.
+    /// Whether a router's knowledge of this rank may be lost together with the rank, and so must be
+    /// kept elsewhere. If the primary router is on the rank's own host, nothing can help.
     pub(super) fn dies_with(&self, k: usize) -> bool {
         let is_home = self.host.home(self.number) as usize == k;
         self.kept_until == KeptUntil::Received && !is_home && self.host.is_beside(k as u32)

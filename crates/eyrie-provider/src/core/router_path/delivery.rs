@@ -306,8 +306,8 @@ impl<H: Host> Delivery<H> {
     /// # Errors
     /// The connection's.
     pub fn tell_received(&mut self) -> io::Result<()> {
-        let nobody = !self.begun || self.alone;
-        if self.shown.is_empty() || self.rsn <= self.told || nobody {
+        let unheard = !self.begun || self.alone;
+        if self.shown.is_empty() || self.rsn <= self.told || unheard {
             return Ok(());
         }
         (self.told, self.untold_bytes) = (self.rsn, 0);

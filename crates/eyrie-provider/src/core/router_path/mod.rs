@@ -168,7 +168,7 @@ impl<H: Host> Path for RouterPath<H> {
     }
 }
 
-/// A router's refusal is final.
+/// A refusal by a router is final.
 fn refused(e: &io::Error) -> Result<(), RankError> {
     match e.kind() {
         ErrorKind::ConnectionRefused if e.get_ref().is_some() => {

@@ -100,7 +100,7 @@ impl<H: Host> RouterPath<H> {
                 // A large message takes its time.
                 Ok(true) => begun = self.host.now(),
                 Ok(false) if self.delivery.is_alone() => {
-                    // It was not all: only the router can have it, or say that it has not.
+                    // A message is missing: only the router can have it, or say that it has not.
                     self.delivery.disconnect();
                     self.connect()?;
                 }
@@ -150,8 +150,8 @@ impl<H: Host> RouterPath<H> {
         }
     }
 
-    /// After messages were shown: the home router hears of it before it is too much, of what was
-    /// received, and of the end of a re-execution.
+    /// After messages were shown, tells the primary router what was received before that is too
+    /// much, and that a re-execution has ended.
     pub(super) fn keep_home_informed(&mut self) -> Result<(), RankError> {
         if self.unstored.len() >= MAX_UNSTORED && self.unstored.len() % MAX_UNSTORED == 0 {
             self.send_determinants()?;

@@ -1,8 +1,8 @@
 //! A send stream: what this rank sends to the ranks of one router. A frame is kept until the router
 //! says that it is safe (logged; where routers may be lost, received), so that a broken connection
-//! loses nothing; what the router has already is not sent again but for its envelope. Nothing may
-//! leave without the determinants of all that was shown before it. Nothing here waits:
-//! [`super::rank`] does.
+//! loses nothing. Of a message that the router has already, only the envelope is sent again.
+//! Nothing may leave without the determinants of all that was shown before it. Nothing here may
+//! wait: [`super::sending`] does.
 
 use super::host::{File, Host, RouterStream};
 use crate::core::error::RankError;
@@ -44,7 +44,7 @@ struct Segment<F> {
 }
 
 /// Determinants and what was observed besides messages, as far as no router has acknowledged it;
-/// where routers may be lost, the home router.
+/// where routers may be lost, the primary router.
 #[derive(Clone, Default)]
 pub struct Unstored {
     list: VecDeque<Determinant>,
@@ -156,7 +156,7 @@ impl Kept {
         }
     }
 
-    /// Moves what counts to the front, when there is much before it, and not less than that.
+    /// Moves the frames that count to the front, when at least as many bytes are before them.
     fn compact(&mut self) {
         if self.acked >= LOOK_BYTES && self.acked >= self.unacknowledged() {
             self.bytes.drain(..self.acked);
@@ -174,7 +174,7 @@ pub struct Outgoing<'a> {
     pub content: &'a [u8],
 }
 
-/// What became of an offered message.
+/// The result of offering a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Offer {
     /// It is kept, to be written.
@@ -191,7 +191,7 @@ pub struct Sender<H: Host> {
     kept_until: KeptUntil,
     /// What this router holds of the rank's determinants is safe.
     stores: bool,
-    /// The router is to hear from this rank, even if nothing is kept for it.
+    /// This rank must connect to the router, even if nothing is kept for it.
     wanted: bool,
     /// Messages since acknowledgements were looked for.
     unlooked: u32,
@@ -207,9 +207,9 @@ pub struct Sender<H: Host> {
     acknowledged: u64,
     /// Bytes ever given to a connection.
     given: u64,
-    /// Clock of the last determinant that went out on this connection.
+    /// Clock of the last determinant that was sent on this connection.
     determinants_sent: u64,
-    /// The last observed byte that did.
+    /// The last observed byte that was sent on this connection.
     observed_sent: u64,
     /// Send sequence number of the last message to each rank that the router has.
     known: Vec<u64>,
@@ -266,7 +266,7 @@ fn put_pieces(out: &mut Vec<u8>, place: Place, content: &[u8]) {
 
 impl<H: Host> Sender<H> {
     /// A stream that is not connected yet, to a router that acknowledges what was received, or what
-    /// is logged. `home`: it is the rank's home router.
+    /// is logged. `home`: it is the rank's primary router.
     pub fn new(ranks: u32, kept_until: KeptUntil, home: bool) -> Sender<H> {
         let bytes = Vec::with_capacity(KEPT_BYTES);
         Sender {
@@ -366,8 +366,7 @@ impl<H: Host> Sender<H> {
         self.old_segments.extend(self.segment.take());
     }
 
-    /// Another router listens in the place of this one: what is kept is for it, and it is to hear
-    /// from this rank.
+    /// Another router replaces this one. It gets what is kept, and this rank must connect to it.
     pub fn replace(&mut self) {
         self.disconnect();
         self.wanted = true;
@@ -524,7 +523,7 @@ impl<H: Host> Sender<H> {
         self.keep(&Header::Determinants, unstored, &[]);
     }
 
-    /// Asks for an acknowledgement of the messages that name segments, if nobody has.
+    /// Asks for an acknowledgement of the messages that name segments, if that was not done yet.
     pub fn ask_about_segments(&mut self, unstored: &Unstored) {
         if self.unasked > 0 {
             self.offer_flush(unstored);

@@ -70,7 +70,7 @@ impl<H: Host> RouterPath<H> {
         self.write_sender(k)
     }
 
-    /// Gives the router everything that is kept, over a new connection if this one breaks; the
+    /// Gives the router everything that is kept, over a new connection if this one breaks. The
     /// router always reads, so this ends.
     fn write_sender(&mut self, k: usize) -> Result<(), RankError> {
         loop {
@@ -166,14 +166,15 @@ impl<H: Host> RouterPath<H> {
             self.look_at_directory();
             self.attach_meanwhile()?;
             if !self.progressing {
-                // Whoever holds this sender back may wait for an image of this very rank.
+                // The router that does not take more may itself wait for an image of this very
+                // rank.
                 H::image_point(self);
             }
         }
     }
 
-    /// Gives a stream what it takes, and takes what has come over it: whether everything was given,
-    /// and whether something came.
+    /// Writes to a stream what it takes, and reads what has come over it. Returns whether
+    /// everything was written, and whether something came.
     fn exchange(&mut self, k: usize) -> io::Result<(bool, bool)> {
         let written = self.senders[k].write()?;
         Ok((written, self.senders[k].receive(&mut self.unstored)?))
@@ -218,8 +219,8 @@ impl<H: Host> RouterPath<H> {
         self.write_sender(k)
     }
 
-    /// Waits until the home router holds what this rank has seen up to now: what it sends next may
-    /// be lost together with it, and not with those who see it.
+    /// Waits until the primary router holds what this rank has seen up to now: the next message may
+    /// be lost together with the rank, but not with its receivers.
     pub(super) fn store_determinants(&mut self) -> Result<(), RankError> {
         if active(Mutation::DoNotStoreFirst) {
             return Ok(());
@@ -247,8 +248,8 @@ impl<H: Host> RouterPath<H> {
         });
     }
 
-    /// Waits until the home router holds what was observed until now: what the program does next
-    /// cannot be undone, and is seen by others than those that it sends messages to.
+    /// Waits until the primary router holds what was observed until now. The next action of the
+    /// program cannot be undone, and other processes than the receivers of its messages can see it.
     ///
     /// # Errors
     /// When the router cannot be reached or does not answer.

@@ -811,7 +811,7 @@ struct Image {
     clock: u64,
     rsn: u64,
     observed: u64,
-    /// It counts for a home router that has taken over.
+    /// It counts for a primary router that has taken over.
     adopted: bool,
 }
 
@@ -871,7 +871,7 @@ impl Job {
         let memory = self.memories[r as usize];
         match self.images[r as usize].front() {
             None => {
-                // SAFETY: nobody else uses the memory now.
+                // SAFETY: nothing else uses the memory now.
                 unsafe { memory.write_bytes(0, 1) };
                 let program = Program::new(r, self.seed, self.total);
                 let mut rank = RankCore::new(RouterPath::new(self.host(r, &program), r, RANKS));
@@ -879,7 +879,7 @@ impl Job {
                 Process { rank, program }
             }
             Some(image) => {
-                // SAFETY: the image is as long as the memory, which nobody else uses now.
+                // SAFETY: the image is as long as the memory, which nothing else uses now.
                 unsafe {
                     std::ptr::copy_nonoverlapping(
                         image.memory.as_ptr(),
@@ -1169,7 +1169,7 @@ fn an_image_asks_whether_large_messages_are_safe() {
         world.borrow_mut().pump();
     }
     assert!(ranks[0].path.settled(Duration::from_millis(50)));
-    // Nobody waits for a router that does not answer for longer than that.
+    // No rank waits longer than that for a router that does not answer.
     ranks[0].send(1, tagged(3), &[7; 20_000]).unwrap();
     world.borrow_mut().break_all();
     assert!(!ranks[0].path.settled(Duration::from_millis(50)));
