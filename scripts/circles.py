@@ -22,7 +22,6 @@ CALLS_NOT_CLEAN_YET = [
     "eyrie-agent",
     "eyrie-controller",
     "eyrie-router",
-    "eyrie-store",
 ]
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -24,6 +24,6 @@ pub fn run(args: &StoreArgs) -> anyhow::Result<i32> {
     let stream = role::connect(&args.connect, &secret, &claim)?;
     let (file, known) = (args.follow.clone(), secret.clone());
     let follow = file.map(|file| Follow { file, secret: known, claim });
-    eyrie_store::role::serve((stream, args.connect.clone()), follow, secret)?;
+    eyrie_store::role::serving::serve((stream, args.connect.clone()), follow, secret)?;
     Ok(0)
 }
