@@ -1,13 +1,13 @@
-//! What a rank that starts again from its beginning observed then: the agent has put it into the
-//! channel, in front of all else.
+//! The first observations of a rank that starts again from its beginning. The agent has put them
+//! into the channel, in front of all messages.
 
 use libc::c_int;
 
 /// `eyrie_wire::agent::BEGINNING`, with which a test compares it.
 pub const BEGINNING: u8 = 5;
 
-/// The file and its length, when it is there. It is left there for the provider, who does not look
-/// at it.
+/// The file and its length, if there is one. It is left in the channel for the provider, which
+/// ignores it.
 pub fn beginning(channel: c_int) -> Option<(c_int, usize)> {
     let mut kind = 0u8;
     let mut iov = libc::iovec { iov_base: (&raw mut kind).cast(), iov_len: 1 };

@@ -1,5 +1,5 @@
 //! poll(2), ppoll(2), select(2), pselect(2), epoll_wait(2) and their like: waits for descriptors.
-//! Those that take no mask are made by those that do.
+//! Functions without a mask call those with one.
 
 use crate::files::pipes::{polls, selects, waits_for_events};
 use crate::interruption::{in_a_rank, until_done_masked, Deadline};
@@ -20,7 +20,7 @@ next! {
     epoll_pwait2: fn(c_int, *mut epoll_event, c_int, *const timespec, *const sigset_t) -> c_int;
 }
 
-/// When a wait of so many milliseconds is over: below 0 never.
+/// When a wait of so many milliseconds is over; never for negative numbers.
 fn after_ms(ms: c_int) -> Deadline {
     match ms {
         ..0 => Deadline::NEVER,

@@ -1,5 +1,5 @@
-//! The kernel's clocks, and by how much those of a rank differ from them: a rank that goes on at
-//! another host has clocks that began when those of its first one did.
+//! The kernel's clocks, and by how much a rank's clocks differ from them. A rank that goes on on
+//! another host has clocks that began when those of its first host did.
 
 use crate::next::next;
 use libc::{c_int, clockid_t, timespec};
@@ -21,7 +21,7 @@ static BEGAN_NS: AtomicI64 = AtomicI64::new(0);
 /// Clocks of two hosts that differ by less are the same, in nanoseconds.
 const SAME_NS: i64 = 500_000_000;
 
-/// What the kernel's clock says.
+/// The value of the kernel's clock.
 #[inline]
 pub fn kernels(clock: clockid_t) -> timespec {
     let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
@@ -50,13 +50,13 @@ pub fn began_ns() -> i64 {
     kernels_ns(libc::CLOCK_REALTIME) - monotonic
 }
 
-/// They began then, in an earlier process of the rank; or an image is asked for.
+/// Sets when they began: in an earlier process of the rank, or when an image is asked for.
 pub fn set_began(ns: i64) {
     BEGAN_NS.store(ns, Ordering::Relaxed);
 }
 
-/// This process goes on where an earlier one was. On another host its clocks go on by as much as
-/// the time of day has.
+/// This process continues an earlier one. On another host its clocks advance by as much as the time
+/// of day did.
 pub fn come_back() {
     let differ = began_ns() - BEGAN_NS.load(Ordering::Relaxed);
     if BEGAN_NS.load(Ordering::Relaxed) != 0 && differ.abs() > SAME_NS {
@@ -78,7 +78,7 @@ pub fn for_the_kernel(clock: clockid_t, time: timespec) -> timespec {
     }
 }
 
-/// What a clock of the rank says when the kernel's says this.
+/// The value of a clock of the rank when the kernel's clock has this value.
 #[inline]
 pub fn for_the_rank(clock: clockid_t, time: timespec) -> timespec {
     match AHEAD_NS.load(Ordering::Relaxed) {

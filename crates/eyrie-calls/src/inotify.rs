@@ -1,5 +1,5 @@
-//! inotify_add_watch(2): which paths the process has watched. The kernel says of a watch only which
-//! file it is of, and an image must know a path, so that a restored process watches it again.
+//! inotify_add_watch(2): which paths the process has watched. The kernel only says which file a
+//! watch is for. An image must know a path, so that a restored process can watch it again.
 
 use crate::files::path::Path;
 use crate::next::next;

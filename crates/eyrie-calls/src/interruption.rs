@@ -1,6 +1,6 @@
-//! What the provider and this library tell each other: that a wait is under way, that an image has
-//! interrupted it, by how much the clock has jumped. The exported functions are called in the
-//! provider's signal handler.
+//! The interface between the provider and this library for waits: that a wait is under way, that an
+//! image has interrupted it, by how much the clock has jumped. The provider calls the exported
+//! functions in its signal handler, so they must not allocate or lock.
 
 use crate::host_clocks;
 use std::cell::Cell;
@@ -56,7 +56,7 @@ pub extern "C" fn eyrie_calls_clock_jumped(ns: i64) {
     host_clocks::come_back();
 }
 
-/// Whether waits are to be looked after at all.
+/// Whether waits are continued at all: only in a rank.
 pub fn in_a_rank() -> bool {
     capture_signal() != 0
 }
@@ -65,7 +65,7 @@ pub fn capture_signal() -> libc::c_int {
     CAPTURE_SIGNAL.load(Ordering::Relaxed)
 }
 
-/// Does `call`; says whether an image has interrupted it.
+/// Makes `call`; returns whether an image has interrupted it.
 pub fn watched<R>(call: impl FnOnce() -> R) -> (R, bool) {
     WAIT.with(|wait| {
         let here = 0u8;
@@ -133,9 +133,9 @@ pub fn until_done<R>(mut call: impl FnMut() -> R, interrupted: impl Fn(&R) -> bo
     }
 }
 
-/// Waits with all signals blocked but in the system call: `call` hands it the mask that it is
-/// given. So no signal can come between a call that an image has interrupted and the next, which
-/// would then wait for what has been.
+/// Waits with all signals blocked except in the system call: `call` passes the mask on. So no
+/// signal can come between a call that an image has interrupted and the next one, which would then
+/// wait for a signal that has already come.
 pub fn until_done_masked(mut call: impl FnMut(&libc::sigset_t) -> libc::c_int) -> libc::c_int {
     // SAFETY: both sets are ours; the second call gives the thread its mask again.
     unsafe {
@@ -158,6 +158,6 @@ pub fn eintr(result: &libc::c_int) -> bool {
 }
 
 pub fn errno() -> libc::c_int {
-    // SAFETY: this thread's own.
+    // SAFETY: `errno` is this thread's own.
     unsafe { *libc::__errno_location() }
 }

@@ -1,8 +1,8 @@
-//! A stack of this library's own. What is observed must leave nothing behind on the program's
-//! stack, nor in registers: a rank that is executed again does not look at the kernel's clocks, and
-//! MPI libraries send structures with uninitialised padding, which it must send with the same bytes
-//! again. (What is left in a register gets to the stack when the dynamic linker binds a function.)
-//! One call at a time may use it.
+//! A stack of this library's own. Observations must leave nothing on the program's stack or in
+//! registers. The reason: a rank that is executed again does not read the kernel's clocks, and MPI
+//! libraries send structures with uninitialised padding, which must have the same bytes again. (The
+//! dynamic linker saves registers on the stack when it binds a function.) One call at a time may
+//! use it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,7 +1,7 @@
-//! Which program and libraries the rank runs: known from its start, so that a rank that starts
-//! again from its beginning on the same host runs the same ones, or says which was replaced
-//! meanwhile and ends. They are told apart by what their files say of them (the build ID is among
-//! it), as it lies in memory: no file is read.
+//! Which program and libraries the rank runs. This is recorded at its start. A rank that starts
+//! again from its beginning on the same host must run the same ones. Otherwise it says which was
+//! replaced, and ends. Programs and libraries are compared by the notes of their files (among them
+//! the build ID), as they are in memory. It must not read a file.
 
 use crate::files::{kernel, saying};
 use crate::observed::ObservedStream;
@@ -9,26 +9,26 @@ use crate::own_stack;
 use libc::{c_int, c_void, dl_phdr_info};
 use std::ffi::CStr;
 
-/// Most of them that are told apart.
+/// At most so many are compared.
 const MOST: usize = 256;
-/// Most bytes of a note that are looked at.
+/// At most so many bytes of a note are compared.
 const MOST_NOTE: usize = 4096;
 
 struct Loaded {
-    /// What each one's file says of it.
+    /// A hash of the notes of each one's file.
     said: [i64; MOST],
     names: [*const libc::c_char; MOST],
     count: usize,
 }
 
-/// What a hash begins with (FNV-1a).
+/// The initial value of a hash (FNV-1a).
 const FIRST: u64 = 0xcbf2_9ce4_8422_2325;
 
 fn folded(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// What a file says of itself: the sizes and kinds of its segments, and its notes.
+/// A hash of what a file says of itself: the sizes and kinds of its segments, and its notes.
 ///
 /// # Safety
 /// As dl_iterate_phdr(3) gives it.
@@ -56,7 +56,7 @@ unsafe extern "C" fn take(info: *mut dl_phdr_info, _: usize, to: *mut c_void) ->
     let (loaded, info) = unsafe { (&mut *to.cast::<Loaded>(), &*info) };
     // SAFETY: a C string, or none.
     let name = (!info.dlpi_name.is_null()).then(|| unsafe { CStr::from_ptr(info.dlpi_name) });
-    // The kernel's own, which each host has.
+    // The kernel's vDSO, which each host has.
     let is_file = name.is_none_or(|name| name.is_empty() || name.to_bytes().contains(&b'/'));
     if is_file && loaded.count < MOST {
         // SAFETY: as it is given.
@@ -74,7 +74,7 @@ fn loaded() -> Loaded {
     all
 }
 
-/// What tells this host from others.
+/// Identifies this host.
 fn host() -> i64 {
     // SAFETY: all zero is a valid structure.
     let mut name: libc::utsname = unsafe { std::mem::zeroed() };
@@ -93,7 +93,7 @@ fn program(room: &mut [u8; 4096]) -> &[u8] {
     &room[..usize::try_from(n).unwrap_or(0)]
 }
 
-/// What tells its program and arguments from others.
+/// Identifies the rank's program and arguments.
 fn words() -> i64 {
     let mut room = [0; 4096];
     let hash = folded(FIRST, program(&mut room));
@@ -103,7 +103,7 @@ fn words() -> i64 {
     folded(hash, &room[..n]) as i64
 }
 
-/// Writes down what is loaded, or compares it with what was when the rank began.
+/// Records what is loaded, or compares it with what was loaded when the rank began.
 pub fn begin(stream: &mut ObservedStream) {
     let now = loaded();
     let mut first = |value: i64| {
@@ -131,7 +131,7 @@ pub fn begin(stream: &mut ObservedStream) {
     }
 }
 
-/// Says so, and ends.
+/// Says which one was replaced, and ends the rank.
 fn is_another(name: *const libc::c_char) -> ! {
     let mut room = [0u8; 4096];
     // SAFETY: a C string of the dynamic linker's, or none.

@@ -1,7 +1,7 @@
-//! getrandom(2), getentropy(3), arc4random(3) and its kin. A rank that is executed again must draw
-//! what it drew before, for what it draws gets into its messages (by hash tables, by names of
-//! files). So a rank draws from a stream that has a secret key of the job, and an image holds how
-//! far it has come. Only the rank itself does: what it starts draws from the kernel, as ever.
+//! getrandom(2), getentropy(3), arc4random(3) and their like. A rank that is executed again must
+//! draw the same numbers again, because they get into its messages (by hash tables, by names of
+//! files). So a rank draws from a stream with a secret key of the job. An image holds the rank's
+//! place in the stream. Processes that the rank starts must draw from the kernel.
 
 use crate::environment::variable;
 use crate::next::next;
@@ -23,7 +23,7 @@ const ENV_RANK: &CStr = c"EYRIE_RANK";
 static DRAWS: AtomicBool = AtomicBool::new(false);
 
 static KEY: OnceLock<[u8; 32]> = OnceLock::new();
-/// What tells its job from others.
+/// Identifies the rank's job.
 static JOB: AtomicU64 = AtomicU64::new(0);
 /// Bytes of the stream that were drawn.
 static DRAWN: AtomicU64 = AtomicU64::new(0);
@@ -43,7 +43,7 @@ fn key() -> Option<[u8; 32]> {
     Some(*blake3::keyed_hash(&job, rank).as_bytes())
 }
 
-/// Draws from the rank's stream from now on. The first call starts it.
+/// This process draws from the rank's stream from now on. The first call starts the stream.
 pub fn begin() {
     if KEY.get().is_none() {
         let Some(key) = key() else { return };
@@ -138,7 +138,7 @@ pub fn fill(mut buffer: &mut [u8]) {
     while !buffer.is_empty() {
         // SAFETY: the buffer has that length.
         let n = unsafe { getrandom.get()(buffer.as_mut_ptr().cast(), buffer.len(), 0) };
-        // What has interrupted it once will not do so for ever.
+        // Negative: a signal interrupted the call, which is repeated.
         let n = usize::try_from(n).unwrap_or(0);
         buffer = &mut buffer[n..];
     }
@@ -171,7 +171,7 @@ pub extern "C-unwind" fn our_arc4random_uniform(bound: u32) -> u32 {
     if bound < 2 {
         return 0;
     }
-    // What is left of all numbers when they are dealt out in shares of `bound`.
+    // The rest of all numbers when they are divided by `bound`.
     let rest = bound.wrapping_neg() % bound;
     loop {
         let n = number();

@@ -26,7 +26,7 @@ fn sleep_for(time: &timespec) -> Result<(), timespec> {
     if result < 0 {
         return Err(deadline.left().unwrap_or(*time));
     }
-    // SAFETY: this thread's own; who has slept well has changed nothing.
+    // SAFETY: `errno` is this thread's own. After a complete sleep it is unchanged.
     unsafe { *libc::__errno_location() = before };
     Ok(())
 }

@@ -1,13 +1,14 @@
-//! The stream of what a rank observes: clocks, and what became of calls. A clock that is asked
-//! again and again must cost a fraction of a byte. Pure: it never looks at a clock, nor allocates.
+//! The encoding of a rank's stream of observations: values of clocks, and results of calls. A clock
+//! that is read again and again must cost a fraction of a byte. It must never read a clock or
+//! allocate.
 
 /// Clocks, by the kernel's numbers; values are in microseconds.
 pub const CLOCKS: usize = 16;
-/// What time(2) says, in seconds.
+/// The value of time(2), in seconds.
 pub const SECONDS: usize = 12;
 
-/// What a byte means, the first one of an item. Below [`NEAR`]: up to 31 values of the same clock
-/// that are equal to the last one, then one that is 1 or 2 higher.
+/// The meaning of the first byte of an item. Below [`NEAR`]: up to 31 values of the same clock that
+/// are equal to the last one, then one that is 1 or 2 higher.
 const NEAR: u8 = 0x40;
 /// From there to [`CLOCK`]: one that is 3 or more higher.
 const FIRST_NEAR: i64 = 3;
@@ -17,24 +18,24 @@ const CLOCK: u8 = 0xe0;
 const EQUAL: u8 = 0xf0;
 /// The same clock, and by how much it is higher.
 const FAR: u8 = 0xf1;
-/// What became of a call: a number.
+/// The result of a call: a number.
 const RESULT: u8 = 0xf2;
-/// What a call found and did: so many bytes, which mean nothing here.
+/// The record of a call: so many bytes, which mean nothing here.
 const RECORD: u8 = 0xf3;
 
-/// A call was made, and came out as it was asked for: its kind. What it gave can be had again.
+/// A call returned what was asked for: its kind. Its result can be had again.
 const DONE: u8 = 0xf4;
 /// So many more of the last kind.
 const DONE_AGAIN: u8 = 0xf5;
 
-/// With which a record ends.
+/// The byte that ends a record.
 pub const WHOLE: u8 = 0x5a;
 
-/// The kind of a call that a reader passes over: what is known has ended in the middle of it.
+/// The kind of a call that a reader skips: the known stream ended in the middle of its item.
 const NO_CALL: u8 = 0;
 
-/// How many bytes are missing of an item of which these are known: with as many zeros it is one
-/// that a reader passes over, or that tells of fewer values than there were. `None`: it is none.
+/// How many bytes are missing of an item of which these are known. With so many zeros added, a
+/// reader skips the item, or reads fewer values than there were. `None`: this is no item.
 pub fn missing(bytes: &[u8]) -> Option<usize> {
     let (first, rest) = bytes.split_first()?;
     let mut behind = rest;
@@ -54,7 +55,7 @@ pub fn missing(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Most bytes that one value adds; a record adds as many as it has, too.
+/// At most so many bytes are added by one value. A record adds its own bytes as well.
 pub const MOST: usize = 32;
 
 /// Something observed.
@@ -100,7 +101,7 @@ pub fn unfolded(n: u64) -> i64 {
     (n >> 1) as i64 ^ -((n & 1) as i64)
 }
 
-/// What both sides know: the last value of each clock, and which was the last.
+/// The state that writer and reader share: the last value of each clock, and the last clock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Last {
     pub values: [i64; CLOCKS],
@@ -113,8 +114,8 @@ impl Last {
     }
 }
 
-/// Writes a stream. Equal values are counted and written with what comes next, and so are calls of
-/// one kind that came out as they were asked for.
+/// Writes a stream. Equal values are counted and written with the next item. So are calls of one
+/// kind that returned what was asked for.
 #[derive(Clone, Debug)]
 pub struct Writer {
     equal: u64,
@@ -167,7 +168,7 @@ impl Writer {
         put_number(out, folded(value));
     }
 
-    /// A record, whose parts are written one behind another.
+    /// Writes a record, its parts one behind another.
     pub fn record<S: Sink>(&mut self, parts: [&[u8]; 2], out: &mut S) {
         self.settle(out);
         out.push(RECORD);
@@ -185,7 +186,7 @@ impl Writer {
         self.done += 1;
     }
 
-    /// Writes what was only counted.
+    /// Writes the items that were only counted.
     pub fn settle<S: Sink>(&mut self, out: &mut S) {
         if self.equal > 0 {
             out.push(EQUAL);
@@ -206,10 +207,10 @@ impl Writer {
 /// Reads a stream.
 #[derive(Clone, Debug)]
 pub struct Reader {
-    /// Values equal to the last one that come next, and what comes behind them.
+    /// How many values come next that equal the last one, and the item behind them.
     equal: u64,
     then: Option<Item>,
-    /// So many calls of the last kind come first.
+    /// How many calls of the last kind come first.
     done: u64,
     kind: u8,
 }
@@ -219,14 +220,14 @@ impl Reader {
         Reader { equal: 0, then: None, done: 0, kind: 0 }
     }
 
-    /// Whether nothing was read that was not taken.
+    /// Whether everything that was read has been taken.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.equal == 0 && self.then.is_none() && self.done == 0
     }
 
-    /// What comes next. `bytes` are those behind the last ones that were used; their number is
-    /// added to `used`. `None`: there is nothing more, or no whole item.
+    /// The next item. `bytes` are those behind the last ones that were used. The number of bytes
+    /// that this item uses is added to `used`. `None`: there is no more, or no whole item.
     #[inline]
     pub fn peek(&mut self, last: &Last, bytes: &[u8], used: &mut usize) -> Option<Item> {
         if self.is_empty() {
@@ -244,7 +245,7 @@ impl Reader {
         self.then
     }
 
-    /// Forgets a record that was read and not taken; how many bytes it has in the stream.
+    /// Drops a record that was read and not taken. Returns how many bytes it has in the stream.
     pub fn drop_record(&mut self) -> Option<usize> {
         match self.then.take_if(|item| matches!(item, Item::Record { .. }))? {
             Item::Record { len } => {
@@ -268,7 +269,7 @@ impl Reader {
         }
     }
 
-    /// Reads an item; one that tells of nothing is passed over, and used, too, when it is the last.
+    /// Reads an item. An empty item is skipped, and counts as used also when it is the last.
     fn read(&mut self, last: &Last, bytes: &mut &[u8]) -> Option<()> {
         loop {
             let mut rest = *bytes;
@@ -392,7 +393,7 @@ mod tests {
         items
     }
 
-    /// A small generator of our own: this library has no other use for one.
+    /// A small random generator, because this library needs none elsewhere.
     fn random(state: &mut u64) -> u64 {
         *state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -447,7 +448,7 @@ mod tests {
         assert!(written(&vec![Item::Done(7); 1000], &[]).len() < 8);
     }
 
-    /// Wherever what is known ends: what is written behind it is read.
+    /// Wherever the known stream ends, items that are written behind it can be read.
     #[test]
     fn an_item_of_which_a_part_is_known_is_passed_over() {
         let items = [

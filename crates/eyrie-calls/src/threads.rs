@@ -1,6 +1,6 @@
-//! MPI_Init_thread: a program gets MPI_THREAD_SERIALIZED where it asks for MPI_THREAD_MULTIPLE. Its
-//! threads may all call MPI, one at a time, because the order in which their calls would meet is
-//! not repeated when the rank is executed again.
+//! MPI_Init_thread: a program that asks for MPI_THREAD_MULTIPLE gets MPI_THREAD_SERIALIZED. All its
+//! threads may call MPI, one at a time. The order of simultaneous calls would not be the same when
+//! the rank is executed again.
 
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
@@ -13,7 +13,7 @@ type InitThread =
 
 const NAME: &CStr = c"MPI_Init_thread";
 
-/// Most loaded libraries that are looked through.
+/// At most so many loaded libraries are searched.
 const LIBRARIES: usize = 1024;
 
 /// The names of the loaded libraries.

@@ -1,5 +1,5 @@
-//! write(2) and writev(2): what is written to files is done once ([`crate::files`]). A write to a
-//! full pipe that an image has interrupted goes on for its rest: many programs take a short write
+//! write(2) and writev(2): writes to files are done once ([`crate::files`]). A write to a full pipe
+//! that an image has interrupted continues with its rest, because many programs take a short write
 //! to a pipe for a whole one. A write that anything else has cut short stays short.
 
 use crate::files::buffers::{one, Buffers};

@@ -79,7 +79,10 @@ impl Identity {
             _ => None,
         })?;
         let [Some(page), Some(directory)] = files else {
-            return Err("the agent's welcome came without the rank's page and the directory".into());
+            return Err(
+                "the agent's welcome came without the rank's page and the directory of routers"
+                    .into(),
+            );
         };
         memory::map_page(&page)?;
         memory::page().set_endpoint(self.endpoint);
@@ -104,10 +107,11 @@ impl Identity {
             file.read_exact_at(&mut bytes, 0)?;
             Ok(bytes)
         };
-        let bytes = read().map_err(|e: std::io::Error| format!("cannot read a directory: {e}"))?;
+        let bytes = read()
+            .map_err(|e: std::io::Error| format!("cannot read the directory of routers: {e}"))?;
         let directory = Directory::last(&bytes)?;
         if directory.home.len() != self.size as usize {
-            return Err("the directory is of another job".into());
+            return Err("the directory of routers belongs to another job".into());
         }
         Ok(directory)
     }

@@ -1,5 +1,5 @@
-//! This process as a rank: it joins its job, and provider calls are calls of the one rank. Images
-//! that are asked for during a call are taken at its end.
+//! This process as a rank. It joins its job, and provider calls become calls of the one rank. An
+//! image that is asked for during a call must be taken only at its end.
 
 use crate::core::error::RankError;
 use crate::core::path::Path;

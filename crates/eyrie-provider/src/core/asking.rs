@@ -16,11 +16,12 @@ const CALL_NS: u64 = 3_000;
 /// Long pauses without a message after which processor time is asked for, which takes longer than a
 /// call: where one processor does all there is one for each message.
 const FREE_PAUSES: u32 = 3;
-/// Ticks, and calls in vain, after which who waits like this sleeps, however few its calls are.
+/// Ticks, and calls in vain, after which a program that waits like this sleeps, however few its
+/// calls are.
 const WAITED: u64 = 3_000_000;
 const FEW_SPINS: u32 = 30;
-/// Calls after one that has slept in vain, before the next one sleeps: a program that computes
-/// between its calls, less than can be seen, is slowed only so much.
+/// Calls between one that has slept in vain and the next that sleeps. This bounds how much a
+/// program is slowed that computes between its calls too little to be seen.
 const AGAIN: u32 = 60;
 /// How often all of that doubles for a program that had something to do while it slept: by so much
 /// each time, at most up to the second; it halves when a message ends a long wait.
@@ -39,10 +40,10 @@ pub struct Asking {
     pauses: u32,
     used: Option<u64>,
     calls_since: u32,
-    /// What was asked in vain up to here is counted, and whether the present call sleeps.
+    /// Up to here polling in vain is counted; and whether the present call sleeps.
     since: u64,
     sleeps: bool,
-    /// It has slept in vain since the last message; and how often its patience has doubled.
+    /// Whether it has slept in vain since the last message; and how often its patience has doubled.
     in_vain: bool,
     doubled: u32,
     /// Processor time at its first calls, in ns; whether it does nothing but wait since; and the
@@ -94,8 +95,8 @@ impl Asking {
         asks
     }
 
-    /// The program does something else than to ask. When it has asked so often before that, it was
-    /// by itself that it came to this, and no message.
+    /// The program does something else than polling. If it has polled so often before, its own work
+    /// caused this, and no message.
     pub fn acted(&mut self) {
         if std::mem::take(&mut self.in_vain) || self.calls > SPINS {
             self.doubled = (self.doubled + DOUBLED).min(DOUBLED_MOST);
@@ -111,8 +112,8 @@ impl Asking {
         before.is_none_or(|before| used.saturating_sub(before) > COMPUTED_NS + CALL_NS * calls)
     }
 
-    /// The call is over. For how many ticks the processor was kept busy in vain: one that sleeps
-    /// needs none, and one that took long was interrupted, so that others had it.
+    /// The call is over. Returns for how many ticks it kept the processor busy in vain: 0 for a
+    /// call that slept, and for one that took so long that other processes must have run.
     pub fn end(&mut self, now: u64, nothing: bool) -> u64 {
         self.last = now;
         if nothing && self.sleeps {
@@ -126,7 +127,7 @@ impl Asking {
         }
     }
 
-    /// There was something: the program goes on.
+    /// The call found something: the program goes on.
     pub fn found(&mut self) {
         if self.calls > SPINS {
             self.doubled /= 2;

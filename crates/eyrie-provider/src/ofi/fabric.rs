@@ -1,5 +1,5 @@
-//! The fabric object: opens domains. Event queues exist because libraries open them; nothing comes
-//! of them.
+//! The fabric object: opens domains. It also opens event queues, because libraries want them; they
+//! never have an event.
 
 use super::{absent, base_ops, close_box, domain};
 use eyrie_libfabric::abi::*;

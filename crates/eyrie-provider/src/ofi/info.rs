@@ -1,5 +1,5 @@
-//! `fi_getinfo`: what this provider offers. It must refuse whatever would make libfabric layer
-//! another provider above it, and outside `eyrie run` everything.
+//! `fi_getinfo`: what this provider offers. It must refuse everything outside `eyrie run`, and
+//! hints that would make libfabric layer another provider above it.
 
 use super::NAME;
 use crate::ending::{say, say_without_memory};
@@ -147,8 +147,8 @@ unsafe fn offer(version: u32, hints: *const fi_info) -> *mut fi_info {
     }
 }
 
-/// Bytes up to which a message may be injected. MPICH injects whatever may be, but its receives
-/// have no room for more than its own limit for eager messages, where the user sets one.
+/// Bytes up to which a message may be injected. MPICH injects every message up to this length, but
+/// its receives have no room for more than its own limit for eager messages, if the user sets one.
 fn inject_size() -> usize {
     let threshold = std::env::var("MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD").ok();
     let eager = threshold.and_then(|bytes| bytes.trim().parse().ok());

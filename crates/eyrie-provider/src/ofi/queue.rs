@@ -1,4 +1,4 @@
-//! What has been done and not been reported yet: the contents of a completion queue.
+//! The contents of a completion queue: operations that are finished and not reported yet.
 
 use crate::core::matching::{Completion, Outcome};
 use crate::core::rank::Untold;

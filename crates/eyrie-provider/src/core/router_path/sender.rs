@@ -230,7 +230,7 @@ fn broken(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what.to_string())
 }
 
-/// The message in what was kept as one: with its payload, and the pieces before it.
+/// The message of a kept entry, with its payload and the pieces before it.
 fn message_of(kept: &[u8]) -> Option<(Message, &[u8], &[u8])> {
     let mut at = 0;
     loop {
@@ -589,7 +589,7 @@ impl<H: Host> Sender<H> {
         self.kept.lengths.push_back(self.kept.bytes.len() - at);
     }
 
-    /// Gives the stream what it takes of all that is kept. True: everything was taken.
+    /// Writes what is kept to the stream, as much as it takes. True: everything was written.
     ///
     /// # Errors
     /// The connection's.
@@ -609,7 +609,7 @@ impl<H: Host> Sender<H> {
         Ok(true)
     }
 
-    /// Takes what the router has said, without waiting. True: something came.
+    /// Reads what the router has sent, without waiting. True: something came.
     ///
     /// # Errors
     /// The connection's, or the router's refusal.
