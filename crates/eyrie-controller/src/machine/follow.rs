@@ -2,6 +2,7 @@
 //! order. Decides nothing.
 
 use super::components::Machine;
+use super::moves::entry::MoveEnd;
 use super::outbox::consequence::{Consequence, LostNode};
 use super::ranks::entry::Death;
 use super::timeouts::RETRY;
@@ -44,13 +45,13 @@ impl Machine {
                 }
             }
             C::RankNotRestored(rank) => {
-                self.mover().end_move(rank, Some("it could not be restored there"))
+                self.mover().end_move(rank, MoveEnd::Stays("it could not be restored there"))
             }
-            C::MoveFails { rank, why } => self.mover().end_move(rank, Some(&why)),
+            C::MoveFails { rank, why } => self.mover().end_move(rank, MoveEnd::Stays(&why)),
             C::RankArrived(rank) => self.mover().arrived(rank),
             C::RankFinished(rank) => {
                 self.overdue.forget(rank);
-                self.mover().end_move(rank, None);
+                self.mover().end_move(rank, MoveEnd::Finished);
                 self.end_of_ranks().end_if_all_have();
             }
             C::ImageCounted { rank, capture } => {

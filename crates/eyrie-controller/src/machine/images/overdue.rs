@@ -75,7 +75,7 @@ mod tests {
     use crate::machine::timeouts::IMAGE_TIMEOUT;
     use crate::machine::users::answer::{Answer, Outcome};
     use crate::machine::{Command, Config, Event, Image, Machine, Manner};
-    use eyrie_wire::control::RankReport;
+    use eyrie_wire::control::{Ending, MpiStage, RankReport};
     use eyrie_wire::{ImageId, RankInstance};
 
     const INTERVAL: Duration = Duration::from_secs(10);
@@ -264,6 +264,25 @@ mod tests {
                     .any(|(rank, moving)| rank == 0 && moving.live().is_some()));
             }
         }
+    }
+
+    #[test]
+    fn a_user_whose_rank_ends_before_it_moves_learns_that() {
+        let mut job = Job::new(Interval::Off, not_now);
+        let (to, manner) = (Some(1), Manner::default());
+        job.tell(Event::Migrate { request: Some(1), ranks: vec![0], to, manner });
+        job.tell(Event::Rank(first(0), RankReport::PmiFinalized));
+        let (ending, stage) = (Ending::Code(0), MpiStage::After);
+        job.tell(Event::Rank(first(0), RankReport::Exited { ending, stage }));
+        let [Answer::Refused(why)] = &job.answers[..] else { panic!("{:?}", job.answers) };
+        assert_eq!(why, "rank 0 did not move: it has come to its end before");
+        // The node of one that was to be drained is free.
+        let mut job = Job::new(Interval::Off, not_now);
+        job.tell(Event::Drain { request: Some(2), node: 0 });
+        job.tell(Event::Rank(first(0), RankReport::PmiFinalized));
+        let (ending, stage) = (Ending::Code(0), MpiStage::After);
+        job.tell(Event::Rank(first(0), RankReport::Exited { ending, stage }));
+        assert_eq!(job.answers, [Answer::Accepted]);
     }
 
     #[test]

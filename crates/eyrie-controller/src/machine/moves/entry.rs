@@ -282,6 +282,17 @@ impl Live {
     }
 }
 
+/// How the move of a rank is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MoveEnd<'a> {
+    /// It is on another node.
+    Moved,
+    /// Its program has ended before it had moved.
+    Finished,
+    /// It is where it was, for this reason.
+    Stays(&'a str),
+}
+
 /// Moves that were asked for together.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Pending {
@@ -391,11 +402,18 @@ impl Moves {
         }
     }
 
-    /// The move is over; `stayed`: why it did not take place.
-    pub fn end(&mut self, rank: Rank, stayed: Option<&str>) -> Option<Move> {
+    /// The move is over.
+    pub fn end(&mut self, rank: Rank, how: MoveEnd) -> Option<Move> {
         let ended = self.ranks.remove(&rank)?;
         for pending in self.pending.iter_mut().filter(|p| p.ranks.contains(&rank)) {
             pending.ranks.remove(&rank);
+            let stayed = match how {
+                MoveEnd::Moved => None,
+                // Its node is free of it all the same.
+                MoveEnd::Finished if !pending.drains.is_empty() => None,
+                MoveEnd::Finished => Some("it has come to its end before"),
+                MoveEnd::Stays(why) => Some(why),
+            };
             pending.stayed.extend(stayed.map(|why| format!("rank {rank} did not move: {why}")));
         }
         Some(ended)

@@ -2,7 +2,7 @@
 //! and comes back elsewhere from that image. It must never run twice: the routers refuse the old
 //! one first. Whatever fails meanwhile, it is recovered as after a death.
 
-use super::entry::{Manner, Move, MoveStep, Pending};
+use super::entry::{Manner, Move, MoveEnd, MoveStep, Pending};
 use super::mover::Mover;
 use super::orders::{go_on_if_held, let_go, slow};
 use crate::machine::ranks::capture::Capture;
@@ -157,7 +157,7 @@ impl Mover<'_> {
     /// A rank does not move that could not for too long.
     fn end_late_move(&mut self, rank: Rank, why: &str) {
         let waited = eyrie_units::time(IMAGE_TIMEOUT);
-        self.end_move(rank, Some(&format!("it was tried for {waited}: {why}")));
+        self.end_move(rank, MoveEnd::Stays(&format!("it was tried for {waited}: {why}")));
     }
 
     /// Ends moves of ranks of which no image can be begun.
@@ -186,7 +186,7 @@ impl Mover<'_> {
             Some(_) if passing => {
                 self.schedule.retry(rank, again);
             }
-            Some(_) => self.end_move(rank, Some(why)),
+            Some(_) => self.end_move(rank, MoveEnd::Stays(why)),
             _ => {}
         }
     }
@@ -209,23 +209,28 @@ impl Mover<'_> {
         let Some(moving) = self.moves.ranks.get(&rank) else { return };
         let (from, stopped) = (moving.from, moving.stopped());
         match (self.ranks[rank].node == from, stopped) {
-            (false, _) => self.end_move(rank, None),
-            (true, Some(_)) => self.end_move(rank, Some("no other node could take it")),
+            (false, _) => self.end_move(rank, MoveEnd::Moved),
+            (true, Some(_)) => self.end_move(rank, MoveEnd::Stays("no other node could take it")),
             (true, None) => self.schedule.want(rank, self.out.now()),
         }
     }
 
-    /// The rank has come to another node, has finished, or (`stayed`) does not move.
-    pub fn end_move(&mut self, rank: Rank, stayed: Option<&str>) {
+    /// The move of the rank is over.
+    pub fn end_move(&mut self, rank: Rank, how: MoveEnd) {
         slow(self.moves, self.ranks, self.out, rank, 0);
-        let Some(ended) = self.moves.end(rank, stayed) else { return };
+        let node = self.ranks[rank].node;
+        let left = self.moves.get(rank).is_some_and(|moving| moving.from != node);
+        // It may come to its end as soon as it is there.
+        let how = if left && how == MoveEnd::Finished { MoveEnd::Moved } else { how };
+        let Some(ended) = self.moves.end(rank, how) else { return };
         let Move { from, still, .. } = ended;
         let stopped = ended.stopped();
-        let node = self.ranks[rank].node;
         if let Some(live) = ended.live().filter(|live| live.node != node) {
             self.unprepare(live);
         }
-        if let (Some(stopped), None, true) = (stopped, stayed, node != from) {
+        if let (Some(stopped), false, true) =
+            (stopped, matches!(how, MoveEnd::Stays(_)), node != from)
+        {
             let pause = self.out.now() - still.unwrap_or(stopped);
             self.out.record(Record::RankMoved { rank, from, node, pause });
         }
