@@ -20,6 +20,7 @@ from jobs import (
     ROOT,
     Skipped,
     check,
+    example,
     over_intel_mpi,
     over_open_mpi,
     run,
@@ -33,6 +34,12 @@ from jobs import (
 SIZE = ("--nx", 40, "--ny", 40, "--steps", 3000, "--every", 500, "--out", "plate")
 HEAT = slow("heat2d", *SIZE, ms=400, ranks=2)
 PROGRAMS = {"mpich": HEAT, "intelmpi": over_intel_mpi(HEAT), "openmpi": over_open_mpi(HEAT)}
+# Programs that use files, each with two ranks; they rest for so long that they can be disturbed.
+ON_NFS = {
+    "growing_file": example("growing_file", "--steps", 60, "--rest-ms", 250, ranks=2),
+    "read_back": example("read_back", "--steps", 60, "--rest-ms", 250, ranks=2),
+    "directories": example("directories", "--steps", 60, "--rest-ms", 250, ranks=2),
+}
 
 # The security modules are those that Debian's kernels have by default: Yama is one of them.
 KERNEL = "console=ttyS0 quiet loglevel=3 panic=-1 no_timer_check mitigations=off nokaslr"
