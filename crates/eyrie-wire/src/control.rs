@@ -42,35 +42,52 @@ pub enum Claim {
     User,
 }
 
-/// A role in a process of its own.
+/// The kinds of role, in the order in which a job starts them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-pub enum Role {
-    /// `generation`: how many processes have had this number before. Only the last one is valid.
-    Router { id: u32, generation: u32 },
-    /// The number of a lost store is not used again.
-    Store { id: u32 },
+pub enum RoleKind {
+    Router,
+    Store,
+}
+
+impl RoleKind {
+    pub const ALL: [RoleKind; 2] = [RoleKind::Router, RoleKind::Store];
+
+    /// Its word in messages, which is also the command of `eyrie` that such a process runs.
+    pub fn name(self) -> &'static str {
+        match self {
+            RoleKind::Router => "router",
+            RoleKind::Store => "store",
+        }
+    }
+}
+
+/// A role in a process of its own. `generation`: how many processes have had this number before;
+/// only the last one is valid. The number of a lost store is not used again, so that its generation
+/// is always 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Role {
+    pub kind: RoleKind,
+    pub id: u32,
+    pub generation: u32,
 }
 
 impl Role {
+    /// The first one with its number.
+    pub fn first(kind: RoleKind, id: u32) -> Role {
+        Role { kind, id, generation: 0 }
+    }
+
     /// The arguments of the command that starts a process of this role.
     pub fn args(self) -> Vec<String> {
-        match self {
-            Role::Router { id, generation } => {
-                let id = id.to_string();
-                let generation = generation.to_string();
-                ["router", "--id", &id, "--generation", &generation].map(String::from).into()
-            }
-            Role::Store { id } => ["store", "--id", &id.to_string()].map(String::from).into(),
-        }
+        let Role { kind, id, generation } = self;
+        let (id, generation) = (id.to_string(), generation.to_string());
+        [kind.name(), "--id", &id, "--generation", &generation].map(String::from).into()
     }
 }
 
 impl std::fmt::Display for Role {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Role::Router { id, .. } => write!(f, "router {id}"),
-            Role::Store { id } => write!(f, "store {id}"),
-        }
+        write!(f, "{} {}", self.kind.name(), self.id)
     }
 }
 

@@ -11,7 +11,7 @@ pub mod entries;
 pub mod page;
 
 /// Version of everything in this crate. Processes with different versions refuse each other.
-pub const VERSION: u16 = 17;
+pub const VERSION: u16 = 18;
 
 /// A process of the MPI job, numbered as in MPI_COMM_WORLD.
 pub type Rank = u32;

@@ -3,6 +3,7 @@
 use clap::{CommandFactory, Parser, Subcommand};
 use eyrie_cli::ending;
 use eyrie_host::enough;
+use eyrie_wire::control::RoleKind;
 use std::path::PathBuf;
 
 mod cmd;
@@ -72,10 +73,10 @@ enum Command {
     Sweep(cmd::sweep::SweepArgs),
     /// A router of a job in a process of its own; started by `eyrie run`
     #[command(hide = true)]
-    Router(cmd::router::RouterArgs),
+    Router(cmd::role::RoleArgs),
     /// The store of a job in a process of its own; started by `eyrie run`
     #[command(hide = true)]
-    Store(cmd::store::StoreArgs),
+    Store(cmd::role::RoleArgs),
 }
 
 impl Command {
@@ -135,8 +136,8 @@ fn main() {
         Command::Man(args) => cmd::man::run(&args, Cli::command()),
         Command::Agent(args) => cmd::agent::run(args, log),
         Command::Sweep(args) => cmd::sweep::run(&args),
-        Command::Router(args) => cmd::router::run(&args),
-        Command::Store(args) => cmd::store::run(&args),
+        Command::Router(args) => cmd::role::run(RoleKind::Router, &args, eyrie_router::role::serve),
+        Command::Store(args) => cmd::role::run(RoleKind::Store, &args, eyrie_store::role::serve),
     };
     match result {
         Ok(code) => std::process::exit(code),

@@ -6,6 +6,7 @@ use super::moves::entry::MoveEnd;
 use super::outbox::consequence::{Consequence, LostNode};
 use super::ranks::entry::Death;
 use super::timeouts::RETRY;
+use eyrie_wire::control::RoleKind;
 
 impl Machine {
     /// What follows from what a handler has found, until nothing is left: in order, and what
@@ -81,10 +82,10 @@ impl Machine {
     fn nodes_lost(&mut self, lost: Vec<LostNode>) {
         let lost = self.watch().declare_dead(lost);
         for (LostNode { node, .. }, _) in &lost {
-            self.hosting().lose_routers_on(*node);
-            self.follow();
-            self.hosting().lose_stores_on(*node);
-            self.follow();
+            for kind in RoleKind::ALL {
+                self.hosting().lose_roles_on(kind, *node);
+                self.follow();
+            }
         }
         for (LostNode { node, .. }, _) in &lost {
             if !self.out.has_ended() {

@@ -2,7 +2,9 @@
 //! of them may be.
 
 use super::components::{view, Machine};
+use super::roles::registry;
 use super::users::asked::not_begun;
+use eyrie_wire::control::RoleKind;
 use std::time::Duration;
 
 impl Machine {
@@ -38,19 +40,19 @@ impl Machine {
         self.out.set_look_at(due.clamp(now + interval / 16, now + interval));
     }
 
+    /// Stores before routers: the ranks of a router that moves need room for their images.
     fn look_at_roles(&mut self) {
-        self.hosting().watch_late_stores();
-        self.follow();
-        if self.out.has_ended() {
-            return;
+        for kind in RoleKind::ALL.into_iter().rev() {
+            self.hosting().lose_late(kind);
+            self.follow();
+            for look in registry::looks(kind) {
+                if self.out.has_ended() {
+                    return;
+                }
+                look(&mut self.hosting());
+                self.follow();
+            }
         }
-        self.hosting().move_stores();
-        self.follow();
-        if self.out.has_started() && self.config.roles_on_nodes {
-            self.hosting().start_missing_stores();
-        }
-        self.hosting().watch_routers();
-        self.follow();
     }
 
     fn look_at_images_and_moves(&mut self) {

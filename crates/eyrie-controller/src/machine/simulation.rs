@@ -14,7 +14,7 @@ use crate::inject::{Fault, Injection};
 use crate::record::Record;
 use eyrie_transport::{Addr, RouterId};
 use eyrie_wire::control::{
-    CheckpointMode, Ending, MpiStage, NodeUsage, RankReport, RankUsage, Role, StartFault,
+    CheckpointMode, Ending, MpiStage, NodeUsage, RankReport, RankUsage, Role, RoleKind, StartFault,
 };
 use eyrie_wire::{ImageId, Incarnation};
 use eyrie_wire::{Node, Rank, RankInstance};
@@ -577,7 +577,7 @@ impl Cluster {
         if n.health == Health::Dead {
             return;
         }
-        let role = Role::Store { id };
+        let role = Role::first(RoleKind::Store, id);
         if self.random.gen_bool(0.05) {
             let cause = "no space".into();
             return self.after(5..200, Happening::FromNode(node, Event::RoleLost { role, cause }));
@@ -590,7 +590,7 @@ impl Cluster {
 
     /// A store leaves a node that is drained, say: each image must be elsewhere, too.
     fn stop_role(&mut self, node: Node, role: Role) {
-        let Role::Store { id } = role else { return };
+        let Role { kind: RoleKind::Store, id, .. } = role else { return };
         for r in self.ranks.iter().filter(|r| !r.counted.is_empty()) {
             let elsewhere = |(_, stores): &(_, BTreeSet<_>)| stores.iter().any(|s| *s != id);
             assert!(r.counted.iter().all(elsewhere), "{role} has the only copy: {:?}", r.counted);
@@ -613,7 +613,7 @@ impl Cluster {
         let machine = &self.machine;
         let silent: Vec<Node> =
             machine.nodes.silent(machine.out.now()).into_iter().map(|(node, _)| node).collect();
-        let apart = machine.roles.routers().iter().find_map(|router| {
+        let apart = machine.roles.of(RoleKind::Router).find_map(|(_, router)| {
             let far = machine.view().rank_that_cannot_meet(router.node).filter(|_| router.is_up());
             far.filter(|far| !silent.contains(far) && !silent.contains(&router.node))
         });
@@ -637,7 +637,8 @@ impl Cluster {
 
     /// A store that is missing is started as soon as a node can have it.
     fn watch_stores(&mut self) {
-        let stores: Vec<Node> = self.machine.roles.stores().values().map(|s| s.node).collect();
+        let stores = self.machine.roles.of(RoleKind::Store);
+        let stores: Vec<Node> = stores.map(|(_, s)| s.node).collect();
         let can = |(node, n): (Node, &super::nodes::entry::NodeEntry)| {
             let has = stores.contains(&node);
             n.is_up() && !n.drained && n.full.is_none() && !has
@@ -657,7 +658,7 @@ impl Cluster {
         if let Some(node) = self.node_of_store(store) {
             self.nodes[node as usize].store = None;
             self.stores.remove(&store);
-            let (role, cause) = (Role::Store { id: store }, "killed".into());
+            let (role, cause) = (Role::first(RoleKind::Store, store), "killed".into());
             return self.after(0..5, Happening::FromNode(node, Event::RoleLost { role, cause }));
         }
         if !self.stores.remove(&store) {
@@ -803,13 +804,13 @@ impl Cluster {
     /// The process of a router dies alone.
     fn kill_router(&mut self, id: RouterId) {
         let Some(router) = self.on_nodes.get_mut(id as usize).filter(|r| r.up) else { return };
-        let role = Role::Router { id, generation: router.generation };
+        let role = Role { kind: RoleKind::Router, id, generation: router.generation };
         let (node, cause) = (router.node, "killed".to_string());
         self.after(0..30, Happening::FromNode(node, Event::RoleLost { role, cause }));
     }
 
     fn start_router(&mut self, node: Node, role: Role, takes_over: bool) {
-        let Role::Router { id, generation } = role else { return };
+        let Role { id, generation, .. } = role;
         assert_eq!(takes_over, self.machine.has_started(), "{role:?}");
         assert!(self.machine.is_current(role), "{role:?}");
         let router = SimRouter { node, generation, up: false };
@@ -850,7 +851,7 @@ impl Cluster {
             if std::mem::replace(&mut router.up, true) || router.generation == 0 {
                 continue;
             }
-            let role = Role::Router { id, generation: router.generation };
+            let role = Role { kind: RoleKind::Router, id, generation: router.generation };
             for (rank, here) in self.machine.at_home(id).into_iter().enumerate() {
                 if let Some((_, incarnation)) = self.process(rank as Rank) {
                     let instance = RankInstance { rank: rank as Rank, incarnation };
@@ -996,7 +997,7 @@ impl Cluster {
                 self.check_node(node, &command);
                 self.start(node, instance, from);
             }
-            Command::StartRole { node, role: Role::Store { id }, .. } => {
+            Command::StartRole { node, role: Role { kind: RoleKind::Store, id, .. }, .. } => {
                 self.check_node(node, &command);
                 self.start_store(node, id);
             }

@@ -9,7 +9,7 @@ use super::saving::saved::{Saved, SavedRank};
 use super::state::{NodeStateName, RankStateName};
 use crate::record::Summary;
 use eyrie_transport::{Addr, RouterId};
-use eyrie_wire::control::Role;
+use eyrie_wire::control::{Role, RoleKind};
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
 use std::time::Duration;
 
@@ -125,7 +125,7 @@ impl Machine {
 
     /// Where a store on a node listens.
     pub fn store_on_node(&self, id: StoreId) -> Option<&Addr> {
-        self.roles.addr_of_store(id)
+        self.roles.addr(RoleKind::Store, id)
     }
 
     /// For each rank whether it is at home at this router.
@@ -135,7 +135,7 @@ impl Machine {
 
     /// The routers on this node.
     pub fn routers_on(&self, node: Node) -> Vec<RouterId> {
-        self.roles.routers_on(node)
+        self.roles.of_kind_on(RoleKind::Router, node)
     }
 
     /// What was promised to be kept twice, and is not at present.

@@ -108,13 +108,15 @@ pub struct Services {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyrie_wire::control::RoleKind;
 
     #[test]
     fn it_refuses_the_lost_and_the_unexpected() {
         let admission = Admission::new(2);
         admission.open();
-        let router = |generation| Role::Router { id: 0, generation };
-        [router(1), Role::Store { id: 0 }].into_iter().for_each(|role| admission.expect_role(role));
+        let router = |generation| Role { kind: RoleKind::Router, id: 0, generation };
+        let store = Role::first(RoleKind::Store, 0);
+        [router(1), store].into_iter().for_each(|role| admission.expect_role(role));
         let agent = |node| Claim::Agent { node, pid: 1 };
         assert!(admission.admit(&agent(0)).is_ok());
         assert!(admission.admit(&agent(0)).is_ok(), "it comes back");
@@ -134,6 +136,6 @@ mod tests {
         {
             assert!(admission.admit(&claim).unwrap_err().contains("store"));
         }
-        assert!(role(Role::Store { id: 0 }).is_ok());
+        assert!(role(store).is_ok());
     }
 }

@@ -31,7 +31,7 @@ use eyrie_placement::Placement;
 use eyrie_router::RouterEvent;
 use eyrie_transport::{Directory, RouterId};
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::Role;
+use eyrie_wire::control::{Role, RoleKind};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -244,10 +244,13 @@ impl Job {
     /// # Errors
     /// When one cannot be made.
     pub fn start_parts(&mut self, dir: &JobDir) -> anyhow::Result<()> {
-        let routers = (0..self.options.routers).map(|id| Role::Router { id, generation: 0 });
+        let routers = 0..self.options.routers;
+        let routers = routers.map(|id| Role::first(RoleKind::Router, id));
         let apart: Vec<Role> = match self.options.roles {
             RolesAt::Here | RolesAt::Nodes => vec![],
-            RolesAt::Apart => routers.chain([Role::Store { id: store::THE_STORE }]).collect(),
+            RolesAt::Apart => {
+                routers.chain([Role::first(RoleKind::Store, store::THE_STORE)]).collect()
+            }
         };
         for role in apart {
             self.admission.expect_role(role);

@@ -17,7 +17,9 @@ use crate::machine::{Event, Image, StoreId};
 use eyrie_router::RouterEvent;
 use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
 use eyrie_transport::{Addr, RouterId};
-use eyrie_wire::control::{is_to_end, FromAgent, Role, StandardStream, ToAgent, TraceRecord};
+use eyrie_wire::control::{
+    is_to_end, FromAgent, Role, RoleKind, StandardStream, ToAgent, TraceRecord,
+};
 use eyrie_wire::{Node, RankInstance};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGTERM, SIGUSR1};
 
@@ -30,11 +32,16 @@ fn sender(heard: &Heard) -> Option<(Peer, Letter)> {
         Heard::Agent { node, letter, .. } => (Peer::Agent(*node), *letter),
         Heard::Router { id, generation, letter, .. } => {
             // What one says that was replaced meanwhile counts no more.
-            (Peer::Role(Role::Router { id: *id, generation: *generation }), *letter)
+            (Peer::Role(router(*id, *generation)), *letter)
         }
-        Heard::Store { id, letter, .. } => (Peer::Role(Role::Store { id: *id }), *letter),
+        Heard::Store { id, letter, .. } => (Peer::Role(Role::first(RoleKind::Store, *id)), *letter),
         _ => return None,
     })
+}
+
+/// A router, as it is named outside.
+fn router(id: RouterId, generation: u32) -> Role {
+    Role { kind: RoleKind::Router, id, generation }
 }
 
 impl Job {
@@ -143,8 +150,10 @@ impl Job {
         match by {
             Peer::Role(role) if !self.machine.is_current(role) => None,
             Peer::Agent(node) => self.links.get_mut(&node),
-            Peer::Role(Role::Router { id, .. }) => self.routers.session(id),
-            Peer::Role(Role::Store { id }) => self.stores.get_mut(&id).and_then(JobStore::session),
+            Peer::Role(Role { kind, id, .. }) => match kind {
+                RoleKind::Router => self.routers.session(id),
+                RoleKind::Store => self.stores.get_mut(&id).and_then(JobStore::session),
+            },
         }
     }
 
@@ -302,8 +311,8 @@ impl Job {
             _ if self.options.roles == RolesAt::Nodes => {
                 Event::RoleLost { role, cause: cause.into() }
             }
-            Role::Router { .. } => Event::RouterFailed(format!("{role}: {cause}")),
-            Role::Store { .. } => Event::StoreFailed(cause.into()),
+            Role { kind: RoleKind::Router, .. } => Event::RouterFailed(format!("{role}: {cause}")),
+            Role { kind: RoleKind::Store, .. } => Event::StoreFailed(cause.into()),
         });
     }
 
@@ -312,7 +321,8 @@ impl Job {
             StoreEvent::Listening(addr) if self.is_archive(store) => self.store_addr = Some(addr),
             StoreEvent::Listening(addr) => {
                 if self.options.roles == RolesAt::Nodes {
-                    return self.tell(Event::RoleUp { role: Role::Store { id: store }, addr });
+                    return self
+                        .tell(Event::RoleUp { role: Role::first(RoleKind::Store, store), addr });
                 }
                 self.places.iter_mut().for_each(|places| places.store(addr.clone()));
                 self.welcome_all();
@@ -435,9 +445,10 @@ impl Job {
 
     pub fn hear_router(&mut self, router: RouterId, generation: u32, event: RouterEvent) {
         use RouterEvent as R;
+        let role = self::router(router, generation);
         let event = match event {
             R::Listening(addr) if self.options.roles == RolesAt::Nodes => {
-                Event::RoleUp { role: Role::Router { id: router, generation }, addr }
+                Event::RoleUp { role, addr }
             }
             R::Listening(addr) => {
                 self.places.iter_mut().for_each(|places| places.router(router, addr.clone()));
@@ -460,20 +471,12 @@ impl Job {
             R::HeldBack { reason } => Event::Note(format!("ranks are held back: {reason}")),
             R::Saved(saved) => Event::RouterSaved { router, saved },
             R::Stats(stats) => return self.routers.told(router, stats),
-            R::Adopted { instance, .. } => {
-                Event::Adopted { role: Role::Router { id: router, generation }, instance }
-            }
-            R::Unheard { instance } => {
-                Event::Unheard { role: Role::Router { id: router, generation }, instance }
-            }
-            R::Heard { instance } => {
-                Event::Heard { role: Role::Router { id: router, generation }, instance }
-            }
+            R::Adopted { instance, .. } => Event::Adopted { role, instance },
+            R::Unheard { instance } => Event::Unheard { role, instance },
+            R::Heard { instance } => Event::Heard { role, instance },
             R::Exposed { rank } => Event::Exposed { rank, exposed: true },
             R::Covered { rank } => Event::Exposed { rank, exposed: false },
-            R::Fatal { reason } => {
-                return self.lose_role(Role::Router { id: router, generation }, &reason)
-            }
+            R::Fatal { reason } => return self.lose_role(role, &reason),
         };
         self.tell(event);
     }

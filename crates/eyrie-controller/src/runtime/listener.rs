@@ -10,7 +10,7 @@ use eyrie_transport::server::Service;
 use eyrie_transport::session::{Header, Kind};
 use eyrie_transport::{frame, Stream};
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::{Claim, FromAgent, Role};
+use eyrie_wire::control::{Claim, FromAgent, Role, RoleKind};
 use serde::de::DeserializeOwned;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::atomic::Ordering;
@@ -64,14 +64,15 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
         Claim::Role(role) => {
             let up = |link, heard| send(Inbound::RoleUp { role, link, heard });
             let read = frame::read_long_payload;
-            match role {
-                Role::Router { id, generation } => {
+            let Role { kind, id, generation } = role;
+            match kind {
+                RoleKind::Router => {
                     let hear = |letter, event| {
                         send(Inbound::Heard(Heard::Router { id, generation, letter, event }))
                     };
                     serve_role(stream, Peer::Role(role), inbound, read, up, hear);
                 }
-                Role::Store { id } => {
+                RoleKind::Store => {
                     let hear =
                         |letter, event| send(Inbound::Heard(Heard::Store { id, letter, event }));
                     serve_role(stream, Peer::Role(role), inbound, read, up, hear);

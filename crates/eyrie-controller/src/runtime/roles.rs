@@ -9,17 +9,17 @@ use crate::machine::{Event, StoreId};
 use eyrie_router::SavedAt;
 use eyrie_store::role::StoreCommand;
 use eyrie_transport::{Bind, Directory, Interface, KeptUntil, RouterId};
-use eyrie_wire::control::{Role, ToAgent};
+use eyrie_wire::control::{Role, RoleKind, ToAgent};
 use eyrie_wire::Node;
 
 impl Job {
     /// Has a role started on a node. `takes_over`: in the place of a lost one, of which nothing is
     /// left.
     pub fn start_role(&mut self, node: Node, role: Role, takes_over: bool) {
-        let (id, generation) = match role {
-            Role::Router { id, generation } => (id, generation),
-            Role::Store { id } => return self.start_store(node, id),
-        };
+        let Role { kind, id, generation } = role;
+        if kind == RoleKind::Store {
+            return self.start_store(node, id);
+        }
         let at_home = self.machine.at_home(id);
         let config = parts::router_config(id, generation, &self.options, at_home, &self.dir);
         match config {
@@ -47,7 +47,7 @@ impl Job {
     }
 
     fn start_store(&mut self, node: Node, id: StoreId) {
-        let role = Role::Store { id };
+        let role = Role::first(RoleKind::Store, id);
         let mut config = parts::store_config(id, &self.options, &self.kvsname, &self.dir);
         self.listen_on(node, &mut config.listen);
         let progress = self.journal.progress();

@@ -15,12 +15,11 @@ pub mod moving;
 pub mod plan;
 pub mod rearrange;
 pub mod resume;
-pub mod router;
+pub mod role;
 pub mod run;
 pub mod sbatch;
 pub mod status;
 pub mod stop;
-pub mod store;
 pub mod sweep;
 pub mod trace;
 

@@ -6,6 +6,7 @@ use crate::machine::ranks::capture::Capture;
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::state::RankStateName;
 use crate::machine::view::View;
+use eyrie_wire::control::RoleKind;
 use eyrie_wire::Rank;
 use std::time::Duration;
 
@@ -25,7 +26,8 @@ impl View<'_> {
         let up: Vec<StoreId> = self.stores.for_images().collect();
         let r = &self.ranks[rank];
         let far = |id: &StoreId| {
-            self.roles.node_of_store(*id).is_some_and(|node| self.reach.cannot_meet(r.node, node))
+            let node = self.roles.node(RoleKind::Store, *id);
+            node.is_some_and(|node| self.reach.cannot_meet(r.node, node))
         };
         let newest = r.images.last();
         let knows = |store: &StoreId| newest.is_some_and(|i| i.copies.stores.contains(store));

@@ -6,7 +6,7 @@ use crate::machine::ranks::entry::RankEntry;
 use crate::machine::ranks::Ranks;
 use crate::machine::state::{next, RoleEvent, RoleStateName, ROLES};
 use eyrie_transport::{Addr, RouterId};
-use eyrie_wire::control::Role;
+use eyrie_wire::control::{Role, RoleKind};
 use eyrie_wire::{Node, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,7 +54,7 @@ impl Step {
     }
 }
 
-/// A router or a store on a node.
+/// A role on a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entry {
     /// How many have had its number before.
@@ -144,12 +144,11 @@ impl Entry {
     }
 }
 
-/// Routers and stores on nodes; none where they run beside the controller.
+/// The roles on nodes; none where they run beside the controller.
 #[derive(Default, Debug, Serialize, Deserialize)]
 pub struct Roles {
-    pub(super) routers: Vec<Entry>,
-    /// Those that are not lost.
-    pub(super) stores: BTreeMap<StoreId, Entry>,
+    /// Those that are not lost for good, by kind and number.
+    pub(super) entries: BTreeMap<(RoleKind, u32), Entry>,
     pub(super) next_store: StoreId,
     /// Ranks that a router which took over has not heard yet: should one die, it is
     /// not known what it told the lost router.
@@ -167,35 +166,52 @@ impl Roles {
         Roles { next_store: archive.into(), ..Roles::default() }
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &Entry> {
-        self.routers.iter().chain(self.stores.values())
+    /// Those of a kind, in order of their numbers.
+    pub fn of(&self, kind: RoleKind) -> impl DoubleEndedIterator<Item = (u32, &Entry)> {
+        let numbers = (kind, 0)..=(kind, u32::MAX);
+        self.entries.range(numbers).map(|((_, id), entry)| (*id, entry))
     }
 
-    /// The routers, in order of their numbers.
-    pub fn routers(&self) -> &[Entry] {
-        &self.routers
+    /// How many there are of a kind.
+    pub fn count(&self, kind: RoleKind) -> usize {
+        self.of(kind).count()
     }
 
-    /// The stores that are not lost.
-    pub fn stores(&self) -> &BTreeMap<StoreId, Entry> {
-        &self.stores
+    /// One of a kind, unless it is lost for good.
+    pub fn get(&self, kind: RoleKind, id: u32) -> Option<&Entry> {
+        self.entries.get(&(kind, id))
     }
 
-    /// Routers and stores on nodes, and their nodes; none where they run beside the controller.
+    pub(super) fn get_mut(&mut self, kind: RoleKind, id: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(&(kind, id))
+    }
+
+    /// All roles, by kind and number.
+    fn all(&self) -> impl Iterator<Item = (Role, &Entry)> {
+        self.entries.iter().map(|(&(kind, id), entry)| {
+            let generation = entry.generation;
+            (Role { kind, id, generation }, entry)
+        })
+    }
+
+    /// Whether none was started.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether each has said where it listens.
+    pub fn are_up(&self) -> bool {
+        self.entries.values().all(Entry::is_up)
+    }
+
+    /// The roles on nodes, and their nodes; none where they run beside the controller.
     pub fn iter(&self) -> impl Iterator<Item = (Role, Node)> + '_ {
-        let routers = self.routers.iter().enumerate().map(|(id, router)| {
-            let Entry { generation, node, .. } = *router;
-            (Role::Router { id: id as RouterId, generation }, node)
-        });
-        routers.chain(self.stores.iter().map(|(id, store)| (Role::Store { id: *id }, store.node)))
+        self.all().map(|(role, entry)| (role, entry.node))
     }
 
     /// Those of them that have said where they listen.
     pub fn up(&self) -> impl Iterator<Item = Role> + '_ {
-        self.iter().map(|(role, _)| role).filter(|role| match role {
-            Role::Router { id, .. } => self.routers[*id as usize].is_up(),
-            Role::Store { id } => self.addr_of_store(*id).is_some(),
-        })
+        self.all().filter(|(_, entry)| entry.is_up()).map(|(role, _)| role)
     }
 
     /// The roles on this node.
@@ -203,13 +219,19 @@ impl Roles {
         self.iter().filter(move |(_, on)| *on == node).map(|(role, _)| role)
     }
 
-    /// Where a store on a node listens.
-    pub fn addr_of_store(&self, id: StoreId) -> Option<&Addr> {
-        self.stores.get(&id)?.addr()
+    /// The numbers of those of a kind on this node.
+    pub fn of_kind_on(&self, kind: RoleKind, node: Node) -> Vec<u32> {
+        self.of(kind).filter(|(_, entry)| entry.node == node).map(|(id, _)| id).collect()
     }
 
-    pub fn node_of_store(&self, id: StoreId) -> Option<Node> {
-        self.stores.get(&id).map(|store| store.node)
+    /// Where a role on a node listens.
+    pub fn addr(&self, kind: RoleKind, id: u32) -> Option<&Addr> {
+        self.get(kind, id)?.addr()
+    }
+
+    /// The node of a role.
+    pub fn node(&self, kind: RoleKind, id: u32) -> Option<Node> {
+        self.get(kind, id).map(|entry| entry.node)
     }
 
     /// The home router of each rank.
@@ -233,22 +255,10 @@ impl Roles {
         home.filter(move |(_, home)| **home == id).map(|(rank, _)| rank as Rank)
     }
 
-    /// The routers on this node.
-    pub fn routers_on(&self, node: Node) -> Vec<RouterId> {
-        let routers = self.routers.iter().enumerate();
-        routers.filter(|(_, r)| r.node == node).map(|(id, _)| id as RouterId).collect()
-    }
-
-    /// Whether it is the last of its kind. Those beside the controller always are.
+    /// Whether it is the last of its number. Those beside the controller always are.
     pub fn is_current(&self, config: &Config, role: Role) -> bool {
-        match role {
-            _ if !config.roles_on_nodes => true,
-            Role::Router { id, generation } => {
-                let entry = self.routers.get(id as usize);
-                entry.is_some_and(|entry| entry.generation == generation)
-            }
-            Role::Store { id } => self.stores.contains_key(&id),
-        }
+        let entry = self.get(role.kind, role.id);
+        !config.roles_on_nodes || entry.is_some_and(|entry| entry.generation == role.generation)
     }
 
     /// Whether a router that took over has not heard a rank that can still speak.
@@ -262,7 +272,8 @@ impl Roles {
         let is_whole =
             |r: &RankEntry| !r.log_lost && r.unprotected.is_none() && !self.is_unheard(r);
         !config.roles_on_nodes
-            || self.routers.iter().all(|router| router.is_up()) && ranks.living().all(is_whole)
+            || self.of(RoleKind::Router).all(|(_, router)| router.is_up())
+                && ranks.living().all(is_whole)
     }
 
     /// Whether a node has neither ranks whose programs have not ended nor roles.
@@ -274,7 +285,7 @@ impl Roles {
     pub fn promised_copies(&self, config: &Config) -> usize {
         let promised = config.image_copies as usize;
         if config.roles_on_nodes && config.stores > 0 {
-            promised.min(self.stores.len()).max(1)
+            promised.min(self.count(RoleKind::Store)).max(1)
         } else {
             promised
         }
@@ -282,13 +293,12 @@ impl Roles {
 
     /// The controller itself stood still for so long.
     pub fn extend(&mut self, gap: Duration) {
-        let stores = self.stores.values_mut();
-        self.routers.iter_mut().chain(stores).for_each(|role| role.extend(gap));
+        self.entries.values_mut().for_each(|role| role.extend(gap));
     }
 
     /// When a role must have said where it listens.
     pub fn next(&self) -> Option<Duration> {
-        self.all().filter_map(Entry::until).min()
+        self.entries.values().filter_map(Entry::until).min()
     }
 }
 

@@ -3,17 +3,14 @@
 //! can have it, or when it has been missing for long; and when it is there again. Mends nothing:
 //! stores, routers and the journal each come back by themselves.
 
-use super::redundancy::{JournalCopies, Kept, Missing, Redundancy};
+use super::redundancy::{JournalCopies, Kept, Missing, Redundancy, NO_OTHER_HOST};
 use crate::machine::view::View;
-use crate::record::{in_words, list, Record};
-use eyrie_transport::RouterId;
-use eyrie_wire::{Node, Rank};
+use crate::record::Record;
+use eyrie_wire::Node;
 use std::time::Duration;
 
 /// So long it may take to make a copy before its absence is said.
 const SAID_AFTER: Duration = Duration::from_secs(30);
-const NO_OTHER_HOST: &str =
-    "no other host is up, has room and is not drained; `eyrie join` adds one";
 
 impl Redundancy {
     pub fn set_journal(&mut self, copies: JournalCopies) {
@@ -30,8 +27,7 @@ impl Redundancy {
         if !view.config.roles_on_nodes || !view.out.has_started() {
             return Vec::new();
         }
-        let all = [view.missing_images(), view.missing_logs(), self.missing_journal()];
-        all.into_iter().flatten().collect()
+        view.missing_in_roles().chain(self.missing_journal()).collect()
     }
 
     fn missing_journal(&self) -> Option<Missing> {
@@ -65,56 +61,12 @@ impl Redundancy {
     }
 }
 
-impl View<'_> {
-    fn missing_images(self) -> Option<Missing> {
-        let what = Kept::Images;
-        let (stores, wanted) = (&self.roles.stores, self.config.stores as usize);
-        let up: Vec<Node> = stores.values().filter(|s| s.is_up()).map(|s| s.node).collect();
-        if up.len() < wanted {
-            let on = up.first().map_or("no store".into(), |node| {
-                format!("one store only, on {}", in_words(*node, self.nodes.hosts()))
-            });
-            let comes = stores.len() >= wanted || self.node_for_missing_store().is_some();
-            let why = if comes { "another is being started" } else { NO_OTHER_HOST };
-            return Some(Missing { what, cause: format!("images are in {on}: {why}"), comes });
-        }
-        let promised = self.config.image_copies as usize;
-        let short = self.ranks.living();
-        let short =
-            short.filter(|r| r.images.last().is_some_and(|i| i.copies.stores.len() < promised));
-        let short: Vec<Rank> = short.map(|r| r.rank).collect();
-        let cause = format!("the images of {} are in one store only, and copied", list(&short));
-        (!short.is_empty()).then_some(Missing { what, cause, comes: true })
-    }
-
-    fn missing_logs(self) -> Option<Missing> {
-        let beside = |id: &RouterId| {
-            let node = self.roles.routers[*id as usize].node;
-            self.nodes_served(*id)[node as usize]
-        };
-        let mut routers = (0..self.roles.routers.len() as RouterId).filter(beside);
-        let first = routers.next()?;
-        let names = match routers.count() {
-            0 => format!("router {first}"),
-            others => format!("router {first} and {others} more"),
-        };
-        let better = |id: RouterId| {
-            let node = self.node_for_router(id);
-            node.is_some_and(|node| !self.nodes_served(id)[node as usize])
-        };
-        let comes = better(first);
-        let why = if comes { "that ends when all ranks are whole" } else { NO_OTHER_HOST };
-        let cause = format!("messages are logged on their receivers' own host, by {names}: {why}");
-        Some(Missing { what: Kept::Logs, cause, comes })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::machine::{Command, Config, Event, Machine};
     use eyrie_transport::Addr;
-    use eyrie_wire::control::{RankReport, Role};
+    use eyrie_wire::control::{RankReport, Role, RoleKind};
     use eyrie_wire::RankInstance;
 
     /// A machine of so many nodes with one rank, and the time.
@@ -195,7 +147,8 @@ mod tests {
         assert!(said[0].contains("one store only, on node 0: no other host"), "{said:?}");
         job.tell(Event::Joining { host: "late".into() }, true);
         assert!(job.tell(Event::AgentUp(2), false).is_empty(), "it does not listen yet");
-        let full = Event::RoleLost { role: Role::Store { id: 2 }, cause: "no space".into() };
+        let full =
+            Event::RoleLost { role: Role::first(RoleKind::Store, 2), cause: "no space".into() };
         assert!(job.tell(full, false).is_empty() && job.missing().contains(&Kept::Images));
         job.now += Duration::from_secs(60);
         assert_eq!(job.tell(Event::Tick, true), ["Images"]);

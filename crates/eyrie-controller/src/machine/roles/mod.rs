@@ -1,12 +1,13 @@
-//! Roles on nodes: routers and stores, where they are, and what is kept twice by them.
+//! Roles on nodes: where they are, and what is kept twice by them.
 
 pub mod entry;
 pub mod hosting;
-pub mod kinds;
+pub mod kind;
 pub mod missing;
 pub mod places;
 pub mod reach;
 pub mod redundancy;
+pub mod registry;
 pub mod routers;
 pub mod stores;
 pub mod why;

@@ -1,61 +1,17 @@
 //! Hosts that cannot reach each other, though the controller reaches both: a rank there waits for
-//! ever for its router, and an image never comes to its store. Routers and stores move to where all
-//! can reach them. Where there is no such place, one of the two nodes counts as lost. Nothing is
-//! decided while the controller does not hear one of them: heartbeats tell what that means.
+//! ever for its router, and an image never comes to its store. Each kind of role moves to where all
+//! can reach it. Where there is no such place, one of the two nodes counts as lost.
 
-use super::entry::Entry;
 use super::hosting::Hosting;
-use crate::machine::io::Command;
 use crate::machine::outbox::consequence::{Consequence, LostNode};
-use crate::record::in_words;
-use eyrie_transport::RouterId;
-use eyrie_wire::control::Role;
 use eyrie_wire::Node;
 
 impl Hosting<'_> {
-    /// Moves routers away from nodes that ranks cannot reach, or parts with one of two nodes.
-    pub fn watch_reach(&mut self) {
-        if self.reach.is_whole() || !self.out.has_started() || self.out.has_ended() {
-            return;
-        }
-        let silent = self.nodes.silent(self.out.now());
-        let silent: Vec<Node> = silent.into_iter().map(|(node, _)| node).collect();
-        for id in 0..self.roles.routers.len() as RouterId {
-            let entry = &self.roles.routers[id as usize];
-            let Entry { node, generation, .. } = *entry;
-            let is_up = entry.is_up();
-            let view = self.view();
-            let Some(far) = view.rank_that_cannot_meet(node).filter(|_| is_up) else {
-                continue;
-            };
-            if silent.contains(&node) || silent.contains(&far) || !view.lasts(far, node) {
-                continue;
-            }
-            let hosts = self.nodes.hosts();
-            let (near, away) = (in_words(far, hosts), in_words(node, hosts));
-            let cause = format!("{near} and {away} do not reach each other");
-            let better = view.node_for_router(id);
-            let better = better.filter(|better| view.rank_that_cannot_meet(*better).is_none());
-            if better.is_some() && view.can_lose_log(id) {
-                let role = Role::Router { id, generation };
-                self.out.push(Command::StopRole { node, role });
-                self.router_lost(id, cause, false);
-            } else {
-                return self.part_with_one(far, node, cause);
-            }
-            if self.out.has_ended() {
-                return;
-            }
-        }
-    }
-
-    /// One of two nodes counts as lost: the one with the fewer ranks, but not the one whose router
-    /// has what ranks still need.
-    fn part_with_one(&mut self, far: Node, near: Node, cause: String) {
+    /// One of two nodes counts as lost: the one with the fewer ranks, but not the one with a role
+    /// that has what ranks still need. `is_needed`: that is so with `near`.
+    pub fn part_with_one(&mut self, far: Node, near: Node, is_needed: bool, cause: String) {
         let ranks = |node| self.ranks.unfinished().filter(|r| self.ranks[*r].node == node).count();
-        let view = self.view();
-        let needed = self.roles.routers_on(near).into_iter().any(|id| !view.can_lose_log(id));
-        let node = if needed || ranks(far) < ranks(near) { far } else { near };
+        let node = if is_needed || ranks(far) < ranks(near) { far } else { near };
         let cause = format!("{cause}, and no other node can do what one of them does");
         let lost = vec![LostNode::gone(node, cause)];
         self.out.follows(Consequence::NodesLost(lost));
@@ -65,7 +21,7 @@ impl Hosting<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Config, Event, Machine};
+    use crate::machine::{Command, Config, Event, Machine};
     use crate::record::Record;
     use eyrie_transport::Addr;
     use eyrie_wire::control::RankReport;

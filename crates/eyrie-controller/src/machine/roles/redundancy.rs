@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// Why a further copy cannot be had, and the remedy.
+pub const NO_OTHER_HOST: &str =
+    "no other host is up, has room and is not drained; `eyrie join` adds one";
+
 /// What is kept twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

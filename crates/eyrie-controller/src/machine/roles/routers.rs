@@ -4,15 +4,18 @@
 //! once, and until then their deaths cannot be recovered from.
 
 use super::entry::{Entry, Step};
-use super::hosting::{too_late, Hosting, ATTEMPTS};
+use super::hosting::{Hosting, ATTEMPTS};
+use super::kind::{Kind, Look};
+use super::redundancy::{Kept, Missing, NO_OTHER_HOST};
 use crate::machine::io::Command;
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::ranks::entry::{RankEntry, RankState};
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::{ROLE_TIMEOUT, WRITE_TIMEOUT};
-use crate::record::Record;
+use crate::machine::view::View;
+use crate::record::{in_words, Record};
 use eyrie_transport::{Addr, Directory, KeptUntil, RouterId};
-use eyrie_wire::control::Role;
+use eyrie_wire::control::{Role, RoleKind};
 use eyrie_wire::{Node, Rank, RankInstance};
 use std::time::Duration;
 
@@ -34,7 +37,7 @@ impl Hosting<'_> {
         for id in 0..self.config.routers {
             let Some(node) = self.view().node_for_router(id) else { return false };
             let until = self.out.now() + patience;
-            self.roles.routers.push(Entry::new(node, until));
+            self.roles.entries.insert((RoleKind::Router, id), Entry::new(node, until));
             self.order_router(id, false);
         }
         true
@@ -52,19 +55,18 @@ impl Hosting<'_> {
     }
 
     fn order_router(&mut self, id: RouterId, takes_over: bool) {
-        let Entry { node, generation, .. } = self.roles.routers[id as usize];
-        let role = Role::Router { id, generation };
+        let Some(entry) = self.roles.get(RoleKind::Router, id) else { return };
+        let (node, role) = (entry.node, router(id, entry));
         self.out.push(Command::StartRole { node, role, takes_over });
     }
 
     /// A router says where it listens.
     pub fn router_listens(&mut self, id: RouterId, addr: Addr) {
-        let Some(entry) = self.roles.routers.get_mut(id as usize) else { return };
+        let Some(entry) = self.roles.get_mut(RoleKind::Router, id) else { return };
         entry.advance(Step::Listens { addr });
-        let node = entry.node;
-        let role = Role::Router { id, generation: entry.generation }.to_string();
+        let (node, role) = (entry.node, router(id, entry).to_string());
         self.out.record(Record::RoleStarted { role, node });
-        let addrs = self.roles.routers.iter().map(|router| router.addr().cloned());
+        let addrs = self.roles.of(RoleKind::Router).map(|(_, router)| router.addr().cloned());
         // Until all are there, no rank needs it: at the start none runs, and later a router that is
         // not there cannot be connected to.
         let Some(routers) = addrs.collect::<Option<Vec<Addr>>>() else { return };
@@ -78,7 +80,7 @@ impl Hosting<'_> {
     /// A router is gone with all that it held: another one begins with nothing. `by_itself`: its
     /// node is still there.
     pub fn router_lost(&mut self, id: RouterId, cause: String, by_itself: bool) {
-        let entry = &mut self.roles.routers[id as usize];
+        let Some(entry) = self.roles.get_mut(RoleKind::Router, id) else { return };
         let listened = entry.is_up();
         entry.advance(Step::Gone { failed: !listened && by_itself });
         let (old, failed) = (entry.node, entry.failed());
@@ -100,7 +102,9 @@ impl Hosting<'_> {
         }
         let Some(node) = self.view().node_for_router(id) else { return };
         let until = self.out.now() + self.router_patience();
-        self.roles.routers[id as usize].replace(node, until, listened);
+        if let Some(entry) = self.roles.get_mut(RoleKind::Router, id) {
+            entry.replace(node, until, listened);
+        }
         let takes_over = self.out.has_started();
         self.order_router(id, takes_over);
         self.forget_fences(id);
@@ -149,8 +153,8 @@ impl Hosting<'_> {
 
     /// A new router has not heard a rank before that rank died.
     pub fn unheard(&mut self, role: Role, instance: RankInstance) {
-        if let (Role::Router { id, .. }, true) = (role, self.is_current(role)) {
-            self.unheard_at(id, instance);
+        if self.is_current(role) {
+            self.unheard_at(role.id, instance);
         }
     }
 
@@ -160,7 +164,8 @@ impl Hosting<'_> {
     fn unheard_at(&mut self, id: RouterId, instance: RankInstance) {
         let r = &self.ranks[instance.rank];
         let lost = r.is(RankStateName::Lost) && r.instance() == instance;
-        if lost && self.roles.routers[id as usize].before != Some(r.node) {
+        let before = self.roles.get(RoleKind::Router, id).and_then(|router| router.before);
+        if lost && before != Some(r.node) {
             let rank = instance.rank;
             let text = format!(
                 "rank {rank} cannot be recovered: router {id} was lost with what that rank had told it, just \
@@ -193,26 +198,54 @@ impl Hosting<'_> {
 
     /// A router that took over has heard the rank.
     pub fn heard(&mut self, role: Role, instance: RankInstance) {
-        if let (Role::Router { id, .. }, true) = (role, self.is_current(role)) {
-            self.roles.unheard.remove(&(instance.rank, id));
+        if self.is_current(role) {
+            self.roles.unheard.remove(&(instance.rank, role.id));
         }
     }
 
-    /// Routers that did not come up in time, and those that are to move.
-    pub fn watch_routers(&mut self) {
-        let now = self.out.now();
-        for id in 0..self.roles.routers.len() as RouterId {
+    /// Moves routers away from nodes that ranks cannot reach, or parts with one of two nodes.
+    /// Nothing is decided while the controller does not hear one of them: heartbeats tell what that
+    /// means.
+    fn move_unreached_routers(&mut self) {
+        let silent = self.nodes.silent(self.out.now());
+        let silent: Vec<Node> = silent.into_iter().map(|(node, _)| node).collect();
+        for id in 0..self.config.routers {
+            let Some(entry) = self.roles.get(RoleKind::Router, id) else { continue };
+            let (node, role, view) = (entry.node, router(id, entry), self.view());
+            let Some(far) = view.rank_that_cannot_meet(node).filter(|_| entry.is_up()) else {
+                continue;
+            };
+            if silent.contains(&node) || silent.contains(&far) || !view.lasts(far, node) {
+                continue;
+            }
+            let hosts = self.nodes.hosts();
+            let (near, away) = (in_words(far, hosts), in_words(node, hosts));
+            let cause = format!("{near} and {away} do not reach each other");
+            let better = view.node_for_router(id);
+            let better = better.filter(|better| view.rank_that_cannot_meet(*better).is_none());
+            if better.is_some() && view.can_lose_log(id) {
+                self.out.push(Command::StopRole { node, role });
+                self.router_lost(id, cause, false);
+            } else {
+                let here = self.roles.of_kind_on(RoleKind::Router, node);
+                let is_needed = here.into_iter().any(|id| !view.can_lose_log(id));
+                return self.part_with_one(far, node, is_needed, cause);
+            }
             if self.out.has_ended() {
                 return;
             }
-            let entry = &self.roles.routers[id as usize];
-            let Entry { node, generation, .. } = *entry;
-            if !entry.is_up() {
-                if entry.until().is_some_and(|until| until <= now) {
-                    self.router_lost(id, too_late(), true);
-                }
-            } else if self.view().should_move(id) {
-                let role = Role::Router { id, generation };
+        }
+    }
+
+    /// Moves routers whose nodes are drained, or have taken ranks that they serve.
+    fn move_routers(&mut self) {
+        for id in 0..self.config.routers {
+            if self.out.has_ended() {
+                return;
+            }
+            let Some(entry) = self.roles.get(RoleKind::Router, id) else { continue };
+            if entry.is_up() && self.view().should_move(id) {
+                let (node, role) = (entry.node, router(id, entry));
                 self.out.push(Command::StopRole { node, role });
                 let cause = if self.nodes.is_drained(node) {
                     format!("node {node} is drained")
@@ -222,5 +255,128 @@ impl Hosting<'_> {
                 self.router_lost(id, cause, false);
             }
         }
+    }
+}
+
+impl View<'_> {
+    /// The node that a router is to run on: one without its ranks, rather one without any, rather
+    /// one with few routers. None when no node is up.
+    pub fn node_for_router(self, id: RouterId) -> Option<Node> {
+        let served = self.nodes_served(id);
+        self.nodes_up_with_ranks()
+            .min_by_key(|(node, ranks)| {
+                let others = self.roles.of_kind_on(RoleKind::Router, *node);
+                let others = others.into_iter().filter(|other| *other != id).count();
+                let itself = self.roles.get(RoleKind::Router, id);
+                let failed = itself.is_some_and(|r| r.failed() > 0 && r.node == *node);
+                let drained = self.nodes[*node].drained;
+                let far = self.rank_that_cannot_meet(*node).is_some();
+                let served = served[*node as usize];
+                (drained, failed, far, served, *ranks > 0, others, *node)
+            })
+            .map(|(node, _)| node)
+    }
+
+    /// For each node whether ranks of this router are there, or are to come back there.
+    pub fn nodes_served(self, id: RouterId) -> Vec<bool> {
+        let mut served = vec![false; self.nodes.len()];
+        let ranks = self.roles.ranks_at(id).map(|rank| &self.ranks[rank]);
+        for r in ranks.filter(|r| !r.is(RankStateName::Finished)) {
+            served[r.node as usize] = true;
+        }
+        served
+    }
+
+    /// Whether a router shares its host with ranks that it serves, there is a better one, and all
+    /// ranks are whole: those that it serves will be imaged once more, and the others must tell the
+    /// new router themselves what they told the old one.
+    pub fn should_move(self, id: RouterId) -> bool {
+        let Some(node) = self.roles.node(RoleKind::Router, id) else { return false };
+        let served = self.nodes_served(id);
+        let drained = |node: Node| self.nodes[node].drained;
+        if !drained(node) && !served[node as usize] {
+            return false;
+        }
+        let whole = |rank: Rank| {
+            let r = &self.ranks[rank];
+            let runs = r.is(RankStateName::Running) && r.can_be_captured() && !r.exposed;
+            r.is(RankStateName::Finished) || runs && r.unprotected.is_none() && !r.log_lost
+        };
+        let runs = |r: &RankEntry| r.is(RankStateName::Running) || r.is(RankStateName::Finished);
+        let can = self.ranks.iter().all(runs) && self.roles.ranks_at(id).all(whole);
+        let better = self.node_for_router(id).filter(|_| can);
+        let better = better.filter(|better| self.rank_that_cannot_meet(*better).is_none());
+        let is_better = |to: Node| if drained(node) { !drained(to) } else { !served[to as usize] };
+        better.is_some_and(is_better)
+    }
+
+    /// Whether all ranks of a router live, and nothing for them is at that router alone.
+    pub fn can_lose_log(self, id: RouterId) -> bool {
+        let lives =
+            |r: &RankEntry| r.is(RankStateName::Finished) || r.on_node().is_some() && !r.exposed;
+        self.roles.ranks_at(id).all(|rank| lives(&self.ranks[rank]))
+    }
+
+    fn missing_logs(self) -> Option<Missing> {
+        let beside =
+            |(id, router): &(RouterId, &Entry)| self.nodes_served(*id)[router.node as usize];
+        let mut routers = self.roles.of(RoleKind::Router).filter(beside).map(|(id, _)| id);
+        let first = routers.next()?;
+        let names = match routers.count() {
+            0 => format!("router {first}"),
+            others => format!("router {first} and {others} more"),
+        };
+        let better = |id: RouterId| {
+            let node = self.node_for_router(id);
+            node.is_some_and(|node| !self.nodes_served(id)[node as usize])
+        };
+        let comes = better(first);
+        let why = if comes { "that ends when all ranks are whole" } else { NO_OTHER_HOST };
+        let cause = format!("messages are logged on their receivers' own host, by {names}: {why}");
+        Some(Missing { what: Kept::Logs, cause, comes })
+    }
+}
+
+/// The router with this number, as it is named outside.
+fn router(id: RouterId, entry: &Entry) -> Role {
+    Role { kind: RoleKind::Router, id, generation: entry.generation }
+}
+
+/// Routers: they log, order and deliver messages.
+pub struct RouterKind;
+
+impl Kind for RouterKind {
+    fn start(&self, hosting: &mut Hosting<'_>) -> bool {
+        hosting.start_routers()
+    }
+
+    fn listens(&self, hosting: &mut Hosting<'_>, id: u32, addr: Addr) {
+        hosting.router_listens(id, addr);
+    }
+
+    fn lost(&self, hosting: &mut Hosting<'_>, id: u32, cause: String, by_itself: bool) {
+        hosting.router_lost(id, cause, by_itself);
+    }
+
+    fn looks(&self) -> &'static [Look] {
+        &[|hosting| hosting.move_routers()]
+    }
+
+    fn watch_reach(&self, hosting: &mut Hosting<'_>) {
+        hosting.move_unreached_routers();
+    }
+
+    fn missing(&self, view: View<'_>) -> Option<Missing> {
+        view.missing_logs()
+    }
+
+    fn why_it_stays(&self, view: View<'_>, id: u32) -> Option<(Rank, String)> {
+        let at_home = view.roles.at_home(id);
+        let broken = |r: &&RankEntry| {
+            let runs = r.is(RankStateName::Running) && r.can_be_captured();
+            let is_whole = r.unprotected.is_none() && !r.log_lost && !r.exposed;
+            !runs || at_home[r.rank as usize] && !is_whole
+        };
+        view.ranks.living().find(broken).map(|r| (r.rank, view.why_no_image(r.rank)))
     }
 }

@@ -4,20 +4,27 @@
 //! can have it.
 
 use super::entry::{Entry, Step};
-use super::hosting::{too_late, Hosting, ATTEMPTS};
+use super::hosting::{Hosting, ATTEMPTS};
+use super::kind::{Kind, Look};
+use super::redundancy::{Kept, Missing, NO_OTHER_HOST};
 use crate::machine::io::{Command, StoreId};
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::timeouts::ROLE_TIMEOUT;
-use crate::record::{in_words, Record};
+use crate::machine::view::View;
+use crate::record::{in_words, list, Record};
 use eyrie_transport::Addr;
-use eyrie_wire::control::Role;
-use eyrie_wire::Node;
+use eyrie_wire::control::{Role, RoleKind};
+use eyrie_wire::{Node, Rank};
+use std::time::Duration;
+
+/// After so long a host may have room again: a store that is missing is tried there once more.
+const ROOM_AGAIN: Duration = Duration::from_secs(60);
 
 impl Hosting<'_> {
     /// Starts the stores that are missing, where they can be.
-    pub fn start_missing_stores(&mut self) {
-        while self.roles.stores.len() < self.config.stores as usize {
+    fn start_missing_stores(&mut self) {
+        while self.roles.count(RoleKind::Store) < self.config.stores as usize {
             let Some(node) = self.view().node_for_missing_store() else { return };
             self.start_store(node);
         }
@@ -26,14 +33,14 @@ impl Hosting<'_> {
     fn start_store(&mut self, node: Node) {
         let (id, until) = (self.roles.next_store, self.out.now() + ROLE_TIMEOUT);
         self.roles.next_store += 1;
-        self.roles.stores.insert(id, Entry::new(node, until));
-        let role = Role::Store { id };
+        self.roles.entries.insert((RoleKind::Store, id), Entry::new(node, until));
+        let role = Role::first(RoleKind::Store, id);
         self.out.push(Command::StartRole { node, role, takes_over: false });
     }
 
     /// The disk of a store is full: it moves to another host, if there is one.
     pub fn store_full(&mut self, id: StoreId, reason: &str) {
-        let Some(node) = self.roles.node_of_store(id) else { return };
+        let Some(node) = self.roles.node(RoleKind::Store, id) else { return };
         if self.nodes[node].full.replace(self.out.now()).is_some() {
             return;
         }
@@ -47,24 +54,24 @@ impl Hosting<'_> {
     }
 
     /// A store says where it listens.
-    pub fn store_listens(&mut self, id: StoreId, addr: Addr) {
-        let Some(entry) = self.roles.stores.get_mut(&id) else { return };
+    fn store_listens(&mut self, id: StoreId, addr: Addr) {
+        let Some(entry) = self.roles.get_mut(RoleKind::Store, id) else { return };
         entry.advance(Step::Listens { addr });
-        self.roles.failed_stores = 0;
         let node = entry.node;
-        let role = Role::Store { id }.to_string();
+        self.roles.failed_stores = 0;
+        let role = Role::first(RoleKind::Store, id).to_string();
         self.out.record(Record::RoleStarted { role, node });
         self.out.follows(Consequence::StoreUp(id));
     }
 
     /// A store is gone with all that it held; another one gets copies of what the others hold.
-    pub fn store_lost(&mut self, id: StoreId, cause: String, by_itself: bool) {
-        let Some(entry) = self.roles.stores.remove(&id) else { return };
+    fn store_lost(&mut self, id: StoreId, cause: String, by_itself: bool) {
+        let Some(entry) = self.roles.entries.remove(&(RoleKind::Store, id)) else { return };
         if !entry.is_up() && by_itself {
             // Another node may do; and where one has the images, the job goes on with that.
             self.nodes[entry.node].full = Some(self.out.now());
             let text = format!("a store cannot be started: {cause}");
-            if self.roles.stores.is_empty() {
+            if self.roles.count(RoleKind::Store) == 0 {
                 self.roles.failed_stores += 1;
                 if self.roles.failed_stores >= ATTEMPTS {
                     return self.out.end(1, Some(text));
@@ -73,7 +80,7 @@ impl Hosting<'_> {
             self.out.note(text);
         }
         if entry.is_up() {
-            let (role, node) = (Role::Store { id }.to_string(), entry.node);
+            let (role, node) = (Role::first(RoleKind::Store, id).to_string(), entry.node);
             self.out.summary_mut().roles_lost += 1;
             self.out.record(Record::RoleLost { role, node, cause, ranks: vec![] });
         }
@@ -81,20 +88,10 @@ impl Hosting<'_> {
         self.out.follows(Consequence::StoreLost(id));
     }
 
-    /// Stores that did not come up in time.
-    pub fn watch_late_stores(&mut self) {
-        let now = self.out.now();
-        let late = self.roles.stores.iter();
-        let late = late.filter(|(_, store)| store.until().is_some_and(|until| until <= now));
-        for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.store_lost(id, too_late(), true);
-        }
-    }
-
     /// Stores leave nodes that are drained, or full while another has room, when each image has a
     /// copy elsewhere, one after the other.
-    pub fn move_stores(&mut self) {
-        let all_are_up = self.roles.stores.values().all(|store| store.is_up());
+    fn move_stores(&mut self) {
+        let all_are_up = self.roles.of(RoleKind::Store).all(|(_, store)| store.is_up());
         let has_room = all_are_up && self.view().node_for_store().is_some();
         let (view, hosts) = (self.view(), self.nodes.hosts());
         // A store that others do not reach moves to where they do.
@@ -102,11 +99,11 @@ impl Hosting<'_> {
             let node = view.node_for_store().filter(|_| all_are_up);
             node.is_some_and(|node| view.cannot_meet_store(id, node).is_none())
         };
-        let leaves = |(id, store): (&StoreId, &Entry)| {
+        let leaves = |(id, store): (StoreId, &Entry)| {
             let entry = &self.nodes[store.node];
             let full = entry.full.is_some() && has_room;
-            let far = view.cannot_meet_store(*id, store.node);
-            let far = far.filter(|far| view.lasts(*far, store.node) && meets(*id));
+            let far = view.cannot_meet_store(id, store.node);
+            let far = far.filter(|far| view.lasts(*far, store.node) && meets(id));
             let cause = match far {
                 _ if entry.drained => "is drained".to_string(),
                 _ if full => "has no room for images".to_string(),
@@ -114,15 +111,114 @@ impl Hosting<'_> {
                 None => return None,
             };
             let elsewhere = |r: &RankEntry| {
-                r.images.iter().all(|kept| kept.copies.stores.iter().any(|other| other != id))
+                r.images.iter().all(|kept| kept.copies.stores.iter().any(|other| *other != id))
             };
             let leaves = store.is_up() && self.ranks.iter().all(elsewhere);
-            leaves.then(|| (*id, store.node, format!("node {} {cause}", store.node)))
+            leaves.then(|| (id, store.node, format!("node {} {cause}", store.node)))
         };
-        if let Some((id, node, cause)) = self.roles.stores.iter().find_map(leaves) {
-            self.out.push(Command::StopRole { node, role: Role::Store { id } });
+        let leaving = self.roles.of(RoleKind::Store).find_map(leaves);
+        if let Some((id, node, cause)) = leaving {
+            let role = Role::first(RoleKind::Store, id);
+            self.out.push(Command::StopRole { node, role });
             self.store_lost(id, cause, false);
         }
+    }
+}
+
+impl View<'_> {
+    /// The node that a store may move to: one that has none, and room.
+    pub fn node_for_store(self) -> Option<Node> {
+        self.node_with_room(|full| full.is_none())
+    }
+
+    /// The node for a store more, also one that had no room some time ago.
+    pub fn node_for_missing_store(self) -> Option<Node> {
+        // Where all are full, one that may fail is better than none.
+        let none_left = self.roles.count(RoleKind::Store) == 0;
+        let again = |full: Duration| none_left || self.out.now() >= full + ROOM_AGAIN;
+        self.node_for_store().or_else(|| self.node_with_room(|full| full.is_none_or(again)))
+    }
+
+    fn node_with_room(self, has_room: impl Fn(Option<Duration>) -> bool) -> Option<Node> {
+        let has_store = |node| self.roles.of(RoleKind::Store).any(|(_, store)| store.node == node);
+        let can = |node: Node| {
+            let entry = &self.nodes[node];
+            !entry.drained && has_room(entry.full) && !has_store(node)
+        };
+        let free = self.nodes_up_with_ranks().filter(|(node, _)| can(*node));
+        let far = |node| self.cannot_meet_store(StoreId::MAX, node).is_some();
+        free.min_by_key(|(node, ranks)| (far(*node), *ranks, *node)).map(|(node, _)| node)
+    }
+
+    /// A node with ranks or another store that cannot meet this store's.
+    pub fn cannot_meet_store(self, id: StoreId, node: Node) -> Option<Node> {
+        let others = self.roles.of(RoleKind::Store).filter(|(other, _)| *other != id);
+        let other = others.map(|(_, s)| s.node).find(|other| self.reach.cannot_meet(*other, node));
+        other.or_else(|| self.rank_that_cannot_meet(node))
+    }
+
+    fn missing_images(self) -> Option<Missing> {
+        let what = Kept::Images;
+        let wanted = self.config.stores as usize;
+        let up = self.roles.of(RoleKind::Store).filter(|(_, store)| store.is_up());
+        let up: Vec<Node> = up.map(|(_, store)| store.node).collect();
+        if up.len() < wanted {
+            let on = up.first().map_or("no store".into(), |node| {
+                format!("one store only, on {}", in_words(*node, self.nodes.hosts()))
+            });
+            let started = self.roles.count(RoleKind::Store);
+            let comes = started >= wanted || self.node_for_missing_store().is_some();
+            let why = if comes { "another is being started" } else { NO_OTHER_HOST };
+            return Some(Missing { what, cause: format!("images are in {on}: {why}"), comes });
+        }
+        let promised = self.config.image_copies as usize;
+        let short = self.ranks.living();
+        let short =
+            short.filter(|r| r.images.last().is_some_and(|i| i.copies.stores.len() < promised));
+        let short: Vec<Rank> = short.map(|r| r.rank).collect();
+        let cause = format!("the images of {} are in one store only, and copied", list(&short));
+        (!short.is_empty()).then_some(Missing { what, cause, comes: true })
+    }
+}
+
+/// Stores: they keep images.
+pub struct StoreKind;
+
+impl Kind for StoreKind {
+    fn start(&self, hosting: &mut Hosting<'_>) -> bool {
+        hosting.start_missing_stores();
+        true
+    }
+
+    fn listens(&self, hosting: &mut Hosting<'_>, id: u32, addr: Addr) {
+        hosting.store_listens(id, addr);
+    }
+
+    fn lost(&self, hosting: &mut Hosting<'_>, id: u32, cause: String, by_itself: bool) {
+        hosting.store_lost(id, cause, by_itself);
+    }
+
+    fn looks(&self) -> &'static [Look] {
+        &[
+            |hosting| hosting.move_stores(),
+            |hosting| {
+                if hosting.config.roles_on_nodes && hosting.out.has_started() {
+                    hosting.start_missing_stores();
+                }
+            },
+        ]
+    }
+
+    fn missing(&self, view: View<'_>) -> Option<Missing> {
+        view.missing_images()
+    }
+
+    fn why_it_stays(&self, view: View<'_>, id: u32) -> Option<(Rank, String)> {
+        let has_only = |r: &&RankEntry| {
+            r.images.iter().any(|kept| !kept.copies.stores.iter().any(|s| *s != id))
+        };
+        let why = "no other store has its images";
+        view.ranks.living().find(has_only).map(|r| (r.rank, why.to_string()))
     }
 }
 
@@ -130,7 +226,6 @@ impl Hosting<'_> {
 mod tests {
     use super::*;
     use crate::machine::{Config, Event, Machine};
-    use std::time::Duration;
 
     /// A machine of so many nodes with one rank and two stores, and the time.
     struct Job {
@@ -174,8 +269,8 @@ mod tests {
 
         /// The nodes of the stores by their numbers.
         fn stores(&self) -> Vec<(StoreId, Node)> {
-            let stores = self.machine.roles.stores.iter();
-            stores.map(|(id, store)| (*id, store.node)).collect()
+            let stores = self.machine.roles.of(RoleKind::Store);
+            stores.map(|(id, store)| (id, store.node)).collect()
         }
     }
 
@@ -196,7 +291,9 @@ mod tests {
             notes(&told),
             ["node 1 has no room for images (no space): its store moves to another host"]
         );
-        assert!(told.contains(&Command::StopRole { node: 1, role: Role::Store { id: 0 } }));
+        assert!(
+            told.contains(&Command::StopRole { node: 1, role: Role::first(RoleKind::Store, 0) })
+        );
         assert_eq!(job.stores(), [(1, 2), (2, 0)]);
         // It is no store any more: what it says does not count.
         assert!(notes(&job.full(0)).is_empty());
