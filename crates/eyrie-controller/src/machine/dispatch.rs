@@ -58,7 +58,6 @@ impl Machine {
             Event::LogGrown { rank, bytes } => self.captures().log_grown(rank, bytes),
             Event::LogScarce { rank } => self.schedule.log_scarce(rank),
             Event::Unprotected { rank, reason } => self.recovery().unprotected(rank, reason),
-            Event::StoreFailed(reason) => self.out.end(1, Some(format!("the store failed: {reason}"))),
             Event::RouterFailed(reason) => self.out.end(1, Some(format!("a router failed: {reason}"))),
             Event::Inject { request, injection } => self.asked().injection_asked(request, injection),
             Event::Trace { request, rank } => self.asked().trace_asked(request, rank),

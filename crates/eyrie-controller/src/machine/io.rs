@@ -177,7 +177,7 @@ pub enum Event {
         reason: String,
     },
     /// The only store cannot go on.
-    StoreFailed(String),
+
     /// A role on a node listens.
     RoleUp {
         role: Role,

@@ -2,7 +2,7 @@
 
 use super::admission::{Admission, Services};
 use super::alike::Alike;
-use super::children::{Child, Children};
+use super::children::Children;
 use super::determinants::Gathered;
 use super::event_file::EventFile;
 use super::images_dir::{ImagesDir, SavedJob};
@@ -13,14 +13,16 @@ use super::journal::{Beginning, Journal};
 use super::launcher::Cluster;
 use super::options::{JobOptions, RolesAt};
 use super::output::Printer;
+use super::parts;
 use super::places::Places;
 use super::refusals::Refusals;
+use super::roles::figures::Figures;
+use super::roles::peers::RolePeers;
+use super::roles::{routers, stores};
 use super::router_files::RouterFiles;
-use super::routers::Routers;
 use super::stdin::Stdin;
 use super::unwritten::Unwritten;
 use super::users::Unanswered;
-use super::{parts, store};
 use crate::machine::redundancy::JournalCopies;
 use crate::machine::SAVED_CODE;
 use crate::machine::{Config, Machine};
@@ -31,7 +33,6 @@ use eyrie_placement::Placement;
 use eyrie_router::RouterEvent;
 use eyrie_transport::{Directory, RouterId};
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::{Role, RoleKind};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -97,8 +98,8 @@ pub fn assemble(
     // Before anything that must be ended: from here on a signal is a message.
     parts::watch_signals(inbound.clone())?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let archive = images.as_ref().map(|images| images.path());
-    let stores = parts::start_stores(&options, &kvsname, &dir, &secret, archive, &inbound)?;
+    let store =
+        stores::start_here(&options, &kvsname, dir.path(), &secret, images.is_some(), &inbound)?;
     let places = Places::new(&options);
     let of_saved = images.as_ref().filter(|_| saved.is_some());
     let router_files = Arc::new(RouterFiles::default());
@@ -106,8 +107,7 @@ pub fn assemble(
         router_files.go_on_with(saved_routers(images, &options)?);
     }
     let router_in = &channels.router_in;
-    let routers =
-        parts::start_routers(&options, &places, dir.path(), &secret, of_saved, router_in)?;
+    let routers = routers::start_here(&options, &places, dir.path(), &secret, of_saved, router_in)?;
     let admission = Arc::new(Admission::new(options.nodes + options.spares));
     let unanswered = Unanswered::default();
     let services = Arc::new(Services {
@@ -170,9 +170,8 @@ pub fn assemble(
         program,
         event_file,
         printer,
-        stores,
-        store_bytes: 0,
-        routers: Routers::new(routers),
+        roles: RolePeers::new(routers, store),
+        figures: Figures::new(),
         directory: Directory::default(),
         store_addr: None,
         provided,
@@ -244,19 +243,6 @@ impl Job {
     /// # Errors
     /// When one cannot be made.
     pub fn start_parts(&mut self, dir: &JobDir) -> anyhow::Result<()> {
-        let routers = 0..self.options.routers;
-        let routers = routers.map(|id| Role::first(RoleKind::Router, id));
-        let apart: Vec<Role> = match self.options.roles {
-            RolesAt::Here | RolesAt::Nodes => vec![],
-            RolesAt::Apart => {
-                routers.chain([Role::first(RoleKind::Store, store::THE_STORE)]).collect()
-            }
-        };
-        for role in apart {
-            self.admission.expect_role(role);
-            let started = self.children.spawn(Child::Role(role));
-            started.with_context(|| format!("cannot start {role}"))?;
-        }
         let Job { children, options, provided, inbound, .. } = self;
         parts::start_agents(children, options, dir, provided, inbound)
     }

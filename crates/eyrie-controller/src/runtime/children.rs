@@ -1,11 +1,10 @@
-//! The processes that the controller has started: agents, what starts agents on other hosts, and
-//! roles in processes of their own. None is waited for without a bound.
+//! The processes that the controller has started: agents, and what starts agents on other hosts.
+//! None is waited for without a bound.
 
 use super::launcher::{Cluster, SentFile, Target};
 use eyrie_transport::role::secret_line;
 use eyrie_transport::Addr;
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::Role;
 use eyrie_wire::Node;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
@@ -25,22 +24,20 @@ pub enum Child {
     /// What starts the agent of a node on another host, or those of all nodes, and passes their
     /// words on.
     Launcher(Option<Node>),
-    Role(Role),
 }
 
 impl Child {
-    /// The command that a process of this role is started by.
+    /// The arguments of the command that starts such a process.
     fn args(self) -> Vec<String> {
         match self {
             Child::Agent(node) => vec!["agent".into(), "--node".into(), node.to_string()],
             // It has a command of its own.
             Child::Launcher(_) => vec![],
-            Child::Role(role) => role.args(),
         }
     }
 }
 
-/// The processes of roles: children of this one.
+/// The children of this process.
 #[derive(Debug)]
 pub struct Children {
     pids: BTreeMap<u32, Child>,
@@ -60,21 +57,21 @@ impl Children {
         Children { pids: BTreeMap::new(), controller, secret, log, outlive }
     }
 
-    /// Starts a role on this host. To be called from the thread that lives
+    /// Starts an agent on this host. To be called from the thread that lives
     /// longest: its end is what the child takes for the controller's.
     ///
     /// # Errors
     /// When the process cannot be made, or does not take the secret.
-    pub fn spawn(&mut self, role: Child) -> std::io::Result<()> {
+    pub fn spawn(&mut self, child: Child) -> std::io::Result<()> {
         let mut command = Command::new("/proc/self/exe");
         let log = self.log.iter().flat_map(|file| ["--log".as_ref(), file.as_os_str()]);
         command
             .arg0("eyrie")
-            .args(role.args())
+            .args(child.args())
             .arg("--connect")
             .arg(self.controller.to_string())
             .args(log);
-        self.start(role, command, Vec::new()).map(drop)
+        self.start(child, command, Vec::new()).map(drop)
     }
 
     /// Starts the agent of a node on another host, or those of all nodes; what is said on the way
@@ -103,7 +100,7 @@ impl Children {
     /// Starts a process that is told `files` and then the secret.
     fn start(
         &mut self,
-        role: Child,
+        what: Child,
         mut command: Command,
         files: Vec<SentFile>,
     ) -> std::io::Result<std::process::Child> {
@@ -112,7 +109,7 @@ impl Children {
         // SAFETY: only system calls, no allocation.
         unsafe { command.pre_exec(move || prepare(outlive)) };
         let mut child = command.spawn()?;
-        self.pids.insert(child.id(), role);
+        self.pids.insert(child.id(), what);
         let line = secret_line(&self.secret);
         let Some(mut stdin) = child.stdin.take() else { return Ok(child) };
         if files.is_empty() {
@@ -136,27 +133,27 @@ impl Children {
     /// srun has started when srun dies without having ended it (`_shepherd_spawn` of Slurm's
     /// srun_job.c); the helper is killed.
     pub fn let_go(&self, node: Option<Node>) {
-        let launchers = self.pids.iter().filter(|(_, role)| **role == Child::Launcher(node));
+        let launchers = self.pids.iter().filter(|(_, child)| **child == Child::Launcher(node));
         for helper in launchers.flat_map(|(pid, _)| helpers_of_srun(*pid)) {
             // It was there a moment ago; its number is not given to another process so soon.
             let _ = rustix::process::kill_process(helper, rustix::process::Signal::KILL);
         }
     }
 
-    /// Reaps children that have ended, adopted ones included; returns the roles among them.
+    /// Reaps children that have ended, adopted ones included; returns those that it has started.
     pub fn reap(&mut self) -> Vec<Child> {
-        let mut roles = Vec::new();
+        let mut ended = Vec::new();
         let options = rustix::process::WaitOptions::NOHANG;
         while let Ok(Some((pid, _))) = rustix::process::wait(options) {
-            roles.extend(self.pids.remove(&(pid.as_raw_nonzero().get() as u32)));
+            ended.extend(self.pids.remove(&(pid.as_raw_nonzero().get() as u32)));
         }
-        roles
+        ended
     }
 
     /// Kills the agent of a node, when it is on this host; its ranks die with it.
     pub fn kill(&self, node: Node) -> bool {
         let agent = Child::Agent(node);
-        let pid = self.pids.iter().find(|(_, role)| **role == agent).map(|(pid, _)| *pid as i32);
+        let pid = self.pids.iter().find(|(_, child)| **child == agent).map(|(pid, _)| *pid as i32);
         let Some(pid) = pid.and_then(Pid::from_raw) else { return false };
         // It was not reaped yet, so that the number is still its own.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
@@ -165,12 +162,12 @@ impl Children {
 
     /// Whether no agent of a node that is up is left.
     pub fn only_lost(&self, up: &[bool]) -> bool {
-        !self.pids.values().any(|role| match role {
+        !self.pids.values().any(|child| match child {
             Child::Agent(node) | Child::Launcher(Some(node)) => {
                 up.get(*node as usize).copied().unwrap_or(false)
             }
-            // They are ended when all agents have.
-            Child::Launcher(None) | Child::Role(_) => false,
+            // It is ended when all agents have.
+            Child::Launcher(None) => false,
         })
     }
 

@@ -5,14 +5,14 @@ use super::inbound::{Heard, Inbound};
 use super::job::Job;
 use super::link::{encode, Session};
 use super::output::Piece;
-use super::store::THE_STORE;
+use super::roles::peers::THE_STORE;
 use super::users;
 use crate::inject::Fault;
 use crate::machine::{Command, Source, StoreId};
 use eyrie_router::RouterCommand;
 use eyrie_store::role::StoreCommand;
 use eyrie_transport::Addr;
-use eyrie_wire::control::{ImageAt, StandardStream, StartRank, ToAgent};
+use eyrie_wire::control::{ImageAt, Role, RoleKind, StandardStream, StartRank, ToAgent};
 use eyrie_wire::{Node, RankInstance};
 use std::sync::Arc;
 
@@ -84,20 +84,20 @@ impl Job {
                 self.journal.lose(node);
             }
             Command::Fence(instance) => {
-                for store in self.stores.keys().copied().collect::<Vec<_>>() {
+                for store in self.roles.stores() {
                     self.tell_store(store, StoreCommand::Present(instance));
                 }
                 self.determinants.begin(instance);
-                self.routers.command_all(self.journal.progress(), &RouterCommand::Fence(instance));
+                self.roles.tell_routers(self.journal.progress(), &RouterCommand::Fence(instance));
             }
             Command::Recover(instance) => {
                 let Told { determinants, observed } = self.determinants.take(instance);
                 let home = self.directory.home(instance.rank);
                 let recover = RouterCommand::Recover { instance, determinants, observed };
-                self.routers.command(self.journal.progress(), home, recover);
+                self.roles.tell_router(self.journal.progress(), home, recover);
             }
             Command::Truncate { rank, clock, rsn, observed } => {
-                self.routers.command_all(
+                self.roles.tell_routers(
                     self.journal.progress(),
                     &RouterCommand::Truncate { rank, clock, rsn, observed },
                 );
@@ -142,15 +142,16 @@ impl Job {
         }
     }
 
-    /// Tells a store; one that is lost hears nothing.
+    /// Tells a store. A store that is lost is told nothing: its session would keep it for ever.
     pub fn tell_store(&mut self, store: StoreId, command: StoreCommand) {
+        let is_lost = !self.machine.is_current(Role::first(RoleKind::Store, store));
+        let archives = self.is_archive(store);
         // What an earlier controller has had done here is done.
-        if self.is_replaying && self.is_archive(store) {
+        if is_lost && !archives || self.is_replaying && archives {
             return;
         }
-        let progress = self.journal.progress();
-        let told = self.stores.get_mut(&store).map(|store| store.command(progress, command));
-        if let Some(Err(text)) = told {
+        let told = self.roles.tell_store(self.journal.progress(), store, command);
+        if let Err(text) = told {
             self.hear_later(Heard::Note(text));
         }
     }
@@ -243,7 +244,7 @@ impl Job {
             Fault::FreezeNode(node) => self.send(node, &ToAgent::Freeze),
             Fault::DropConnection(rank) => {
                 let breaking = RouterCommand::BreakConnections(rank);
-                self.routers.command_all(self.journal.progress(), &breaking);
+                self.roles.tell_routers(self.journal.progress(), &breaking);
             }
         }
     }

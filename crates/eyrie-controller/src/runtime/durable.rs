@@ -6,7 +6,6 @@ use super::job::Job;
 use super::journal::{Journal, COPIES};
 use super::link::{encode, Session};
 use super::output::Piece;
-use super::store::JobStore;
 use crate::machine::redundancy::JournalCopies;
 use eyrie_wire::Node;
 use std::io;
@@ -131,7 +130,6 @@ impl Job {
 
     /// What goes between the controller and all others.
     pub fn sessions(&mut self) -> impl Iterator<Item = &mut Session> {
-        let stores = self.stores.values_mut().filter_map(JobStore::session);
-        self.links.values_mut().chain(self.routers.sessions()).chain(stores)
+        self.links.values_mut().chain(self.roles.sessions())
     }
 }

@@ -1,25 +1,22 @@
 //! What reaches the job from agents, routers, users and its own threads, as events of the machine.
 
 use super::children::Child;
-use super::determinants::Told;
 use super::inbound::{Heard, Inbound, Letter, Peer};
 use super::job::Job;
 use super::journal::Entry;
 use super::link::{encode, Link, Session};
-use super::options::RolesAt;
 use super::output::OutputFailed;
 use super::places::Places;
-use super::store::{JobStore, THE_STORE};
+use super::roles::kind::Hearing;
+use super::roles::peers::THE_STORE;
+use super::roles::registry;
+use super::roles::said::RoleEvent;
 use super::users::{self, Request};
 use crate::machine::answer::RequestId;
 use crate::machine::signal::in_words;
-use crate::machine::{Event, Image, StoreId};
-use eyrie_router::RouterEvent;
-use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
-use eyrie_transport::{Addr, RouterId};
-use eyrie_wire::control::{
-    is_to_end, FromAgent, Role, RoleKind, StandardStream, ToAgent, TraceRecord,
-};
+use crate::machine::Event;
+use eyrie_transport::Addr;
+use eyrie_wire::control::{is_to_end, FromAgent, Role, StandardStream, ToAgent, TraceRecord};
 use eyrie_wire::{Node, RankInstance};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGTERM, SIGUSR1};
 
@@ -30,18 +27,9 @@ const ENDED: &str = "its process has ended";
 fn sender(heard: &Heard) -> Option<(Peer, Letter)> {
     Some(match heard {
         Heard::Agent { node, letter, .. } => (Peer::Agent(*node), *letter),
-        Heard::Router { id, generation, letter, .. } => {
-            // What one says that was replaced meanwhile counts no more.
-            (Peer::Role(router(*id, *generation)), *letter)
-        }
-        Heard::Store { id, letter, .. } => (Peer::Role(Role::first(RoleKind::Store, *id)), *letter),
+        Heard::Role { role, letter, .. } => (Peer::Role(*role), *letter),
         _ => return None,
     })
-}
-
-/// A router, as it is named outside.
-fn router(id: RouterId, generation: u32) -> Role {
-    Role { kind: RoleKind::Router, id, generation }
 }
 
 impl Job {
@@ -57,7 +45,7 @@ impl Job {
             }
             Inbound::User { request, answer } => match users::parse(&request) {
                 // It changes nothing.
-                Ok(Request::Status) => self.routers.await_stats(answer),
+                Ok(Request::Status) => self.figures.wait(&self.roles, answer),
                 _ => {
                     self.asking = Some(answer);
                     self.take(Heard::User { request });
@@ -150,10 +138,7 @@ impl Job {
         match by {
             Peer::Role(role) if !self.machine.is_current(role) => None,
             Peer::Agent(node) => self.links.get_mut(&node),
-            Peer::Role(Role { kind, id, .. }) => match kind {
-                RoleKind::Router => self.routers.session(id),
-                RoleKind::Store => self.stores.get_mut(&id).and_then(JobStore::session),
-            },
+            Peer::Role(Role { kind, id, .. }) => self.roles.session(kind, id),
         }
     }
 
@@ -173,8 +158,7 @@ impl Job {
         match by {
             Peer::Agent(_) if silent => {}
             Peer::Agent(node) => self.take(Heard::AgentGone { node }),
-            Peer::Role(_) if self.options.roles == RolesAt::Nodes => {}
-            Peer::Role(role) => self.take(Heard::RoleGone { role }),
+            Peer::Role(_) => {}
         }
     }
 
@@ -259,10 +243,11 @@ impl Job {
                     self.tell(Event::AgentGone(node));
                 }
             }
-            Heard::RoleGone { role } => self.lose_role(role, ENDED),
-            Heard::Router { id, generation, event, .. } => self.hear_router(id, generation, event),
+            Heard::RoleGone { role } => {
+                self.tell(Event::RoleLost { role, cause: ENDED.into() });
+            }
+            Heard::Role { role, event, .. } => self.hear_role(role, event),
             Heard::AgentWoke { node } => self.tell(Event::AgentWoke(node)),
-            Heard::Store { id, event, .. } => self.hear_store(id, event),
             Heard::Stdin { bytes, eof } => self.hear_stdin(&bytes, eof),
             Heard::User { request } => self.hear_user(&request),
             Heard::ChildGone(child) => match child {
@@ -270,7 +255,6 @@ impl Job {
                 Child::Agent(node) => self.tell(Event::AgentGone(node)),
                 // The end of what it says is waited for.
                 Child::Launcher(_) => {}
-                Child::Role(role) => self.lose_role(role, ENDED),
             },
             Heard::Stop { code, cause } => {
                 self.quiet_end = true;
@@ -305,45 +289,23 @@ impl Job {
         self.send_stdin();
     }
 
-    /// The process of a role is gone.
-    fn lose_role(&mut self, role: Role, cause: &str) {
-        self.tell(match role {
-            _ if self.options.roles == RolesAt::Nodes => {
-                Event::RoleLost { role, cause: cause.into() }
-            }
-            Role { kind: RoleKind::Router, .. } => Event::RouterFailed(format!("{role}: {cause}")),
-            Role { kind: RoleKind::Store, .. } => Event::StoreFailed(cause.into()),
-        });
-    }
-
-    fn hear_store(&mut self, store: StoreId, event: StoreEvent) {
-        match event {
-            StoreEvent::Listening(addr) if self.is_archive(store) => self.store_addr = Some(addr),
-            StoreEvent::Listening(addr) => {
-                if self.options.roles == RolesAt::Nodes {
-                    return self
-                        .tell(Event::RoleUp { role: Role::first(RoleKind::Store, store), addr });
-                }
-                self.places.iter_mut().for_each(|places| places.store(addr.clone()));
-                self.welcome_all();
-            }
-            StoreEvent::Begun { instance, image } => {
-                self.tell(Event::ImageBegun { instance, image })
-            }
-            StoreEvent::Stored { instance, stored, live_bytes } => {
-                let Stored { image, clock, rsn, observed, stdin, bytes } = stored;
-                self.store_bytes = live_bytes;
-                let stored = Image { image, clock, rsn, observed, stdin, bytes };
-                self.tell(Event::ImageStored { store, instance, image: stored });
-                self.tell_store(store, StoreCommand::Heard { instance, image });
-            }
-            StoreEvent::Failed { instance, image, reason } => {
-                self.tell(Event::ImageFailed { store, instance, image, reason })
-            }
-            StoreEvent::Full { reason } => self.tell(Event::StoreFull { store, reason }),
-            StoreEvent::Inventory { images } => self.compare_inventory(&images),
-            StoreEvent::Note(text) => self.tell(Event::Note(text)),
-        }
+    /// A role says something.
+    pub fn hear_role(&mut self, role: Role, event: RoleEvent) {
+        let mut hearing = Hearing {
+            options: &self.options,
+            figures: &mut self.figures,
+            determinants: &mut self.determinants,
+            places: &mut self.places,
+            store_addr: &mut self.store_addr,
+            needed_images: &mut self.needed_images,
+            events: Vec::new(),
+            commands: Vec::new(),
+        };
+        registry::of(role.kind).hear(&mut hearing, role, event);
+        let Hearing { events, commands, .. } = hearing;
+        self.welcome_all();
+        events.into_iter().for_each(|event| self.tell(event));
+        commands.into_iter().for_each(|(store, command)| self.tell_store(store, command));
     }
 
     /// Ends the job when a role does not say where it listens.
@@ -394,7 +356,7 @@ impl Job {
             }
             // The main thread has heard it.
             FromAgent::JournalKept(_) => {}
-            FromAgent::RoleEnded { role, cause } => self.lose_role(role, &cause),
+            FromAgent::RoleEnded { role, cause } => self.tell(Event::RoleLost { role, cause }),
             FromAgent::Notice { cause, leaves } => {
                 self.tell(Event::Notice { node, cause, leaves });
             }
@@ -441,44 +403,6 @@ impl Job {
         self.output = Some((node, bytes));
         self.tell(Event::Output { instance, stream, offset, bytes: len });
         self.output = None;
-    }
-
-    pub fn hear_router(&mut self, router: RouterId, generation: u32, event: RouterEvent) {
-        use RouterEvent as R;
-        let role = self::router(router, generation);
-        let event = match event {
-            R::Listening(addr) if self.options.roles == RolesAt::Nodes => {
-                Event::RoleUp { role, addr }
-            }
-            R::Listening(addr) => {
-                self.places.iter_mut().for_each(|places| places.router(router, addr.clone()));
-                return self.welcome_all();
-            }
-            R::Fenced { instance, determinants, observed } => {
-                let rsn = determinants.iter().map(|d| d.rsn).max().unwrap_or(0);
-                self.determinants.add(instance, Told { determinants, observed });
-                Event::Fenced { router, instance, rsn }
-            }
-            R::Connected(instance) => Event::Connected(instance),
-            R::Disconnected(instance) => Event::Disconnected(instance),
-            R::Replayed { instance, messages } => Event::Replayed { instance, messages },
-            R::Refused { instance, reason } => Event::Refused { instance, reason },
-            R::Divergence { rank, reason } => Event::Divergence { rank, reason },
-            R::ContentDiffers { rank, reason } => Event::ContentDiffers { rank, reason },
-            R::Unprotected { rank, reason } => Event::Unprotected { rank, reason },
-            R::LogGrown { rank, bytes } => Event::LogGrown { rank, bytes },
-            R::LogScarce { rank } => Event::LogScarce { rank },
-            R::HeldBack { reason } => Event::Note(format!("ranks are held back: {reason}")),
-            R::Saved(saved) => Event::RouterSaved { router, saved },
-            R::Stats(stats) => return self.routers.told(router, stats),
-            R::Adopted { instance, .. } => Event::Adopted { role, instance },
-            R::Unheard { instance } => Event::Unheard { role, instance },
-            R::Heard { instance } => Event::Heard { role, instance },
-            R::Exposed { rank } => Event::Exposed { rank, exposed: true },
-            R::Covered { rank } => Event::Exposed { rank, exposed: false },
-            R::Fatal { reason } => return self.lose_role(role, &reason),
-        };
-        self.tell(event);
     }
 
     fn hear_user(&mut self, request: &str) {

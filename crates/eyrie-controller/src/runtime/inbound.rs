@@ -3,10 +3,9 @@
 
 use super::children::Child;
 use super::link::Link;
+use super::roles::said::RoleEvent;
 use crate::machine::redundancy::JournalCopies;
 use crossbeam_channel::Sender;
-use eyrie_router::RouterEvent;
-use eyrie_store::role::StoreEvent;
 use eyrie_transport::session::Kind;
 use eyrie_wire::control::{FromAgent, Role};
 use eyrie_wire::Node;
@@ -55,20 +54,15 @@ pub enum Heard {
     },
     /// A process that the controller has started has ended.
     ChildGone(Child),
+    /// The process of a role has ended, or its host is not reached.
     RoleGone {
         role: Role,
     },
-    /// What a router in a process of its own says.
-    Router {
-        id: u32,
-        generation: u32,
+    /// What a role says.
+    Role {
+        role: Role,
         letter: Letter,
-        event: RouterEvent,
-    },
-    Store {
-        id: u32,
-        letter: Letter,
-        event: StoreEvent,
+        event: RoleEvent,
     },
     /// More standard input, or its end.
     Stdin {

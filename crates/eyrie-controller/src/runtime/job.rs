@@ -14,20 +14,21 @@ use super::output::{Piece, Printer};
 use super::places::Places;
 use super::program::Provided;
 use super::refusals::Refusals;
+use super::roles::figures::Figures;
+use super::roles::peers::RolePeers;
+use super::roles::said::RoleEvent;
 use super::router_files::RouterFiles;
-use super::routers::Routers;
 use super::stdin::Stdin;
-use super::store::JobStore;
 use super::unwritten::{SavedOutput, Unwritten};
 use super::users::Unanswered;
 use crate::machine::answer::RequestId;
 use crate::machine::redundancy::JournalCopies;
-use crate::machine::{Event, Machine, StoreId};
+use crate::machine::{Event, Machine};
 use crossbeam_channel::{select, Receiver, Sender};
 use eyrie_router::RouterEvent;
 use eyrie_transport::{Addr, Directory, RouterId};
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::Program;
+use eyrie_wire::control::{Program, Role, RoleKind};
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -67,11 +68,9 @@ pub struct Job {
     pub events: VecDeque<Event>,
     pub event_file: EventFile,
     pub printer: Printer,
-    pub stores: BTreeMap<StoreId, JobStore>,
-    /// Bytes that all images took when the last one was stored.
-    pub store_bytes: u64,
-    pub routers: Routers,
-    /// Until all routers and the store have said where they listen.
+    pub roles: RolePeers,
+    pub figures: Figures,
+    /// Until all roles beside the controller have said where they listen.
     pub places: Option<Places>,
     pub directory: Directory,
     /// Where the store beside the controller listens, when it has said it.
@@ -178,7 +177,7 @@ impl Job {
                 }
                 recv(router_events) -> event => {
                     self.time = self.begun.elapsed();
-                    event.into_iter().for_each(|(router, e)| self.hear_router(router, 0, e));
+                    event.into_iter().for_each(|(router, e)| self.hear_router(router, e));
                 }
                 default(wait) => {}
             }
@@ -187,7 +186,7 @@ impl Job {
                 self.hear(message);
             }
             while let Ok((router, event)) = router_events.try_recv() {
-                self.hear_router(router, 0, event);
+                self.hear_router(router, event);
             }
             self.watch_places();
             self.watch_output();
@@ -204,6 +203,11 @@ impl Job {
             }
             self.draw_progress();
         }
+    }
+
+    /// A router in this process says something.
+    fn hear_router(&mut self, router: RouterId, event: RouterEvent) {
+        self.hear_role(Role::first(RoleKind::Router, router), RoleEvent::Router(event));
     }
 
     /// A controller that is there to save the job does nothing else with it.

@@ -49,8 +49,8 @@ impl Job {
 
     /// What an agent does when this controller has died.
     fn orphans(&self, node: Node) -> Orphans {
-        let mut listen = self.options.reach.bind(&self.dir, &format!("agent-{node}"));
-        self.listen_on(node, &mut listen);
+        let (peer, name) = (self.peers.get(&node).copied(), format!("agent-{node}"));
+        let listen = self.options.reach.bind_for(peer, &self.dir, &name);
         let JobOptions { orphan_timeout, heartbeat_timeout, .. } = self.options;
         let save = self.options.images.is_some();
         Orphans { timeout: orphan_timeout, save, heartbeat_timeout, listen: listen.encode() }

@@ -3,6 +3,7 @@
 use super::admission::Services;
 use super::inbound::{Heard, Inbound, Letter, Peer};
 use super::link::{is_silence, Link};
+use super::roles::said::RoleEvent;
 use super::users;
 use crossbeam_channel::{bounded, RecvTimeoutError, Sender};
 use eyrie_transport::handshake::{HandshakeError, STEP_TIMEOUT};
@@ -10,9 +11,8 @@ use eyrie_transport::server::Service;
 use eyrie_transport::session::{Header, Kind};
 use eyrie_transport::{frame, Stream};
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::{Claim, FromAgent, Role, RoleKind};
-use serde::de::DeserializeOwned;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use eyrie_wire::control::{Claim, FromAgent};
+use std::io::{self, BufRead, BufReader, Read as _, Write};
 use std::sync::atomic::Ordering;
 
 /// Longest request of a user in bytes.
@@ -59,25 +59,16 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
                     message => Inbound::Heard(Heard::Agent { node, letter, message }),
                 })
             };
-            serve_role(stream, Peer::Agent(node), inbound, frame::read_payload, up, hear);
+            let decode = |payload: &[u8]| frame::decode(payload);
+            let read = frame::read_payload;
+            serve_role(stream, Peer::Agent(node), inbound, (read, decode), up, hear);
         }
         Claim::Role(role) => {
             let up = |link, heard| send(Inbound::RoleUp { role, link, heard });
+            let hear = |letter, event| send(Inbound::Heard(Heard::Role { role, letter, event }));
+            let decode = |payload: &[u8]| RoleEvent::decode(role.kind, payload);
             let read = frame::read_long_payload;
-            let Role { kind, id, generation } = role;
-            match kind {
-                RoleKind::Router => {
-                    let hear = |letter, event| {
-                        send(Inbound::Heard(Heard::Router { id, generation, letter, event }))
-                    };
-                    serve_role(stream, Peer::Role(role), inbound, read, up, hear);
-                }
-                RoleKind::Store => {
-                    let hear =
-                        |letter, event| send(Inbound::Heard(Heard::Store { id, letter, event }));
-                    serve_role(stream, Peer::Role(role), inbound, read, up, hear);
-                }
-            }
+            serve_role(stream, Peer::Role(role), inbound, (read, decode), up, hear);
         }
         // Admission refuses them.
         Claim::ImageUpload { .. }
@@ -97,13 +88,16 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
     }
 }
 
+/// Reads one message.
+type Read = fn(&mut BufReader<Stream>) -> io::Result<Vec<u8>>;
+
 /// Hands on what an agent or a role says until its connection ends, which is told, too, or `up` or
 /// `hear` want no more.
-fn serve_role<Message: DeserializeOwned>(
+fn serve_role<Message>(
     stream: Stream,
     by: Peer,
     inbound: &Sender<Inbound>,
-    read: fn(&mut BufReader<Stream>) -> io::Result<Vec<u8>>,
+    (read, decode): (Read, impl Fn(&[u8]) -> io::Result<Message>),
     up: impl FnOnce(Link, u64) -> bool,
     hear: impl Fn(Letter, Message) -> bool,
 ) {
@@ -123,7 +117,7 @@ fn serve_role<Message: DeserializeOwned>(
         };
         let payload = read(&mut input)?;
         let letter = Letter { number, heard, bytes: payload.len() };
-        Ok(hear(letter, frame::decode(&payload)?))
+        Ok(hear(letter, decode(&payload)?))
     };
     // Dropping the link ends the connection: it must not be kept here.
     let (id, was_silent) = (link.id(), link.silence());

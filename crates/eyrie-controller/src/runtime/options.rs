@@ -11,7 +11,7 @@ use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -81,6 +81,16 @@ impl Reach {
             }
         }
     }
+
+    /// Where the role or the agent that is called `name` is asked to listen on the node that
+    /// reaches the controller by the address `peer`: there, unless users have named the interface.
+    pub fn bind_for(&self, peer: Option<IpAddr>, dir: &Path, name: &str) -> Bind {
+        let mut listen = self.bind(dir, name);
+        if let (Bind::Tcp { interface: Interface::Ip(ip), .. }, Some(peer)) = (&mut listen, peer) {
+            *ip = peer;
+        }
+        listen
+    }
 }
 
 /// Where routers and the store of a job run.
@@ -88,8 +98,6 @@ impl Reach {
 pub enum RolesAt {
     /// As threads of `eyrie run`.
     Here,
-    /// As processes beside it.
-    Apart,
     /// As processes on the nodes, routers where the ranks that they serve are not.
     Nodes,
 }

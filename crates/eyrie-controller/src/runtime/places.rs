@@ -22,7 +22,7 @@ impl Places {
     pub fn new(options: &JobOptions) -> Places {
         let (ranks, routers) = match options.roles {
             RolesAt::Nodes => (0, 0),
-            RolesAt::Here | RolesAt::Apart => (options.ranks, options.routers),
+            RolesAt::Here => (options.ranks, options.routers),
         };
         Places::of(ranks, routers)
     }

@@ -11,6 +11,7 @@ use super::journal::{self, Beginning, Entry, Head, Journal};
 use super::launcher::own_ip_to;
 use super::options::Reach;
 use super::output::Printer;
+use super::roles::said::RoleEvent;
 use super::snapshot::Snapshot;
 use super::unwritten::SavedOutput;
 use super::written::{self, Written};
@@ -292,7 +293,10 @@ impl Job {
                 Ok(
                     up @ (Inbound::AgentUp { .. }
                     | Inbound::RoleUp { .. }
-                    | Inbound::Heard(Heard::Store { event: StoreEvent::Listening(_), .. })),
+                    | Inbound::Heard(Heard::Role {
+                        event: RoleEvent::Store(StoreEvent::Listening(_)),
+                        ..
+                    })),
                 ) => {
                     self.hear(up);
                     continue;

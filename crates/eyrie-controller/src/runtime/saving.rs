@@ -7,12 +7,8 @@ use super::inbound::Heard;
 use super::job::Job;
 use super::journal::Beginning;
 use super::options::RolesAt;
-use super::store::THE_STORE;
 use super::written;
-use crate::machine::Event;
 use eyrie_router::{RouterCommand, SavedAt};
-use eyrie_store::role::{StoreCommand, Stored};
-use eyrie_wire::RankInstance;
 
 impl Job {
     /// All routers save what they hold: those on nodes hand it over to this controller.
@@ -37,7 +33,7 @@ impl Job {
                 true => SavedAt::Controller(self.children.controller().clone()),
                 false => SavedAt::File(files[router as usize].clone()),
             };
-            self.routers.command(self.journal.progress(), router, RouterCommand::Save(at));
+            self.roles.tell_router(self.journal.progress(), router, RouterCommand::Save(at));
         }
     }
 
@@ -85,21 +81,5 @@ impl Job {
         let Some(images) = &mut self.images else { anyhow::bail!("there is no place for it") };
         images.save(&job, written.as_deref())?;
         Ok(images.path().display().to_string())
-    }
-
-    /// The store of a saved job says what it has: what is not needed goes.
-    pub fn compare_inventory(&mut self, images: &[(RankInstance, Stored)]) {
-        let Some(mut needed) = self.needed_images.take() else { return };
-        for (RankInstance { rank, .. }, Stored { image, .. }) in images {
-            if !needed.remove(&(*rank, *image)) {
-                let command = StoreCommand::Discard { rank: *rank, image: *image };
-                self.tell_store(THE_STORE, command);
-            }
-        }
-        // The one before it, and the log, may do.
-        for (rank, image) in needed {
-            let text = format!("image {image} of rank {rank}, which was saved, is gone or damaged");
-            self.tell(Event::Note(text));
-        }
     }
 }

@@ -7,11 +7,8 @@ use super::journal::Beginning;
 use super::link::Session;
 use super::output::Piece;
 use super::snapshot::Snapshot;
-use super::store::JobStore;
 use super::unwritten::{SavedOutput, Unwritten};
-use crate::machine::StoreId;
 use anyhow::Context;
-use eyrie_transport::RouterId;
 use eyrie_wire::Node;
 
 impl Job {
@@ -45,14 +42,12 @@ impl Job {
     fn snapshot(&mut self) -> anyhow::Result<Snapshot> {
         let machine = self.machine.snapshot()?;
         let stdin = self.stdin.saved()?;
-        let apart = |(id, store): (&StoreId, &mut JobStore)| Some((*id, store.session()?.saved()));
         Ok(Snapshot {
             time: self.time,
             machine,
             links: self.links.iter().map(|(node, link)| (*node, link.saved())).collect(),
-            routers: self.routers.sessions().map(|session| session.saved()).collect(),
-            stores: self.stores.iter_mut().filter_map(apart).collect(),
-            store_bytes: self.store_bytes,
+            roles: self.roles.saved(),
+            store_bytes: self.figures.store_bytes(),
             directory: self.directory.clone(),
             came: self.came.clone(),
             launcher_words: self.launcher_words.clone(),
@@ -83,13 +78,8 @@ impl Job {
         self.admit_again();
         let session = |(node, saved)| (node, Session::of(saved));
         self.links = snapshot.links.into_iter().map(session).collect();
-        for (id, saved) in snapshot.routers.into_iter().enumerate() {
-            self.routers.replace(id as RouterId, Session::of(saved));
-        }
-        let store = |(id, saved)| (id, JobStore::Apart(Session::of(saved)));
-        // The one beside the controller is this controller's.
-        self.stores.extend(snapshot.stores.into_iter().map(store));
-        self.store_bytes = snapshot.store_bytes;
+        self.roles.go_on_with(snapshot.roles);
+        self.figures.set_store_bytes(snapshot.store_bytes);
         self.directory = snapshot.directory;
         self.came = snapshot.came;
         self.launcher_words = snapshot.launcher_words;

@@ -58,7 +58,7 @@ impl Job {
 
     /// Answers users who asked for the status, once routers have told their figures.
     pub fn answer_status(&mut self) {
-        let waiting = self.routers.ready();
+        let waiting = self.figures.ready();
         if waiting.is_empty() {
             return;
         }
@@ -69,7 +69,7 @@ impl Job {
     }
 
     fn status_now(&self) -> Status {
-        let log = self.routers.stats();
+        let log = self.figures.stats();
         let image_status = |(number, copies): (ImageId, usize)| ImageStatus { number, copies };
         let overdue_status = |(age, cause): (Duration, String)| {
             let seconds = (age.as_secs_f64() * 10.0).round() / 10.0;
@@ -102,11 +102,11 @@ impl Job {
             cut_off: self.machine.cut_off_for().map(|time| time.as_secs_f64()),
             unprotected: self.machine.unprotected_ranks().collect(),
             copies_missing: self.machine.missing_copies(),
-            logs: self.routers.logs().collect(),
+            logs: self.figures.logs(&self.roles),
             log_memory_bytes: log.memory_bytes,
             log_disk_bytes: log.disk_bytes,
             messages: log.messages,
-            store_bytes: self.store_bytes,
+            store_bytes: self.figures.store_bytes(),
             summary: self.machine.summary(),
         }
     }
@@ -138,8 +138,8 @@ impl Job {
             }
         }
         let by_node: Vec<String> = by_node.iter().map(|(n, c)| format!("{n}:{c}")).collect();
-        self.routers.ask_stats();
-        let log = self.routers.stats();
+        self.figures.ask(&self.roles);
+        let log = self.figures.stats();
         let s = self.machine.summary();
         self.printer.progress(format!(
             "[{} | ranks by node {} | {} checkpoints | log {} | {} recoveries]",

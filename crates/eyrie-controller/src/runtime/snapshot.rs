@@ -9,8 +9,8 @@ use super::refusals::Refusals;
 use super::stdin::SavedInput;
 use super::unwritten::SavedOutput;
 use crate::machine::answer::RequestId;
-use crate::machine::StoreId;
 use eyrie_transport::{Addr, Directory};
+use eyrie_wire::control::RoleKind;
 use eyrie_wire::{Node, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,8 +23,7 @@ pub struct Snapshot {
     pub time: Duration,
     pub machine: Vec<u8>,
     pub links: BTreeMap<Node, SavedSession>,
-    pub routers: Vec<SavedSession>,
-    pub stores: BTreeMap<StoreId, SavedSession>,
+    pub roles: BTreeMap<(RoleKind, u32), SavedSession>,
     pub store_bytes: u64,
     pub directory: Directory,
     pub came: BTreeSet<Node>,

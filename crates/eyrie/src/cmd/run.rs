@@ -289,8 +289,6 @@ enum ReachArg {
 enum RolesArg {
     /// In this process
     Here,
-    /// In processes of their own on this host
-    Apart,
     /// On the nodes, each where the ranks that it serves are not: any node may be lost
     Nodes,
 }
@@ -542,7 +540,6 @@ fn roles(
 ) -> anyhow::Result<RolesAt> {
     let asked = asked.map(|asked| match asked {
         RolesArg::Here => RolesAt::Here,
-        RolesArg::Apart => RolesAt::Apart,
         RolesArg::Nodes => RolesAt::Nodes,
     });
     match (asked, saved.map(|saved| saved.roles)) {

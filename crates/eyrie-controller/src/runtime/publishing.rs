@@ -1,0 +1,55 @@
+//! Roles on nodes: agents start their processes, which connect by themselves; then all ranks hear
+//! where the roles are. The machine decides all of it.
+
+use super::job::Job;
+use super::roles::kind::Starting;
+use super::roles::registry;
+use crate::machine::Event;
+use eyrie_transport::Directory;
+use eyrie_wire::control::{Role, ToAgent};
+use eyrie_wire::Node;
+
+impl Job {
+    /// Has a role started on a node. `takes_over`: in the place of a lost one, of which nothing is
+    /// left.
+    pub fn start_role(&mut self, node: Node, role: Role, takes_over: bool) {
+        let mut starting = Starting {
+            options: &self.options,
+            kvsname: &self.kvsname,
+            dir: &self.dir,
+            machine: &self.machine,
+            figures: &mut self.figures,
+            images: self.images.as_ref(),
+            controller: self.children.controller(),
+            peer: self.peers.get(&node).copied(),
+            progress: self.journal.progress(),
+        };
+        match registry::of(role.kind).begin(&mut starting, role, takes_over) {
+            Ok(session) => {
+                self.roles.insert(role.kind, role.id, session);
+                self.admission.expect_role(role);
+                self.send(node, &ToAgent::StartRole(role));
+            }
+            Err(e) => {
+                self.events.push_back(Event::RoleLost { role, cause: format!("{e:#}") });
+            }
+        }
+    }
+
+    /// All ranks are told where the roles are now.
+    pub fn publish(&mut self, directory: Directory) {
+        self.directory = directory;
+        let nodes: Vec<Node> = self.links.keys().copied().collect();
+        nodes.into_iter().for_each(|node| self.tell_where(node));
+    }
+
+    /// Tells the ranks of this node where the roles are, if all of them have been there.
+    pub fn tell_where(&mut self, node: Node) {
+        if self.directory.epoch == 0 {
+            return;
+        }
+        let beside = self.machine.routers_on(node);
+        let directory = Directory { beside, ..self.directory.clone() }.encode();
+        self.send(node, &ToAgent::Directory { directory });
+    }
+}

@@ -1,0 +1,76 @@
+//! What the runtime asks of a kind of role. A kind is one file that answers (`routers.rs`,
+//! `stores.rs`); `registry.rs` lists them. Nothing else distinguishes kinds.
+
+use super::figures::Figures;
+use super::said::RoleEvent;
+use crate::machine::{Event, Machine, StoreId};
+use crate::runtime::determinants::Gathered;
+use crate::runtime::images_dir::ImagesDir;
+use crate::runtime::link::{JournalProgress, Session};
+use crate::runtime::options::{JobOptions, RolesAt};
+use crate::runtime::places::Places;
+use eyrie_store::role::StoreCommand;
+use eyrie_transport::Addr;
+use eyrie_wire::control::Role;
+use eyrie_wire::{ImageId, Rank};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
+
+/// What a kind borrows of the job when one of its roles starts on a node.
+pub struct Starting<'a> {
+    pub options: &'a JobOptions,
+    pub kvsname: &'a str,
+    pub dir: &'a Path,
+    pub machine: &'a Machine,
+    pub figures: &'a mut Figures,
+    pub images: Option<&'a ImagesDir>,
+    /// Where the controller listens.
+    pub controller: &'a Addr,
+    /// By which address the node reaches the controller, where it has one.
+    pub peer: Option<IpAddr>,
+    pub progress: JournalProgress,
+}
+
+/// What a kind borrows of the job when one of its roles says something.
+pub struct Hearing<'a> {
+    pub options: &'a JobOptions,
+    pub figures: &'a mut Figures,
+    /// What routers have told with the fences that they have confirmed.
+    pub determinants: &'a mut Gathered,
+    /// Until all roles beside the controller have said where they listen.
+    pub places: &'a mut Option<Places>,
+    /// Where the store beside the controller listens.
+    pub store_addr: &'a mut Option<Addr>,
+    /// The images of a saved job, until the store has said what it has.
+    pub needed_images: &'a mut Option<BTreeSet<(Rank, ImageId)>>,
+    /// What the machine is to handle, in order.
+    pub events: Vec<Event>,
+    /// What stores are to be told then.
+    pub commands: Vec<(StoreId, StoreCommand)>,
+}
+
+impl Hearing<'_> {
+    /// Whether roles run on nodes.
+    pub fn on_nodes(&self) -> bool {
+        self.options.roles == RolesAt::Nodes
+    }
+}
+
+/// A kind of role.
+pub trait Kind: Sync {
+    /// The session with a role that starts on a node: its first message is what the role is to be.
+    /// `takes_over`: in the place of a lost one, of which nothing is left.
+    ///
+    /// # Errors
+    /// Why it cannot be started.
+    fn begin(
+        &self,
+        starting: &mut Starting<'_>,
+        role: Role,
+        takes_over: bool,
+    ) -> anyhow::Result<Session>;
+
+    /// A role says something.
+    fn hear(&self, hearing: &mut Hearing<'_>, role: Role, event: RoleEvent);
+}

@@ -1,0 +1,10 @@
+//! The roles of a job from the controller's side: threads of this process, or processes on nodes.
+//! The machine decides where they are; here they are started, told and heard.
+
+pub mod figures;
+pub mod kind;
+pub mod peers;
+pub mod registry;
+pub mod routers;
+pub mod said;
+pub mod stores;

@@ -1,0 +1,140 @@
+//! Routers: what they are told at their start, and what they say. Those of a job with one host are
+//! threads of this process.
+
+use super::kind::{Hearing, Kind, Starting};
+use super::said::RoleEvent;
+use crate::machine::Event;
+use crate::runtime::determinants::Told;
+use crate::runtime::images_dir::ImagesDir;
+use crate::runtime::jobdir;
+use crate::runtime::link::Session;
+use crate::runtime::options::{JobOptions, RolesAt};
+use crate::runtime::places::Places;
+use anyhow::Context;
+use crossbeam_channel::Sender;
+use eyrie_router::{Config, Router, RouterEvent, SavedAt};
+use eyrie_transport::{KeptUntil, RouterId};
+use eyrie_wire::auth::Secret;
+use eyrie_wire::control::{Role, RoleKind};
+use std::net::IpAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+/// What a router is told at its start.
+///
+/// # Errors
+/// When the disk of the job's directory does not say what is free.
+fn config(
+    role: Role,
+    options: &JobOptions,
+    at_home: Vec<bool>,
+    dir: &Path,
+    peer: Option<IpAddr>,
+) -> anyhow::Result<Config> {
+    let free = jobdir::free_bytes(dir)?;
+    // One that takes the place of another on the same host must not meet what that has left.
+    let name = match role.generation {
+        0 => role.id.to_string(),
+        generation => format!("{}.{generation}", role.id),
+    };
+    Ok(Config {
+        id: role.id,
+        kept_until: KeptUntil::Logged,
+        takes_over: false,
+        saved: None,
+        incarnations: vec![1; at_home.len()],
+        at_home,
+        listen: options.reach.bind_for(peer, dir, &format!("router-{name}")),
+        spill_dir: dir.join(format!("log-{name}")),
+        log_memory: options.log_memory,
+        log_disk: options.log_disk.unwrap_or(free / 2 / u64::from(options.routers)),
+    })
+}
+
+/// Starts the routers of a job in this process; none where they run on nodes.
+///
+/// # Errors
+/// When one cannot be started.
+pub fn start_here(
+    options: &JobOptions,
+    places: &Places,
+    dir: &Path,
+    secret: &Secret,
+    images: Option<&ImagesDir>,
+    events: &Sender<(RouterId, RouterEvent)>,
+) -> anyhow::Result<Vec<Router>> {
+    if options.roles == RolesAt::Nodes {
+        return Ok(Vec::new());
+    }
+    let start = |id| {
+        let role = Role::first(RoleKind::Router, id);
+        let mut config = config(role, options, places.at_home(id), dir, None)?;
+        config.saved = images.and_then(|images| images.router(id)).map(SavedAt::File);
+        let shown = config.spill_dir.display();
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&config.spill_dir);
+        made.with_context(|| format!("cannot create {shown}"))?;
+        Router::start(config, secret.clone(), events.clone()).context("cannot start a router")
+    };
+    (0..options.routers).map(start).collect()
+}
+
+/// Routers.
+pub struct RouterKind;
+
+impl Kind for RouterKind {
+    fn begin(
+        &self,
+        starting: &mut Starting<'_>,
+        role: Role,
+        takes_over: bool,
+    ) -> anyhow::Result<Session> {
+        let Starting { options, dir, machine, peer, .. } = *starting;
+        let mut config = config(role, options, machine.at_home(role.id), dir, peer)?;
+        config.incarnations = machine.incarnations();
+        config.kept_until = KeptUntil::Received;
+        config.takes_over = takes_over;
+        // What a router of a job that was saved begins with, until the job has started.
+        let images = starting.images.filter(|_| !machine.has_started());
+        config.saved = images
+            .and_then(|images| images.router(role.id))
+            .map(|_| SavedAt::Controller(starting.controller.clone()));
+        starting.figures.begin(role.id);
+        Ok(Session::with(starting.progress, &config))
+    }
+
+    fn hear(&self, hearing: &mut Hearing<'_>, role: Role, event: RoleEvent) {
+        use RouterEvent as R;
+        let RoleEvent::Router(event) = event else { return };
+        let router = role.id;
+        hearing.events.push(match event {
+            R::Listening(addr) if hearing.on_nodes() => Event::RoleUp { role, addr },
+            R::Listening(addr) => {
+                return hearing.places.iter_mut().for_each(|p| p.router(router, addr.clone()));
+            }
+            R::Fenced { instance, determinants, observed } => {
+                let rsn = determinants.iter().map(|d| d.rsn).max().unwrap_or(0);
+                hearing.determinants.add(instance, Told { determinants, observed });
+                Event::Fenced { router, instance, rsn }
+            }
+            R::Connected(instance) => Event::Connected(instance),
+            R::Disconnected(instance) => Event::Disconnected(instance),
+            R::Replayed { instance, messages } => Event::Replayed { instance, messages },
+            R::Refused { instance, reason } => Event::Refused { instance, reason },
+            R::Divergence { rank, reason } => Event::Divergence { rank, reason },
+            R::ContentDiffers { rank, reason } => Event::ContentDiffers { rank, reason },
+            R::Unprotected { rank, reason } => Event::Unprotected { rank, reason },
+            R::LogGrown { rank, bytes } => Event::LogGrown { rank, bytes },
+            R::LogScarce { rank } => Event::LogScarce { rank },
+            R::HeldBack { reason } => Event::Note(format!("ranks are held back: {reason}")),
+            R::Saved(saved) => Event::RouterSaved { router, saved },
+            R::Stats(stats) => return hearing.figures.add(router, stats),
+            R::Adopted { instance, .. } => Event::Adopted { role, instance },
+            R::Unheard { instance } => Event::Unheard { role, instance },
+            R::Heard { instance } => Event::Heard { role, instance },
+            R::Exposed { rank } => Event::Exposed { rank, exposed: true },
+            R::Covered { rank } => Event::Exposed { rank, exposed: false },
+            R::Fatal { reason } if hearing.on_nodes() => Event::RoleLost { role, cause: reason },
+            R::Fatal { reason } => Event::RouterFailed(format!("{role}: {reason}")),
+        });
+    }
+}
