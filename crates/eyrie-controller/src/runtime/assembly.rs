@@ -1,17 +1,22 @@
 //! Puts a job together, for its first controller and for one that goes on with it, and ends it.
 
 use super::admission::{Admission, Services};
+use super::agents::{Agents, Returns};
 use super::alike::Alike;
+use super::asking::Users;
 use super::children::Children;
+use super::clock::Clock;
+use super::copies::Copies;
 use super::determinants::Gathered;
 use super::event_file::EventFile;
 use super::images_dir::{ImagesDir, SavedJob};
 use super::inbound::Inbound;
-use super::job::{Job, Users};
+use super::job::Job;
 use super::jobdir::JobDir;
 use super::journal::{Beginning, Journal};
 use super::launcher::Cluster;
 use super::options::{JobOptions, RolesAt};
+use super::outlet::Outlet;
 use super::output::Printer;
 use super::parts;
 use super::places::Places;
@@ -21,9 +26,7 @@ use super::roles::peers::RolePeers;
 use super::roles::{routers, stores};
 use super::router_files::RouterFiles;
 use super::stdin::Stdin;
-use super::unwritten::Unwritten;
 use super::users::Unanswered;
-use crate::machine::redundancy::JournalCopies;
 use crate::machine::SAVED_CODE;
 use crate::machine::{Config, Machine};
 use anyhow::Context;
@@ -33,10 +36,10 @@ use eyrie_placement::Placement;
 use eyrie_router::RouterEvent;
 use eyrie_transport::{Directory, RouterId};
 use eyrie_wire::auth::Secret;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most messages of agents, users and others that wait for the main thread.
 const MAX_INBOUND: usize = 1024;
@@ -136,48 +139,30 @@ pub fn assemble(
     let job = Job {
         name,
         kvsname,
-        links: BTreeMap::new(),
-        peers: BTreeMap::new(),
-        reached_at: BTreeMap::new(),
-        returned: BTreeSet::new(),
-        is_behind: false,
+        agents: Agents::default(),
+        returns: Returns::default(),
         journal: Journal::default(),
-        no_journal: BTreeMap::new(),
-        journal_copies: JournalCopies::default(),
+        copies: Copies::default(),
         is_replaying: false,
         determinants: Gathered::default(),
         events: VecDeque::new(),
-        output: None,
-        kept_output: None,
-        held_output: VecDeque::new(),
-        unwritten: Unwritten::new(printer.written(), [0; 2]),
         shared: vec![BTreeSet::new(); options.ranks as usize],
-        stdin_wanted: None,
-        users: Users::default(),
-        asking: None,
-        unanswered,
+        users: Users::new(unanswered),
         end: None,
         quiet_end: false,
-        reader_left: false,
         refusals: Refusals::default(),
-        begun: Instant::now(),
-        time: Duration::ZERO,
-        drawn: Instant::now(),
-        waiting_said: Duration::ZERO,
+        clock: Clock::start(),
         // Roles on nodes are the machine's.
         places: (options.roles != RolesAt::Nodes).then_some(places),
         options,
         program,
         event_file,
-        printer,
+        outlet: Outlet::new(printer),
         roles: RolePeers::new(routers, store),
         figures: Figures::new(),
         directory: Directory::default(),
         store_addr: None,
         provided,
-        came: BTreeSet::new(),
-        launcher_words: BTreeMap::new(),
-        joining: BTreeMap::new(),
         inbound,
         alike,
         images,
@@ -188,10 +173,6 @@ pub fn assemble(
         stdin,
         children,
         secret,
-        sought: Arc::default(),
-        home: None,
-        watching: BTreeMap::new(),
-        watched: None,
         is_replaced: false,
         machine,
     };
@@ -256,7 +237,7 @@ pub fn finish(
     sweeper: Option<Sweeper>,
     dir: JobDir,
 ) -> i32 {
-    let unanswered = job.unanswered.clone();
+    let unanswered = job.users.unanswered();
     // A router that waits until its events are heard would not end.
     drop(channels.router_events);
     let code = job.finish(&channels.inbound, code, sweeper.as_ref());

@@ -1,23 +1,32 @@
 //! What the machine's commands do.
 
 use super::determinants::Told;
-use super::inbound::{Heard, Inbound};
 use super::job::Job;
-use super::link::{encode, Session};
-use super::output::Piece;
-use super::roles::peers::THE_STORE;
+use super::link::encode;
 use super::users;
 use crate::inject::Fault;
-use crate::machine::{Command, Source, StoreId};
+use crate::machine::{Command, Event, Source};
 use eyrie_router::RouterCommand;
 use eyrie_store::role::StoreCommand;
-use eyrie_transport::Addr;
-use eyrie_wire::control::{ImageAt, Role, RoleKind, StandardStream, StartRank, ToAgent};
+use eyrie_wire::control::{ImageAt, StartRank, ToAgent};
 use eyrie_wire::{Node, RankInstance};
-use std::sync::Arc;
 
 impl Job {
-    pub fn obey(&mut self, command: Command) {
+    /// Hands an event to the machine and does what it says.
+    pub fn tell(&mut self, event: Event) {
+        self.events.push_back(event);
+        while let Some(event) = self.events.pop_front() {
+            match &event {
+                Event::Tick | Event::Heartbeat { .. } => tracing::trace!(?event),
+                _ => tracing::debug!(?event),
+            }
+            for command in self.machine.handle(self.clock.time(), event) {
+                self.obey(command);
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
         match &command {
             Command::Start { .. }
             | Command::StartRole { .. }
@@ -62,17 +71,15 @@ impl Job {
             Command::Pmi { node: None, entries, barriers } => {
                 let frame = encode(&ToAgent::Pmi { entries, barriers });
                 let progress = self.journal.progress();
-                self.links.values_mut().for_each(|session| session.send(progress, frame.clone()));
+                self.agents.send_all(progress, &frame);
             }
             Command::Signal { n, signal } => {
                 let frame = encode(&ToAgent::Signal { n, signal });
                 let progress = self.journal.progress();
-                self.links.values_mut().for_each(|session| session.send(progress, frame.clone()));
+                self.agents.send_all(progress, &frame);
             }
             Command::Heartbeat { node, n } => {
-                if let Some(session) = self.links.get(&node) {
-                    session.send_passing(encode(&ToAgent::Heartbeat { n }));
-                }
+                self.agents.send_passing(node, encode(&ToAgent::Heartbeat { n }));
             }
             Command::Measure { node, n, over } => self.send(node, &ToAgent::Measure { n, over }),
             Command::Seek(nodes) => self.seek(nodes),
@@ -80,7 +87,7 @@ impl Job {
             Command::Disconnect(node) => {
                 self.admission.refuse_node(node);
                 // Dropping the link ends the connection.
-                self.links.remove(&node);
+                self.agents.remove(node);
                 self.journal.lose(node);
             }
             Command::Fence(instance) => {
@@ -112,7 +119,7 @@ impl Job {
                 self.tell_store(store, StoreCommand::Discard { rank, image })
             }
             Command::SendStdin { node, instance, offset } => {
-                self.stdin_wanted = Some((node, instance, offset));
+                self.stdin.want(node, instance, offset);
                 self.send_stdin();
             }
             Command::TruncateStdin(offset) => self.stdin.truncate(offset),
@@ -127,53 +134,10 @@ impl Job {
             Command::SaveJob => self.save_job(),
             Command::Record(record) => self.record(record),
             Command::Answer { request, answer } => {
-                if let Some(user) = self.users.waiting.remove(&request) {
-                    // The user may have left.
-                    let _ = user.send(users::in_json(&answer));
-                }
+                self.users.answer(request, users::in_json(&answer));
             }
             Command::End { code } => self.end = Some(code),
         }
-    }
-
-    pub fn send(&mut self, node: Node, message: &ToAgent) {
-        if let Some(session) = self.links.get_mut(&node) {
-            session.send(self.journal.progress(), encode(message));
-        }
-    }
-
-    /// Tells a store. A store that is lost is told nothing: its session would keep it for ever.
-    pub fn tell_store(&mut self, store: StoreId, command: StoreCommand) {
-        let is_lost = !self.machine.is_current(Role::first(RoleKind::Store, store));
-        let archives = self.is_archive(store);
-        // What an earlier controller has had done here is done.
-        if is_lost && !archives || self.is_replaying && archives {
-            return;
-        }
-        let told = self.roles.tell_store(self.journal.progress(), store, command);
-        if let Err(text) = told {
-            self.hear_later(Heard::Note(text));
-        }
-    }
-
-    /// Whether it is the store beside the controller of a job whose other stores are on nodes.
-    pub fn is_archive(&self, store: StoreId) -> bool {
-        store == THE_STORE && self.options.has_archive()
-    }
-
-    /// Has something heard that comes of what this controller itself does: by way of the journal,
-    /// as all else.
-    pub fn hear_later(&self, heard: Heard) {
-        let inbound = self.inbound.clone();
-        // The main thread must not wait for itself. Nobody listens any more only while the job
-        // ends.
-        std::thread::spawn(move || drop(inbound.send(Inbound::Heard(heard))));
-    }
-
-    /// Where a store listens. The machine names none that has not said it.
-    fn store_address(&self, store: StoreId) -> String {
-        let addr = self.machine.store_on_node(store).or(self.store_addr.as_ref());
-        addr.map_or(String::new(), Addr::to_string)
     }
 
     fn start(&mut self, node: Node, instance: RankInstance, from: Option<Source>) {
@@ -198,32 +162,8 @@ impl Job {
 
     /// Sends a piece of standard input to whoever waits for it, when there is one.
     pub fn send_stdin(&mut self) {
-        let Some((node, instance, offset)) = self.stdin_wanted else { return };
-        let Some((bytes, eof)) = self.stdin.piece(offset) else { return };
-        self.send(node, &ToAgent::Stdin { instance, offset, bytes, eof });
-        self.stdin_wanted = None;
-    }
-
-    fn show_output(
-        &mut self,
-        instance: RankInstance,
-        stream: StandardStream,
-        known: u64,
-        end: u64,
-    ) {
-        let Some((node, mut bytes)) = self.output.take() else { return };
-        bytes.drain(..(known as usize).min(bytes.len()));
-        let shown = ToAgent::OutputShown { instance, stream, offset: end };
-        let link = self.links.get(&node).and_then(Session::link).cloned();
-        let bytes: Arc<[u8]> = bytes.into();
-        if self.is_replaying || self.journal.is_kept() {
-            self.unwritten.add(stream, &bytes);
-        }
-        let piece = Piece { stream, bytes, shown: link.map(|link| (link, shown)) };
-        // Another controller must write the same in the same order.
-        self.held_output.push_back((self.journal.progress().position, piece));
-        if self.is_replaying || !self.journal.is_kept() {
-            self.let_output_out(u64::MAX);
+        if let Some((node, instance, offset, (bytes, eof))) = self.stdin.wanted_piece() {
+            self.send(node, &ToAgent::Stdin { instance, offset, bytes, eof });
         }
     }
 

@@ -34,15 +34,15 @@ impl Job {
         match self.is_replaced {
             // The other controller shows what comes of the job.
             true => self.event_file.close(),
-            false => self.let_output_out(u64::MAX),
+            false => self.outlet.let_out(u64::MAX),
         }
         self.let_events_out(u64::MAX);
-        for session in self.links.values_mut() {
+        for session in self.agents.sessions() {
             session.send(JournalProgress::NO_JOURNAL, encode(&ToAgent::Shutdown));
         }
         let until = Instant::now() + SHUTDOWN_TIMEOUT;
         // Those on other hosts are not our children.
-        let mut connected: BTreeSet<Node> = self.links.keys().copied().collect();
+        let mut connected: BTreeSet<Node> = self.agents.nodes().into_iter().collect();
         while !(self.children.is_empty() && connected.is_empty()) {
             let Some(left) = until.checked_duration_since(Instant::now()) else { break };
             // Children that end wake us; agents of nodes that were declared dead will not end by
@@ -65,19 +65,19 @@ impl Job {
         }
         let spared: Vec<_> = sweeper.and_then(Sweeper::pid).into_iter().collect();
         if let Reaped::Left(n) = eyrie_agent::kill_children_but(&spared, KILL_TIMEOUT) {
-            self.printer.line(
+            self.outlet.printer().line(
                 LogLevel::Error,
                 &format!("{n} processes hang in the kernel and could not be ended"),
             );
         }
         eyrie_agent::remove_segments(self.shared.iter().flatten());
         // Who only saves it has shown nothing of its output.
-        let finished = self.machine.has_finished() && self.kept_output.is_none();
+        let finished = self.machine.has_finished() && self.outlet.kept().is_none();
         self.images.take().into_iter().for_each(|images| images.end(finished));
         let within = self.quiet_end.then_some(Duration::from_secs(1));
-        let now = self.now();
+        let now = self.clock.time();
         let mut lines = Vec::new();
-        let code = match self.printer.finish(within) {
+        let code = match self.outlet.finish(within) {
             // It became known when the ranks had ended already.
             Some(OutputFailed { code: failed, cause, reader_left }) if code == 0 => {
                 lines.extend((!reader_left).then(|| format!("eyrie: {cause}\n")));

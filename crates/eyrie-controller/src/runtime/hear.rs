@@ -1,10 +1,10 @@
 //! What reaches the job from agents, routers, users and its own threads, as events of the machine.
 
 use super::children::Child;
-use super::inbound::{Heard, Inbound, Letter, Peer};
+use super::inbound::{Heard, Letter, Peer};
 use super::job::Job;
-use super::journal::Entry;
-use super::link::{encode, Link, Session};
+use super::journal::{Entry, Journal};
+use super::link::Session;
 use super::output::OutputFailed;
 use super::places::Places;
 use super::roles::kind::Hearing;
@@ -13,12 +13,11 @@ use super::roles::registry;
 use super::roles::said::RoleEvent;
 use super::users::{self, Request};
 use crate::machine::answer::RequestId;
-use crate::machine::signal::in_words;
 use crate::machine::Event;
 use eyrie_transport::Addr;
-use eyrie_wire::control::{is_to_end, FromAgent, Role, StandardStream, ToAgent, TraceRecord};
+use eyrie_wire::control::{FromAgent, Role, StandardStream, TraceRecord};
 use eyrie_wire::{Node, RankInstance};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGTERM, SIGUSR1};
+use std::io;
 
 /// Why a role is lost whose connection or process has ended.
 const ENDED: &str = "its process has ended";
@@ -33,61 +32,12 @@ fn sender(heard: &Heard) -> Option<(Peer, Letter)> {
 }
 
 impl Job {
-    pub fn hear(&mut self, message: Inbound) {
-        match message {
-            Inbound::Heard(heard) => self.take(heard),
-            Inbound::AgentUp { node, link, heard } => self.agent_connected(node, link, heard),
-            Inbound::RoleUp { role, link, heard } => self.role_connected(role, link, heard),
-            Inbound::Gone { by, link, silent } => self.link_ended(by, link, silent),
-            Inbound::Confirmed { by, heard } => {
-                let confirmed = self.session(by).map_or(Ok(()), |session| session.confirm(heard));
-                self.must_fit(by, confirmed);
-            }
-            Inbound::User { request, answer } => match users::parse(&request) {
-                // It changes nothing.
-                Ok(Request::Status) => self.figures.wait(&self.roles, answer),
-                _ => {
-                    self.asking = Some(answer);
-                    self.take(Heard::User { request });
-                    self.asking = None;
-                }
-            },
-            Inbound::JournalKept { node, kept } => self.journal_kept(node, kept),
-            // The loop looks at the printer.
-            Inbound::OutputFailed => {}
-            Inbound::Signal(SIGCHLD) => {
-                let ended = self.children.reap();
-                ended.into_iter().for_each(|child| self.take(Heard::ChildGone(child)));
-            }
-            Inbound::Signal(signal) => self.signalled(signal),
-        }
-    }
-
-    /// This process was sent a signal: by some the job is saved, if it can be; its ranks get all
-    /// others, as with mpiexec, but that of a terminal that is gone (UCX, within MPICH, takes it
-    /// for a request to debug). A second one that is to end them ends the job at once.
-    fn signalled(&mut self, signal: i32) {
-        let saves = self.images.is_some() && matches!(signal, SIGUSR1 | SIGTERM);
-        let is_saving = self.machine.is_saving();
-        if saves && !(is_saving && is_to_end(signal)) {
-            return self.take(Heard::Save);
-        }
-        let begun = self.machine.has_started() && !is_saving && signal != SIGHUP;
-        let at_once = !begun || self.machine.is_told_to_end();
-        if is_to_end(signal) && at_once {
-            let cause = format!("ended by {}", in_words(signal));
-            return self.take(Heard::Stop { code: 128 + signal, cause });
-        }
-        self.take(Heard::Signal(signal as u8));
-    }
-
     /// Hears something, once it is in the journal.
     pub fn take(&mut self, heard: Heard) {
         if !self.is_new(&heard) {
             return;
         }
-        self.time = self.begun.elapsed();
-        let entry = Entry { at: self.time, heard };
+        let entry = Entry { at: self.clock.read(), heard };
         if let Err(e) = self.journal.add(&entry) {
             self.lose_journal(&e);
         }
@@ -98,9 +48,19 @@ impl Job {
         self.handle(entry.heard);
     }
 
+    /// Nobody can go on with this job any more.
+    pub fn lose_journal(&mut self, error: &io::Error) {
+        self.journal = Journal::default();
+        self.let_out();
+        let text = format!(
+            "the journal cannot be written: {error}; the job runs on, but not without this controller"
+        );
+        self.take(Heard::Note(text));
+    }
+
     /// Hears what an earlier controller of the job has heard.
     pub fn hear_again(&mut self, entry: Entry) {
-        self.time = entry.at;
+        self.clock.set(entry.at);
         if self.is_new(&entry.heard) {
             self.handle(entry.heard);
         }
@@ -120,105 +80,17 @@ impl Job {
 
     /// What an agent or a role says of letters must fit what is known of them here: else its
     /// connection ends.
-    fn must_fit<T>(&mut self, by: Peer, result: std::io::Result<T>) -> Option<T> {
+    pub fn must_fit<T>(&mut self, by: Peer, result: io::Result<T>) -> Option<T> {
         result
             .map_err(|e| {
                 self.session(by).into_iter().for_each(Session::disconnect);
                 self.take(Heard::Note(format!("a connection is broken off: {e}")));
-                self.hear_later(match by {
+                self.hear_later([match by {
                     Peer::Agent(node) => Heard::AgentGone { node },
                     Peer::Role(role) => Heard::RoleGone { role },
-                });
+                }]);
             })
             .ok()
-    }
-
-    /// What goes between the controller and somebody.
-    pub fn session(&mut self, by: Peer) -> Option<&mut Session> {
-        match by {
-            Peer::Role(role) if !self.machine.is_current(role) => None,
-            Peer::Agent(node) => self.links.get_mut(&node),
-            Peer::Role(Role { kind, id, .. }) => self.roles.session(kind, id),
-        }
-    }
-
-    /// Whether this is the connection that there is at present.
-    pub fn is_present(&mut self, by: Peer, link: u64) -> bool {
-        let present = self.session(by).and_then(|session| session.link().map(Link::id));
-        present == Some(link)
-    }
-
-    /// A connection has ended. Of an agent that means its end, unless the other host is only
-    /// silent: heartbeats tell. That a role on a node has ended its agent says.
-    fn link_ended(&mut self, by: Peer, link: u64, silent: bool) {
-        if !self.is_present(by, link) {
-            return;
-        }
-        self.session(by).into_iter().for_each(Session::disconnect);
-        match by {
-            Peer::Agent(_) if silent => {}
-            Peer::Agent(node) => self.take(Heard::AgentGone { node }),
-            Peer::Role(_) => {}
-        }
-    }
-
-    fn agent_connected(&mut self, node: Node, link: Link, heard: u64) {
-        let returns = self.links.contains_key(&node);
-        if !returns && self.came.contains(&node) {
-            // It was declared dead while it connected: dropping the link ends the connection.
-            return;
-        }
-        let again = self.returned.contains(&Peer::Agent(node));
-        if !returns {
-            self.take(Heard::AgentUp { node, peer: link.peer() });
-        }
-        let progress = self.journal.progress();
-        let session = self.links.entry(node).or_default();
-        let connected = session.connect(progress, link, heard);
-        self.has_returned(Peer::Agent(node), connected);
-        if returns {
-            self.open_windows(node);
-        }
-        self.watching.remove(&node);
-        self.watched = None;
-        if again {
-            self.journal.send_anew(node);
-            self.take(Heard::AgentBack { node });
-        }
-    }
-
-    /// What an earlier controller had shown of the ranks on a node it may not have said.
-    fn open_windows(&mut self, node: Node) {
-        let Some(session) = self.links.get(&node) else { return };
-        for (instance, _, _) in self.machine.rank_states().filter(|(_, on, _)| *on == node) {
-            let taken = self.machine.output_taken(instance.rank);
-            for (stream, offset) in
-                [StandardStream::Stdout, StandardStream::Stderr].into_iter().zip(taken)
-            {
-                let shown = ToAgent::OutputShown { instance, stream, offset };
-                session.send_passing(encode(&shown));
-            }
-        }
-    }
-
-    fn role_connected(&mut self, role: Role, link: Link, heard: u64) {
-        let progress = self.journal.progress();
-        match self.session(Peer::Role(role)) {
-            Some(session) => {
-                let connected = session.connect(progress, link, heard);
-                self.has_returned(Peer::Role(role), connected);
-            }
-            // Another one has its place.
-            None => self.admission.refuse_role(role),
-        }
-    }
-
-    /// An agent or a role has connected to this controller.
-    fn has_returned(&mut self, by: Peer, connected: std::io::Result<()>) {
-        // It has heard more than the journal says that it was told.
-        self.is_behind |= connected.is_err();
-        self.must_fit(by, connected);
-        self.returned.insert(by);
     }
 
     /// Does what follows from something that was heard.
@@ -226,20 +98,18 @@ impl Job {
         match heard {
             Heard::Tick => self.tell(Event::Tick),
             Heard::AgentUp { node, peer } => {
-                self.links.insert(node, Session::default());
-                self.peers.extend(peer.map(|peer| (node, peer)));
-                self.came.insert(node);
+                self.agents.come(node, peer);
                 self.let_go_of_launchers(node);
                 self.welcome(node);
             }
             Heard::Agent { node, message, .. } => {
                 // The connection of a node that was declared dead is closed.
-                if self.links.contains_key(&node) {
+                if self.agents.is_up(node) {
                     self.hear_agent(node, message);
                 }
             }
             Heard::AgentGone { node } => {
-                if self.links.contains_key(&node) {
+                if self.agents.is_up(node) {
                     self.tell(Event::AgentGone(node));
                 }
             }
@@ -318,11 +188,10 @@ impl Job {
 
     /// Ends the job when what the ranks write cannot be passed on.
     pub fn watch_output(&mut self) {
-        if self.end.is_some() || self.reader_left {
+        if self.end.is_some() {
             return;
         }
-        if let Some(OutputFailed { code, cause, reader_left }) = self.printer.failed() {
-            self.reader_left = reader_left;
+        if let Some(OutputFailed { code, cause, .. }) = self.outlet.failed() {
             self.take(Heard::Stop { code, cause });
         }
     }
@@ -352,7 +221,9 @@ impl Job {
             }
             FromAgent::Measured { n, used } => self.tell(Event::Measured { node, n, used }),
             FromAgent::Reachable { addr } => {
-                self.reached_at.extend(addr.parse().map(|addr: Addr| (node, addr)));
+                if let Ok(addr) = addr.parse::<Addr>() {
+                    self.agents.listens(node, addr);
+                }
             }
             // The main thread has heard it.
             FromAgent::JournalKept(_) => {}
@@ -383,11 +254,8 @@ impl Job {
             };
             return self.tell(Event::Note(text));
         };
-        if let Some(user) = self.users.waiting.remove(&request) {
-            let answer = serde_json::json!({ "instance": instance, "trace": records });
-            // The user may have left.
-            let _ = user.send(answer.to_string());
-        }
+        let answer = serde_json::json!({ "instance": instance, "trace": records });
+        self.users.answer(request, answer.to_string());
     }
 
     /// The machine says how much of it is new; the bytes stay here.
@@ -400,14 +268,15 @@ impl Job {
         bytes: Vec<u8>,
     ) {
         let len = bytes.len() as u64;
-        self.output = Some((node, bytes));
+        self.outlet.arrive(node, bytes);
         self.tell(Event::Output { instance, stream, offset, bytes: len });
-        self.output = None;
+        // What is not new is not shown.
+        drop(self.outlet.take_arrived());
     }
 
     fn hear_user(&mut self, request: &str) {
         let injection = |spec: String| spec.parse().map_err(|e| format!("{e}"));
-        let id = self.users.last + 1;
+        let id = self.users.next();
         let event = match users::parse(request) {
             Ok(Request::Status) => return,
             Ok(Request::Inject { spec }) => injection(spec)
@@ -430,16 +299,10 @@ impl Job {
         };
         match event {
             Ok(event) => {
-                self.users.last = id;
-                self.users.waiting.extend(self.asking.take().map(|answer| (id, answer)));
+                self.users.wait();
                 self.tell(event);
             }
-            Err(text) => self.answer(&text),
+            Err(text) => self.users.answer_now(&text),
         }
-    }
-
-    /// Answers the user whose request is being handled, who may have left.
-    pub fn answer(&mut self, text: &str) {
-        self.asking.take().into_iter().for_each(|user| drop(user.send(text.into())));
     }
 }

@@ -23,7 +23,7 @@ impl Job {
         self.places = None;
         self.directory = directory;
         self.store_addr = Some(store);
-        let nodes: Vec<Node> = self.links.keys().copied().collect();
+        let nodes: Vec<Node> = self.agents.nodes();
         nodes.into_iter().for_each(|node| self.welcome(node));
     }
 
@@ -49,7 +49,7 @@ impl Job {
 
     /// What an agent does when this controller has died.
     fn orphans(&self, node: Node) -> Orphans {
-        let (peer, name) = (self.peers.get(&node).copied(), format!("agent-{node}"));
+        let (peer, name) = (self.agents.peer(node), format!("agent-{node}"));
         let listen = self.options.reach.bind_for(peer, &self.dir, &name);
         let JobOptions { orphan_timeout, heartbeat_timeout, .. } = self.options;
         let save = self.options.images.is_some();
@@ -74,9 +74,8 @@ impl Job {
             None => {
                 self.tell_where(node);
                 self.tell(Event::AgentUp(node));
-                if let Some(user) = self.joining.remove(&node) {
-                    let _ = user.send(serde_json::json!({ "node": node }).to_string());
-                }
+                let answer = serde_json::json!({ "node": node });
+                self.users.answer_joining(node, answer.to_string());
             }
             Some(why) => self.lose_early(node, format!("{host} cannot take part: {why}")),
         }
@@ -85,11 +84,11 @@ impl Job {
     /// A line of whoever starts agents. Until they have come, its last one may be why they do not.
     pub fn launcher_said(&mut self, node: Option<Node>, line: String) {
         let who = node.map_or("srun".into(), |node| in_words(node, self.machine.hosts()));
-        if let Some(before) = self.launcher_words.insert(node, format!("{who}: {line}")) {
+        if let Some(before) = self.agents.launcher_said(node, format!("{who}: {line}")) {
             self.tell(Event::Note(before));
         }
         if self.unstarted(node).is_empty() {
-            let said = self.launcher_words.remove(&node);
+            let said = self.agents.launcher_words(node);
             said.into_iter().for_each(|text| self.tell(Event::Note(text)));
         }
     }
@@ -100,7 +99,7 @@ impl Job {
         self.children.let_go(Some(node));
         // Few agents have so many before them, so that nodes are not counted with each.
         let all = self.options.nodes + self.options.spares;
-        if self.came.len() >= all as usize && self.unstarted(None).is_empty() {
+        if self.agents.came() >= all as usize && self.unstarted(None).is_empty() {
             self.children.let_go(None);
         }
     }
@@ -110,13 +109,13 @@ impl Job {
         // Those that joined later have somebody of their own who starts them.
         let all = 0..self.options.nodes + self.options.spares;
         let nodes = node.map_or(all, |node| node..node + 1);
-        nodes.filter(|node| !self.came.contains(node)).collect()
+        nodes.filter(|node| !self.agents.has_come(*node)).collect()
     }
 
     /// Whoever was to start agents on other hosts has ended. Where an agent has come, it is none of
     /// its business any more.
     pub fn launcher_ended(&mut self, node: Option<Node>) {
-        let words = self.launcher_words.remove(&node);
+        let words = self.agents.launcher_words(node);
         let unstarted = self.unstarted(node);
         if let (Some(text), true) = (&words, unstarted.is_empty()) {
             self.tell(Event::Note(text.clone()));
@@ -139,10 +138,7 @@ impl Job {
         match self.machine.has_started() {
             false => self.tell(Event::Stop { code: 1, cause }),
             true => {
-                // The user may have left.
-                if let Some(user) = self.joining.remove(&node) {
-                    let _ = user.send(users::error(&cause));
-                }
+                self.users.answer_joining(node, users::error(&cause));
                 self.tell(Event::Note(cause));
                 self.tell(Event::AgentGone(node));
             }
@@ -152,13 +148,13 @@ impl Job {
     /// A host is to join the running job.
     pub fn join(&mut self, host: String, allocation: Option<u64>) {
         if let Some(text) = self.cannot_join(allocation) {
-            return self.answer(&users::error(text));
+            return self.users.answer_now(&users::error(text));
         }
         let Some(cluster) = &mut self.options.cluster else { return };
         let node = cluster.hosts.len() as Node;
         cluster.hosts.push(Host { name: host.clone(), slots: None });
         self.admission.expect_node();
-        self.joining.extend(self.asking.take().map(|answer| (node, answer)));
+        self.users.wait_for(node);
         let started = match self.is_replaying {
             // The controller that has died has done it, or nobody comes.
             true => Ok(()),
@@ -171,8 +167,8 @@ impl Job {
         };
         self.tell(Event::Joining { host });
         if let Err(e) = started {
-            self.take(Heard::LauncherSaid { node: Some(node), line: e.to_string() });
-            self.take(Heard::LauncherGone { node: Some(node) });
+            let (node, line) = (Some(node), e.to_string());
+            self.hear_later([Heard::LauncherSaid { node, line }, Heard::LauncherGone { node }]);
         }
     }
 

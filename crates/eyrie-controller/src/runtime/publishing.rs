@@ -21,7 +21,7 @@ impl Job {
             figures: &mut self.figures,
             images: self.images.as_ref(),
             controller: self.children.controller(),
-            peer: self.peers.get(&node).copied(),
+            peer: self.agents.peer(node),
             progress: self.journal.progress(),
         };
         match registry::of(role.kind).begin(&mut starting, role, takes_over) {
@@ -39,8 +39,7 @@ impl Job {
     /// All ranks are told where the roles are now.
     pub fn publish(&mut self, directory: Directory) {
         self.directory = directory;
-        let nodes: Vec<Node> = self.links.keys().copied().collect();
-        nodes.into_iter().for_each(|node| self.tell_where(node));
+        self.agents.nodes().into_iter().for_each(|node| self.tell_where(node));
     }
 
     /// Tells the ranks of this node where the roles are, if all of them have been there.

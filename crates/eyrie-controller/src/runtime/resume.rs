@@ -109,7 +109,9 @@ pub fn resume(
         saved: None,
     };
     let (mut job, sweeper, mut dir) = assemble(beginning, parts, &channels)?;
-    job.kept_output = resume.save.then(|| SavedOutput { before, pieces: vec![] });
+    if resume.save {
+        job.outlet.keep(SavedOutput { before, pieces: vec![] });
+    }
     snapshot.map_or(Ok(()), |snapshot| job.go_on_from(snapshot))?;
     job.hear_all_again(entries);
     // A role that came before it was expected would take itself for lost.
@@ -191,7 +193,9 @@ pub fn furthest(dir: &Path) -> anyhow::Result<(PathBuf, journal::Read, Option<St
 /// Where the agents listened for another controller, when the journal ended.
 pub fn agents_of(read: &journal::Read) -> Vec<Addr> {
     let mut agents: BTreeMap<Node, Addr> = BTreeMap::new();
-    agents.extend(read.head.snapshot.iter().flat_map(|snapshot| snapshot.reached_at.clone()));
+    agents.extend(
+        read.head.snapshot.iter().flat_map(|snapshot| snapshot.agents.reached_at().clone()),
+    );
     for entry in &read.entries {
         if let Heard::Agent { node, message: FromAgent::Reachable { addr }, .. } = &entry.heard {
             agents.extend(addr.parse().map(|addr: Addr| (*node, addr)));
@@ -207,7 +211,9 @@ fn listen_here(reach: &mut Reach, snapshot: Option<&Snapshot>, entries: &[Entry]
         Heard::Agent { message: FromAgent::Reachable { addr }, .. } => addr.parse().ok(),
         _ => None,
     });
-    let agents = agents.chain(snapshot.into_iter().flat_map(Snapshot::agents).cloned());
+    let agents = agents.chain(
+        snapshot.into_iter().flat_map(|snapshot| snapshot.agents.reached_at().values()).cloned(),
+    );
     let mut own = agents.filter_map(|addr: Addr| match addr {
         // The way to this host itself says nothing.
         Addr::Tcp { at, .. } => own_ip_to(at).ok().filter(|own| *own != at.ip()),
@@ -262,8 +268,8 @@ impl Job {
         self.is_replaying = true;
         entries.into_iter().for_each(|entry| self.hear_again(entry));
         self.is_replaying = false;
-        self.stand_still();
-        tracing::info!(heard, now = ?self.time, "the journal was heard again");
+        self.clock.go_on();
+        tracing::info!(heard, now = ?self.clock.time(), "the journal was heard again");
     }
 
     /// Waits until the agents and the roles have come back; who has not is lost.
@@ -273,7 +279,7 @@ impl Job {
         secret: &Secret,
         force: bool,
     ) -> anyhow::Result<()> {
-        let nodes: Vec<Node> = self.links.keys().copied().collect();
+        let nodes: Vec<Node> = self.agents.nodes();
         let mut missing: BTreeSet<Peer> = nodes.iter().map(|node| Peer::Agent(*node)).collect();
         missing.extend(self.machine.roles_up().map(Peer::Role));
         let calls = Arc::new(Calls::default());
@@ -287,7 +293,7 @@ impl Job {
         };
         let (until, mut early) = (Instant::now() + patience, Vec::new());
         let mut gone = BTreeSet::new();
-        while !missing.iter().all(|peer| self.returned.contains(peer) || gone.contains(peer)) {
+        while !missing.iter().all(|peer| self.returns.has(*peer) || gone.contains(peer)) {
             let Some(left) = until.checked_duration_since(Instant::now()) else { break };
             let message = match inbound.recv_timeout(left) {
                 Ok(
@@ -319,7 +325,7 @@ impl Job {
             early.push(message);
         }
         calls.over.store(true, Ordering::SeqCst);
-        if self.is_behind {
+        if self.returns.is_behind() {
             bail!(
                 "the journal on this host ends before what some nodes have heard since: go on where \
                  the other copy is"
@@ -328,7 +334,7 @@ impl Job {
         if self.end.is_some() {
             return Ok(());
         }
-        missing.retain(|peer| !self.returned.contains(peer));
+        missing.retain(|peer| !self.returns.has(*peer));
         let back = nodes.iter().filter(|node| !missing.contains(&Peer::Agent(**node))).count();
         let are_few = back * 2 <= nodes.len() && back < nodes.len();
         if let (true, Some((with, addr))) = (are_few, calls.other_controller()) {
@@ -348,7 +354,7 @@ impl Job {
                 self.name
             );
         }
-        self.stand_still();
+        self.clock.go_on();
         self.take(Heard::Resumed);
         for peer in missing {
             self.take(match peer {
@@ -367,15 +373,9 @@ impl Job {
         on_it.map(|(role, _)| Peer::Role(role)).chain([Peer::Agent(node)]).collect()
     }
 
-    /// Time goes on from when something was heard last.
-    fn stand_still(&mut self) {
-        let now = Instant::now();
-        self.begun = now.checked_sub(self.time).unwrap_or(now);
-    }
-
     /// Tells the agent of a node, again and again, that this controller is there.
     fn call(&self, node: Node, secret: &Secret, calls: &Arc<Calls>) {
-        let Some(agent) = self.reached_at.get(&node).cloned() else { return };
+        let Some(agent) = self.agents.reached_at(node).cloned() else { return };
         let claim = Claim::Controller { addr: self.children.controller().to_string() };
         let (secret, calls, inbound) = (secret.clone(), Arc::clone(calls), self.inbound.clone());
         std::thread::spawn(move || {

@@ -23,7 +23,7 @@ impl Job {
                 Ok(files) => files,
                 Err(e) => {
                     let reason = format!("{e:#}");
-                    return self.hear_later(Heard::RouterNotSaved { router: 0, reason });
+                    return self.hear_later([Heard::RouterNotSaved { router: 0, reason }]);
                 }
             };
             self.router_files.save_to(files.clone());
@@ -41,7 +41,7 @@ impl Job {
     pub fn save_job(&mut self) {
         if !self.is_replaying {
             let saved = self.write_job().map_err(|e| format!("{e:#}"));
-            self.hear_later(Heard::JobSaved(saved));
+            self.hear_later([Heard::JobSaved(saved)]);
         }
     }
 
@@ -73,8 +73,8 @@ impl Job {
         };
         let (machine, stdin) = (self.machine.saved(), self.stdin.saved()?);
         let alike = self.alike.saved().or_else(|| Alike::first(this_host(&beginning)).saved());
-        self.let_output_out(u64::MAX);
-        let unshown = self.kept_output.clone();
+        self.outlet.let_out(u64::MAX);
+        let unshown = self.outlet.kept().cloned();
         let written =
             Some(self.dir.join(written::FILE)).filter(|file| unshown.is_some() && file.exists());
         let job = SavedJob { beginning, machine, stdin, alike, unshown };

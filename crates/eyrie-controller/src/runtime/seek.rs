@@ -19,31 +19,17 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Job {
-    /// The machine hears which nodes are on this host: without others all of them.
-    pub fn tell_home(&mut self) {
-        let all = 0..self.machine.nodes_up().count() as Node;
-        if self.home.as_ref().is_some_and(|(known, _)| *known == all.end) {
-            return;
-        }
-        let cluster = self.options.cluster.as_ref();
-        let is_here = |node: &Node| cluster.is_none_or(|cluster| cluster.is_here(*node));
-        let home: Vec<Node> = all.clone().filter(is_here).collect();
-        self.home = Some((all.end, home.len()));
-        self.take(Heard::Home(home));
-    }
-
     /// Looks for the agents of these nodes, and of no others any more.
     pub fn seek(&mut self, nodes: Vec<Node>) {
-        self.sought.store(true, Ordering::SeqCst);
-        self.sought = Arc::default();
+        let over = self.agents.seek_anew();
         if self.is_replaying {
             return;
         }
         let until = Instant::now() + self.options.alone_for();
         let ours = self.children.controller().to_string();
         for node in nodes {
-            let Some(agent) = self.reached_at.get(&node).cloned() else { continue };
-            let (secret, ours, over) = (self.secret.clone(), ours.clone(), self.sought.clone());
+            let Some(agent) = self.agents.reached_at(node).cloned() else { continue };
+            let (secret, ours, over) = (self.secret.clone(), ours.clone(), Arc::clone(&over));
             let inbound = self.inbound.clone();
             std::thread::spawn(move || {
                 let again = || !over.load(Ordering::SeqCst) && Instant::now() < until;

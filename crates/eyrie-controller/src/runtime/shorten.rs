@@ -1,13 +1,11 @@
 //! Keeps the journal of a running job short, and goes on from what a short one begins with: the
 //! state of the job, taken between two things that are heard.
 
+use super::agents::Agents;
 use super::alike::Alike;
 use super::job::Job;
 use super::journal::Beginning;
-use super::link::Session;
-use super::output::Piece;
 use super::snapshot::Snapshot;
-use super::unwritten::{SavedOutput, Unwritten};
 use anyhow::Context;
 use eyrie_wire::Node;
 
@@ -43,26 +41,22 @@ impl Job {
         let machine = self.machine.snapshot()?;
         let stdin = self.stdin.saved()?;
         Ok(Snapshot {
-            time: self.time,
+            time: self.clock.time(),
             machine,
-            links: self.links.iter().map(|(node, link)| (*node, link.saved())).collect(),
+            agents: self.agents.saved(),
             roles: self.roles.saved(),
             store_bytes: self.figures.store_bytes(),
             directory: self.directory.clone(),
-            came: self.came.clone(),
-            launcher_words: self.launcher_words.clone(),
-            peers: self.peers.clone(),
-            reached_at: self.reached_at.clone(),
             alike: self.alike.saved(),
             identities: self.alike.identities().clone(),
             shared: self.shared.clone(),
             determinants: self.determinants.clone(),
             stdin,
-            stdin_wanted: self.stdin_wanted,
+            stdin_wanted: self.stdin.wanted(),
             refusals: self.refusals.clone(),
-            last_request: self.users.last,
+            last_request: self.users.last(),
             events: self.event_file.saved(),
-            output: self.unwritten.saved(),
+            output: self.outlet.unwritten(),
         })
     }
 
@@ -74,26 +68,21 @@ impl Job {
         let restored = self.machine.restore(&snapshot.machine);
         restored.context("the journal's snapshot of the job cannot be read")?;
         self.stdin.go_on(&snapshot.stdin).context("cannot keep the job's input")?;
-        self.time = snapshot.time;
+        self.clock.set(snapshot.time);
         self.admit_again();
-        let session = |(node, saved)| (node, Session::of(saved));
-        self.links = snapshot.links.into_iter().map(session).collect();
+        self.agents = Agents::of(snapshot.agents);
         self.roles.go_on_with(snapshot.roles);
         self.figures.set_store_bytes(snapshot.store_bytes);
         self.directory = snapshot.directory;
-        self.came = snapshot.came;
-        self.launcher_words = snapshot.launcher_words;
-        self.peers = snapshot.peers;
-        self.reached_at = snapshot.reached_at;
         self.alike = Alike::of(snapshot.alike, snapshot.identities);
         self.shared = snapshot.shared;
         self.determinants = snapshot.determinants;
-        self.stdin_wanted = snapshot.stdin_wanted;
+        self.stdin.go_on_wanting(snapshot.stdin_wanted);
         self.refusals = snapshot.refusals;
-        self.users.last = snapshot.last_request;
+        self.users.go_on_after(snapshot.last_request);
         let events = self.event_file.go_on_from(snapshot.events);
         events.context("cannot write the job's events")?;
-        self.write_again(snapshot.output);
+        self.outlet.write_again(snapshot.output);
         Ok(())
     }
 
@@ -104,14 +93,5 @@ impl Job {
         (known..nodes).for_each(|_| self.admission.expect_node());
         self.machine.dead_nodes().for_each(|node| self.admission.refuse_node(node));
         self.machine.roles().for_each(|(role, _)| self.admission.expect_role(role));
-    }
-
-    pub fn write_again(&mut self, output: SavedOutput) {
-        self.unwritten = Unwritten::new(self.printer.written(), output.before);
-        for (stream, bytes) in output.pieces {
-            let bytes = bytes.into();
-            self.unwritten.add(stream, &bytes);
-            self.let_piece_out(Piece { stream, bytes, shown: None });
-        }
     }
 }

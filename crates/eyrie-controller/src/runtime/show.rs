@@ -1,21 +1,17 @@
 //! What users see of a job: lines, events, the progress line, its status.
 
-use super::job::{Job, PROGRESS_EVERY};
+use super::job::Job;
 use super::users::{self, ImageStatus, MoveStatus, OverdueStatus, RankStatus, RoleStatus, Status};
 use crate::machine::{Move, RankStateName};
 use crate::record::{LogLevel, Record};
 use eyrie_wire::control::Role;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
-
-/// How often it is said for whom a start waits.
-const WAITING_EVERY: Duration = Duration::from_secs(5);
-const WAITING_FIRST: Duration = Duration::from_secs(1);
+use std::time::Duration;
 
 impl Job {
     pub fn record(&mut self, record: Record) {
-        let (now, progress) = (self.now(), self.journal.progress());
+        let (now, progress) = (self.clock.time(), self.journal.progress());
         let held = self.event_file.add(now, &record, progress.position);
         self.events_failed(held.err());
         if self.is_replaying || !self.journal.is_kept() {
@@ -44,15 +40,17 @@ impl Job {
 
     fn events_failed(&self, error: Option<std::io::Error>) {
         if let Some(e) = error {
-            self.printer.line(LogLevel::Error, &format!("no more events are written: {e}"));
+            self.outlet
+                .printer()
+                .line(LogLevel::Error, &format!("no more events are written: {e}"));
         }
     }
 
     /// Shows a line, unless whoever read our output has left.
     fn show(&self, (level, line): (LogLevel, String)) {
         // What an earlier controller has heard it has said, too.
-        if level >= self.options.show && !self.reader_left && !self.is_replaying {
-            self.printer.line(level, &line);
+        if level >= self.options.show && self.outlet.is_read() && !self.is_replaying {
+            self.outlet.printer().line(level, &line);
         }
     }
 
@@ -113,24 +111,18 @@ impl Job {
 
     /// While a start takes long: for whom it waits.
     pub fn say_waiting(&mut self) {
-        self.time = self.begun.elapsed();
-        let next = match self.waiting_said {
-            Duration::ZERO => WAITING_FIRST,
-            said => said + WAITING_EVERY,
-        };
-        if self.machine.has_started() || self.now() < next {
+        let now = self.clock.read();
+        if self.machine.has_started() || !self.outlet.is_waiting_due(now) {
             return;
         }
-        self.waiting_said = self.now();
         let (missing, all) = (self.machine.missing(), self.machine.nodes_up().count());
-        self.show((LogLevel::Normal, waiting_for(self.now(), &missing, all)));
+        self.show((LogLevel::Normal, waiting_for(now, &missing, all)));
     }
 
     pub fn draw_progress(&mut self) {
-        if !self.printer.has_terminal() || self.drawn.elapsed() < PROGRESS_EVERY {
+        if !self.outlet.is_progress_due() {
             return;
         }
-        self.drawn = Instant::now();
         let mut by_node: BTreeMap<Node, u32> = BTreeMap::new();
         for (_, node, state) in self.machine.rank_states() {
             if state != RankStateName::Finished {
@@ -141,9 +133,9 @@ impl Job {
         self.figures.ask(&self.roles);
         let log = self.figures.stats();
         let s = self.machine.summary();
-        self.printer.progress(format!(
+        self.outlet.printer().progress(format!(
             "[{} | ranks by node {} | {} checkpoints | log {} | {} recoveries]",
-            eyrie_units::time(Duration::from_secs(self.begun.elapsed().as_secs())),
+            eyrie_units::time(Duration::from_secs(self.clock.elapsed().as_secs())),
             by_node.join(" "),
             s.checkpoints,
             eyrie_units::bytes(log.memory_bytes + log.disk_bytes),

@@ -2,6 +2,7 @@
 //! hearing again all that led there. What ends with the controller is not in it: connections,
 //! processes that it started, users who wait.
 
+use super::agents::SavedAgents;
 use super::determinants::Gathered;
 use super::event_file::SavedEvents;
 use super::link::SavedSession;
@@ -9,12 +10,11 @@ use super::refusals::Refusals;
 use super::stdin::SavedInput;
 use super::unwritten::SavedOutput;
 use crate::machine::answer::RequestId;
-use eyrie_transport::{Addr, Directory};
+use eyrie_transport::Directory;
 use eyrie_wire::control::RoleKind;
 use eyrie_wire::{Node, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::time::Duration;
 
 /// The fields are those of the running job, as `shorten.rs` takes and gives them.
@@ -22,14 +22,10 @@ use std::time::Duration;
 pub struct Snapshot {
     pub time: Duration,
     pub machine: Vec<u8>,
-    pub links: BTreeMap<Node, SavedSession>,
+    pub agents: SavedAgents,
     pub roles: BTreeMap<(RoleKind, u32), SavedSession>,
     pub store_bytes: u64,
     pub directory: Directory,
-    pub came: BTreeSet<Node>,
-    pub launcher_words: BTreeMap<Option<Node>, String>,
-    pub peers: BTreeMap<Node, IpAddr>,
-    pub reached_at: BTreeMap<Node, Addr>,
     pub alike: Option<(String, String)>,
     pub identities: BTreeMap<Node, String>,
     pub shared: Vec<BTreeSet<String>>,
@@ -46,10 +42,5 @@ impl Snapshot {
     /// Bytes of each stream that need not be written again.
     pub fn written(&self) -> [u64; 2] {
         self.output.before
-    }
-
-    /// Where agents can be reached.
-    pub fn agents(&self) -> impl Iterator<Item = &Addr> {
-        self.reached_at.values()
     }
 }

@@ -3,6 +3,7 @@
 
 use super::inbound::{Heard, Inbound};
 use crossbeam_channel::Sender;
+use eyrie_wire::{Node, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
@@ -25,7 +26,12 @@ pub struct Stdin {
     eof: bool,
     /// What the rank wants to have next: whoever reads stays a little ahead of it.
     wanted: Arc<(Mutex<u64>, Condvar)>,
+    /// The rank that waits for a piece, on which node, and from which offset on.
+    waits: Option<Wanted>,
 }
+
+/// A node, a rank on it, and the offset from which on it reads.
+pub type Wanted = (Node, RankInstance, u64);
 
 impl Stdin {
     /// None of it has come yet.
@@ -38,7 +44,7 @@ impl Stdin {
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
         // Its name is not needed, and its space goes with the process.
         std::fs::remove_file(&path)?;
-        Ok(Stdin { file, needed: 0, read: 0, eof: false, wanted: Arc::default() })
+        Ok(Stdin { file, needed: 0, read: 0, eof: false, wanted: Arc::default(), waits: None })
     }
 
     /// Starts to read our own standard input, as far ahead as [`AHEAD`], unless all has come.
@@ -101,6 +107,29 @@ impl Stdin {
             Ok(()) => Some((bytes, self.eof && offset + len as u64 == self.read)),
             Err(_) => None,
         }
+    }
+
+    /// A rank on this node waits for what comes from `offset` on.
+    pub fn want(&mut self, node: Node, instance: RankInstance, offset: u64) {
+        self.waits = Some((node, instance, offset));
+    }
+
+    /// Takes the piece that a rank waits for, when it has come.
+    pub fn wanted_piece(&mut self) -> Option<(Node, RankInstance, u64, (Vec<u8>, bool))> {
+        let (node, instance, offset) = self.waits?;
+        let piece = self.piece(offset)?;
+        self.waits = None;
+        Some((node, instance, offset, piece))
+    }
+
+    /// What a rank waits for.
+    pub fn wanted(&self) -> Option<Wanted> {
+        self.waits
+    }
+
+    /// Goes on where a rank waits for this.
+    pub fn go_on_wanting(&mut self, wanted: Option<Wanted>) {
+        self.waits = wanted;
     }
 
     /// No incarnation of the rank will read before `offset` any more.

@@ -1,46 +1,57 @@
-//! Which hosts the agents are to connect to, so that it is known who does not reach whom: those
-//! with roles, and those that they have not reached.
+//! Which nodes are on this host, and which hosts the agents are to connect to, so that it is known
+//! which hosts do not reach each other: those with roles, and those that they have not reached.
 
-use super::job::{Job, WhoMeets};
+use super::agents::WhoMeets;
+use super::inbound::Heard;
+use super::job::Job;
 use super::link::encode;
 use eyrie_wire::control::ToAgent;
 use eyrie_wire::Node;
 use std::collections::BTreeSet;
 
 impl Job {
+    /// The machine hears which nodes are on this host: without others all of them.
+    pub fn tell_home(&mut self) {
+        let all = 0..self.machine.nodes_up().count() as Node;
+        if self.agents.known_home() == Some(all.end) {
+            return;
+        }
+        let cluster = self.options.cluster.as_ref();
+        let is_here = |node: &Node| cluster.is_none_or(|cluster| cluster.is_here(*node));
+        let home: Vec<Node> = all.clone().filter(is_here).collect();
+        self.agents.set_home(all.end, home.len());
+        self.take(Heard::Home(home));
+    }
+
     /// Agents hear which hosts these are when that changes. Where nothing listens for a controller
     /// none is.
     pub fn tell_whom_to_watch(&mut self) {
-        if self.reached_at.is_empty() || !self.machine.has_started() {
+        if !self.agents.can_be_reached() || !self.machine.has_started() {
             return;
         }
         let roles = self.machine.roles().map(|(_, node)| node).collect();
         let known = WhoMeets { roles, unreached: self.machine.unreached().collect() };
         // Mostly nothing has changed.
-        if self.watched.as_ref() == Some(&known) {
+        if !self.agents.must_watch(&known) {
             return;
         }
-        self.watched = Some(known.clone());
         let WhoMeets { roles, unreached } = known;
-        let nodes: Vec<Node> = self.links.keys().copied().collect();
-        for node in nodes {
+        for node in self.agents.nodes() {
             let lost = unreached.iter().filter(|(from, _)| *from == node).map(|(_, to)| *to);
             let mut hosts: BTreeSet<Node> = roles.iter().copied().chain(lost).collect();
             hosts.remove(&node);
             let hosts: Vec<Node> = hosts.into_iter().collect();
-            if self.watching.get(&node) != Some(&hosts) {
+            if self.agents.watches_others(node, &hosts) {
                 self.watch_from(node, &hosts);
-                self.watching.insert(node, hosts);
             }
         }
     }
 
     /// It ends with the connection, and is told again over the next.
     fn watch_from(&self, node: Node, hosts: &[Node]) {
-        let Some(session) = self.links.get(&node) else { return };
-        let address = |host: &Node| Some((*host, self.reached_at.get(host)?.to_string()));
+        let address = |host: &Node| Some((*host, self.agents.reached_at(*host)?.to_string()));
         let hosts = hosts.iter().filter_map(address).collect();
         let within = self.options.heartbeat_timeout;
-        session.send_passing(encode(&ToAgent::Watch { hosts, within }));
+        self.agents.send_passing(node, encode(&ToAgent::Watch { hosts, within }));
     }
 }

@@ -1,0 +1,43 @@
+//! What waits until the journal is safe: letters, output of ranks and events. It goes out here, in
+//! order.
+
+use super::job::Job;
+use super::output::Piece;
+use eyrie_wire::control::{StandardStream, ToAgent};
+use eyrie_wire::RankInstance;
+use std::sync::Arc;
+
+impl Job {
+    /// Lets out what waited until the journal was safe so far.
+    pub fn let_out(&mut self) {
+        let durable = match self.journal.is_kept() {
+            true => self.journal.progress().durable,
+            false => u64::MAX,
+        };
+        self.sessions().for_each(|session| session.release(durable));
+        self.outlet.let_out(durable);
+        self.let_events_out(durable);
+    }
+
+    /// Shows what the machine says is new of the output that has arrived.
+    pub fn show_output(
+        &mut self,
+        instance: RankInstance,
+        stream: StandardStream,
+        known: u64,
+        end: u64,
+    ) {
+        let Some((node, mut bytes)) = self.outlet.take_arrived() else { return };
+        bytes.drain(..(known as usize).min(bytes.len()));
+        let shown = ToAgent::OutputShown { instance, stream, offset: end };
+        let link = self.agents.session(node).and_then(|session| session.link()).cloned();
+        let bytes: Arc<[u8]> = bytes.into();
+        let piece = Piece { stream, bytes, shown: link.map(|link| (link, shown)) };
+        let (position, is_kept) = (self.journal.progress().position, self.journal.is_kept());
+        // Another controller must write the same in the same order.
+        self.outlet.hold(position, piece, self.is_replaying || is_kept);
+        if self.is_replaying || !is_kept {
+            self.outlet.let_out(u64::MAX);
+        }
+    }
+}
