@@ -26,6 +26,7 @@ use super::saving::phase::Saving;
 use super::saving::saved::{self, Saved};
 use super::saving::steps::Saver;
 use super::signals::Signals;
+use super::starting::Starting;
 use super::users::asked::Asked;
 use super::users::measurements::Measurements;
 use super::users::measuring::Measuring;
@@ -60,7 +61,7 @@ pub struct Machine {
 }
 
 /// The form of a snapshot: it goes up with each change of what is in it.
-const FORM: u32 = 3;
+const FORM: u32 = 4;
 
 fn without_network() -> Box<dyn Placement> {
     Box::new(WithoutNetwork)
@@ -173,6 +174,10 @@ impl Machine {
     /// All that handlers may ask.
     pub(super) fn view(&self) -> View<'_> {
         view!(self)
+    }
+
+    pub(super) fn starting(&mut self) -> Starting<'_> {
+        borrow!(self, Starting { config, out, nodes, ranks, pmi, schedule, faults })
     }
 
     pub(super) fn watch(&mut self) -> Watch<'_> {

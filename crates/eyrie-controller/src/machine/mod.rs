@@ -28,6 +28,7 @@ mod recovery;
 pub(crate) mod roles;
 mod saving;
 mod signals;
+mod starting;
 pub mod state;
 mod status;
 mod timeouts;

@@ -2,12 +2,7 @@
 //! start or the job ends when that has come of it.
 
 use super::components::Machine;
-use super::config::Config;
-use super::io::{Command, Event, Mark};
-use super::outbox::consequence::Consequence;
-use super::ranks::entry::Step;
-use super::state::RankStateName;
-use super::timeouts::START_TIMEOUT;
+use super::io::{Command, Event};
 use crate::record::Record;
 use std::time::Duration;
 
@@ -25,7 +20,10 @@ impl Machine {
         let tick = event == Event::Tick;
         self.dispatch(event);
         self.follow();
-        self.begin_when_all_are_up();
+        if self.starting().agents_are_up() && self.hosting().are_ready() {
+            self.starting().start();
+            self.follow();
+        }
         if tick || self.out.now() >= self.out.look_at() {
             self.look();
         }
@@ -76,53 +74,5 @@ impl Machine {
         let summary = self.out.summary();
         self.out.record(Record::JobEnded { code, cause, summary });
         self.out.push(Command::End { code });
-    }
-
-    /// Starts the ranks once every agent is there.
-    fn begin_when_all_are_up(&mut self) {
-        if self.out.has_started() || self.out.has_ended() {
-            return;
-        }
-        if self.nodes.missing() > 0 {
-            if self.out.now() >= self.config.agents_timeout {
-                let text = format!(
-                    "the agents of {} did not come up within {}",
-                    self.nodes.missing_in_words().join(", "),
-                    eyrie_units::time(self.config.agents_timeout)
-                );
-                self.out.end(1, Some(text));
-            }
-            return;
-        }
-        if self.hosting().are_ready() {
-            self.start();
-        }
-    }
-
-    /// Starts the ranks, or brings those of a saved job back that have not finished.
-    fn start(&mut self) {
-        let now = self.out.now();
-        self.out.start();
-        let Config { ranks, nodes, routers, ref job, .. } = self.config;
-        let (spares, hosts) = (self.nodes.spares(), self.nodes.hosts().to_vec());
-        let job = job.clone();
-        self.out.record(Record::JobStarted { job, ranks, nodes, spares, hosts, routers });
-        self.schedule.begin(now);
-        self.faults.begin(now);
-        self.out.extend(self.pmi.so_far(None));
-        for rank in self.ranks.numbers() {
-            let r = &mut self.ranks[rank];
-            if r.is(RankStateName::Waiting) {
-                r.advance(Step::JobStarted { until: now + START_TIMEOUT });
-                let (instance, node) = (r.instance(), r.node);
-                self.out.push(Command::Start { node, instance, from: None });
-                self.out.record(Record::RankStarted { instance, node, image: None });
-            } else if let Some(recovery) = r.state.recovery_mut() {
-                recovery.mark = now;
-                let (instance, mark) = (r.instance(), Mark::default());
-                self.out.follows(Consequence::RankReturns { instance, mark });
-                self.follow();
-            }
-        }
     }
 }

@@ -239,11 +239,7 @@ impl Captures<'_> {
         r.end_capture();
         (r.unusable, r.imaged, r.refused) = (0, now, None);
         r.crashes.imaged(image.rsn);
-        let healed = r.unprotected.is_some_and(|since| since <= capture.asked);
-        if healed {
-            // The log before this image has a hole: nothing older is of use.
-            r.unprotected = None;
-        }
+        let healed = r.log.heal(capture.asked);
         let kept = if healed { 0 } else { 1 };
         let needless = r.images.len().saturating_sub(kept);
         let needless: Vec<KeptImage> = r.images.drain(..needless).collect();
@@ -275,7 +271,7 @@ impl Captures<'_> {
             discard(self.out, rank, image.image, &copies);
         }
         if let Some(Image { clock, rsn, observed, stdin, .. }) = needed {
-            self.ranks[rank].truncated = true;
+            self.ranks[rank].log.truncate();
             self.out.push(Command::Truncate { rank, clock, rsn, observed });
             if rank == 0 {
                 self.out.push(Command::TruncateStdin(stdin));

@@ -4,6 +4,7 @@
 
 use super::capture::Capture;
 use super::crash::{Again, Crashes};
+use super::log::RankLog;
 use crate::machine::images::copies::Copies;
 use crate::machine::io::{Image, Mark, Source, StoreId};
 use crate::machine::state::{next, RankEvent, RankStateName, RANKS};
@@ -320,14 +321,7 @@ pub struct RankEntry {
     /// At most two, older first.
     pub images: Vec<KeptImage>,
     pub next_image: ImageId,
-    /// The log no longer reaches back to the program's start.
-    pub truncated: bool,
-    /// The log has a hole until an image is asked for after this moment.
-    pub unprotected: Option<Duration>,
-    /// Its router is lost, and the new one does not know of it yet.
-    pub log_lost: bool,
-    /// Messages to it lie at its router alone.
-    pub exposed: bool,
+    pub log: RankLog,
     /// Images in a row that could not count because a file of theirs was gone.
     pub unusable: u32,
     /// Since when there is no newer image: one counted then, or its process began.
@@ -347,10 +341,7 @@ impl RankEntry {
             spoke_pmi: false,
             images: Vec::new(),
             next_image: 1,
-            truncated: false,
-            unprotected: None,
-            log_lost: false,
-            exposed: false,
+            log: RankLog::default(),
             unusable: 0,
             imaged: Duration::ZERO,
             refused: None,
@@ -431,17 +422,17 @@ impl RankEntry {
 
     /// The image to come back from; an error when neither an image nor the whole log is left.
     pub fn way_back(&self) -> Result<Option<&KeptImage>, String> {
-        if self.log_lost {
+        if self.log.is_lost() {
             return Err("its log was lost with its router, and no checkpoint has followed".into());
         }
-        if self.unprotected.is_some() {
+        if self.log.has_hole() {
             return Err("its log could not be kept, or began anew with another router, and no \
                         checkpoint has followed"
                 .into());
         }
         match self.images.last() {
             Some(kept) => Ok(Some(kept)),
-            None if self.truncated => {
+            None if self.log.is_truncated() => {
                 Err("no whole image is left, and its log no longer reaches back to the start"
                     .into())
             }
@@ -458,7 +449,7 @@ impl RankEntry {
 
     /// Whether only an image to come can bring it back, should it die.
     pub fn is_exposed(&self) -> bool {
-        self.unprotected.is_some() || (self.images.is_empty() && self.truncated)
+        self.log.has_hole() || (self.images.is_empty() && self.log.is_truncated())
     }
 
     /// Counts a death at what is known of it; returns what is known of all without progress when

@@ -4,6 +4,7 @@
 pub mod capture;
 pub mod crash;
 pub mod entry;
+pub mod log;
 pub mod signal;
 
 use super::images::copies::Copies;

@@ -307,9 +307,7 @@ impl Recovery<'_> {
         if r.is(RankStateName::Finished) {
             return;
         }
-        let first = r.unprotected.is_none();
-        r.unprotected = Some(now);
-        if first {
+        if r.log.break_off(now) {
             self.out.record(Record::Unprotected { rank, cause });
             // An image makes it whole again.
             self.schedule.want(rank, now);

@@ -269,8 +269,7 @@ impl Roles {
 
     /// Whether ranks can be stopped without need: every router has heard all of them.
     pub fn ranks_can_stop(&self, config: &Config, ranks: &Ranks) -> bool {
-        let is_whole =
-            |r: &RankEntry| !r.log_lost && r.unprotected.is_none() && !self.is_unheard(r);
+        let is_whole = |r: &RankEntry| r.log.is_whole() && !self.is_unheard(r);
         !config.roles_on_nodes
             || self.of(RoleKind::Router).all(|(_, router)| router.is_up())
                 && ranks.living().all(is_whole)

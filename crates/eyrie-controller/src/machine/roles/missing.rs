@@ -64,49 +64,33 @@ impl Redundancy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Command, Config, Event, Machine};
-    use eyrie_transport::Addr;
+    use crate::machine::roles::trial::{listens, Trial};
+    use crate::machine::{Command, Config, Event};
     use eyrie_wire::control::{RankReport, Role, RoleKind};
     use eyrie_wire::RankInstance;
 
-    /// A machine of so many nodes with one rank, and the time.
-    struct Job {
-        machine: Machine,
-        now: Duration,
+    /// One whose rank runs.
+    fn trial(nodes: u32) -> Trial {
+        let mut trial = Trial::new(Config::with_roles_on(nodes));
+        let instance = RankInstance { rank: 0, incarnation: 1 };
+        let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+        trial.tell(Event::Rank(instance, RankReport::Started { fetched, restored }));
+        trial
     }
 
-    impl Job {
-        fn new(nodes: u32) -> Job {
-            let machine = Machine::new(Config::with_roles_on(nodes));
-            let mut job = Job { machine, now: Duration::ZERO };
-            (0..nodes).for_each(|node| drop(job.tell(Event::AgentUp(node), true)));
-            let instance = RankInstance { rank: 0, incarnation: 1 };
-            let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
-            job.tell(Event::Rank(instance, RankReport::Started { fetched, restored }), true);
-            job
-        }
-
+    impl Trial {
         /// What is said of copies after this and a look; roles that are started listen, or never
         /// say so.
-        fn tell(&mut self, event: Event, listen: bool) -> Vec<String> {
-            let mut said = Vec::new();
-            for event in [event, Event::Tick] {
-                self.now += Duration::from_millis(1);
-                for command in self.machine.handle(self.now, event) {
-                    match command {
-                        Command::StartRole { role, .. } if listen => {
-                            let addr = Addr::Unix(format!("/{role}").into());
-                            said.extend(self.tell(Event::RoleUp { role, addr }, true));
-                        }
-                        Command::Record(Record::CopiesMissing { cause, .. }) => said.push(cause),
-                        Command::Record(Record::CopiesRestored { what }) => {
-                            said.push(format!("{what:?}"));
-                        }
-                        _ => {}
-                    }
-                }
-            }
-            said
+        fn said(&mut self, event: Event, listen: bool) -> Vec<String> {
+            let answers = |node, role| listens(node, role).filter(|_| listen);
+            let mut commands = self.tell_with(event, &answers);
+            commands.extend(self.tell_with(Event::Tick, &answers));
+            let said = commands.into_iter().filter_map(|command| match command {
+                Command::Record(Record::CopiesMissing { cause, .. }) => Some(cause),
+                Command::Record(Record::CopiesRestored { what }) => Some(format!("{what:?}")),
+                _ => None,
+            });
+            said.collect()
         }
 
         fn missing(&self) -> Vec<Kept> {
@@ -116,41 +100,41 @@ mod tests {
 
     #[test]
     fn what_no_host_can_have_is_said_at_once_and_so_is_that_one_can_again() {
-        let mut job = Job::new(2);
+        let mut job = trial(2);
         assert!(job.missing().is_empty());
         for _ in 0..2 {
-            let said = job.tell(Event::Drain { request: None, node: 1 }, true);
+            let said = job.said(Event::Drain { request: None, node: 1 }, true);
             assert!(said[0].contains("one store only, on node 0: no other host"), "{said:?}");
             assert_eq!(job.missing(), [Kept::Images]);
-            assert!(job.tell(Event::Tick, true).is_empty(), "it is said once");
-            assert_eq!(job.tell(Event::Undrain { request: 1, node: 1 }, true), ["Images"]);
+            assert!(job.said(Event::Tick, true).is_empty(), "it is said once");
+            assert_eq!(job.said(Event::Undrain { request: 1, node: 1 }, true), ["Images"]);
             assert!(job.missing().is_empty());
         }
     }
 
     #[test]
     fn what_is_on_its_way_is_said_when_it_takes_long() {
-        let mut job = Job::new(3);
+        let mut job = trial(3);
         let journal = |nodes, coming| JournalCopies { promised: 2, nodes, coming };
-        assert!(job.tell(Event::JournalCopies(journal(vec![1], 1)), true).is_empty());
+        assert!(job.said(Event::JournalCopies(journal(vec![1], 1)), true).is_empty());
         assert_eq!(job.missing(), [Kept::Journal]);
         job.now += SAID_AFTER;
-        let said = job.tell(Event::Tick, true);
+        let said = job.said(Event::Tick, true);
         assert_eq!(said, ["the journal has 1 of 2 copies on other hosts: another is being made"]);
-        assert_eq!(job.tell(Event::JournalCopies(journal(vec![1, 2], 0)), true), ["Journal"]);
+        assert_eq!(job.said(Event::JournalCopies(journal(vec![1, 2], 0)), true), ["Journal"]);
     }
 
     #[test]
     fn a_store_that_could_not_be_started_is_tried_again_after_a_while() {
-        let mut job = Job::new(2);
-        let said = job.tell(Event::AgentGone(1), true);
+        let mut job = trial(2);
+        let said = job.said(Event::AgentGone(1), true);
         assert!(said[0].contains("one store only, on node 0: no other host"), "{said:?}");
-        job.tell(Event::Joining { host: "late".into() }, true);
-        assert!(job.tell(Event::AgentUp(2), false).is_empty(), "it does not listen yet");
+        job.said(Event::Joining { host: "late".into() }, true);
+        assert!(job.said(Event::AgentUp(2), false).is_empty(), "it does not listen yet");
         let full =
             Event::RoleLost { role: Role::first(RoleKind::Store, 2), cause: "no space".into() };
-        assert!(job.tell(full, false).is_empty() && job.missing().contains(&Kept::Images));
+        assert!(job.said(full, false).is_empty() && job.missing().contains(&Kept::Images));
         job.now += Duration::from_secs(60);
-        assert_eq!(job.tell(Event::Tick, true), ["Images"]);
+        assert_eq!(job.said(Event::Tick, true), ["Images"]);
     }
 }

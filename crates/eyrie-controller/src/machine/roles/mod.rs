@@ -10,4 +10,6 @@ pub mod redundancy;
 pub mod registry;
 pub mod routers;
 pub mod stores;
+#[cfg(test)]
+mod trial;
 pub mod why;

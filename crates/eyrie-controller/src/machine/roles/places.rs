@@ -23,8 +23,10 @@ impl<'a> View<'a> {
         let living = self.ranks.living();
         living
             .filter(move |r| {
-                let lost = r.log_lost || r.unprotected.is_some();
-                lost || self.is_beside(r) || self.roles.is_unheard(r) || self.is_imaged_beside(r)
+                !r.log.is_whole()
+                    || self.is_beside(r)
+                    || self.roles.is_unheard(r)
+                    || self.is_imaged_beside(r)
             })
             .map(|r| r.rank)
     }
@@ -40,7 +42,7 @@ impl<'a> View<'a> {
     fn is_imaged_beside(self, r: &RankEntry) -> bool {
         let elsewhere = |store: &StoreId| self.roles.node(RoleKind::Store, *store) != Some(r.node);
         let mut stores = r.images.iter().flat_map(|kept| &kept.copies.stores);
-        r.truncated && !stores.any(elsewhere)
+        r.log.is_truncated() && !stores.any(elsewhere)
     }
 
     /// A node with ranks that cannot meet this one.

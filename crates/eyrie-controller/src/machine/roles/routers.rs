@@ -119,15 +119,13 @@ impl Hosting<'_> {
         if r.is(RankStateName::Finished) {
             return;
         }
-        let exposed = std::mem::take(&mut r.exposed);
-        // An image that was asked for before does not help any more.
-        (r.log_lost, r.unprotected) = (true, None);
+        let lost_messages = r.log.lose();
         let what = match r.state.name() {
             RankStateName::Lost => {
                 "after that rank had died and before it was brought back, with what it had received \
                  since its image"
             }
-            _ if exposed => "with messages to that rank that nobody else had any more",
+            _ if lost_messages => "with messages to that rank that no other process had any more",
             _ => return,
         };
         let text = format!("rank {rank} cannot go on: router {router} was lost {what}");
@@ -183,8 +181,7 @@ impl Hosting<'_> {
             return;
         }
         let Some(r) = self.ranks.current(instance) else { return };
-        if std::mem::take(&mut r.log_lost) {
-            r.unprotected = Some(now);
+        if r.log.adopt(now) {
             self.schedule.want(instance.rank, now);
         }
     }
@@ -192,7 +189,7 @@ impl Hosting<'_> {
     /// Messages to a rank lie at its router alone, or no longer do.
     pub fn exposed(&mut self, rank: Rank, exposed: bool) {
         if let Some(r) = self.ranks.get_mut(rank) {
-            r.exposed = exposed;
+            r.log.set_only_copy(exposed);
         }
     }
 
@@ -299,8 +296,8 @@ impl View<'_> {
         }
         let whole = |rank: Rank| {
             let r = &self.ranks[rank];
-            let runs = r.is(RankStateName::Running) && r.can_be_captured() && !r.exposed;
-            r.is(RankStateName::Finished) || runs && r.unprotected.is_none() && !r.log_lost
+            let runs = r.is(RankStateName::Running) && r.can_be_captured() && !r.log.is_only_copy();
+            r.is(RankStateName::Finished) || runs && r.log.is_whole()
         };
         let runs = |r: &RankEntry| r.is(RankStateName::Running) || r.is(RankStateName::Finished);
         let can = self.ranks.iter().all(runs) && self.roles.ranks_at(id).all(whole);
@@ -312,8 +309,9 @@ impl View<'_> {
 
     /// Whether all ranks of a router live, and nothing for them is at that router alone.
     pub fn can_lose_log(self, id: RouterId) -> bool {
-        let lives =
-            |r: &RankEntry| r.is(RankStateName::Finished) || r.on_node().is_some() && !r.exposed;
+        let lives = |r: &RankEntry| {
+            r.is(RankStateName::Finished) || r.on_node().is_some() && !r.log.is_only_copy()
+        };
         self.roles.ranks_at(id).all(|rank| lives(&self.ranks[rank]))
     }
 
@@ -374,7 +372,7 @@ impl Kind for RouterKind {
         let at_home = view.roles.at_home(id);
         let broken = |r: &&RankEntry| {
             let runs = r.is(RankStateName::Running) && r.can_be_captured();
-            let is_whole = r.unprotected.is_none() && !r.log_lost && !r.exposed;
+            let is_whole = r.log.is_whole() && !r.log.is_only_copy();
             !runs || at_home[r.rank as usize] && !is_whole
         };
         view.ranks.living().find(broken).map(|r| (r.rank, view.why_no_image(r.rank)))

@@ -225,44 +225,14 @@ impl Kind for StoreKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Config, Event, Machine};
+    use crate::machine::roles::trial::{listens, Trial};
+    use crate::machine::{Config, Event};
 
-    /// A machine of so many nodes with one rank and two stores, and the time.
-    struct Job {
-        machine: Machine,
-        now: Duration,
+    fn trial(nodes: u32) -> Trial {
+        Trial::new(Config { routers: 2, ..Config::with_roles_on(nodes) })
     }
 
-    impl Job {
-        fn new(nodes: u32) -> Job {
-            let config = Config { routers: 2, ..Config::with_roles_on(nodes) };
-            let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
-            (0..nodes).for_each(|node| drop(job.tell(Event::AgentUp(node))));
-            assert!(job.machine.has_started());
-            job
-        }
-
-        /// Every role that is started listens at once, unless it is on a node of `bad`.
-        fn tell_with(&mut self, event: Event, bad: &[Node]) -> Vec<Command> {
-            self.now += Duration::from_millis(1);
-            let commands = self.machine.handle(self.now, event);
-            for command in commands.clone() {
-                let Command::StartRole { node, role, .. } = command else { continue };
-                let addr = Addr::Unix(format!("/{role}").into());
-                let answer = if bad.contains(&node) {
-                    Event::RoleLost { role, cause: "no space".into() }
-                } else {
-                    Event::RoleUp { role, addr }
-                };
-                self.tell_with(answer, bad);
-            }
-            commands
-        }
-
-        fn tell(&mut self, event: Event) -> Vec<Command> {
-            self.tell_with(event, &[])
-        }
-
+    impl Trial {
         fn full(&mut self, store: StoreId) -> Vec<Command> {
             self.tell(Event::StoreFull { store, reason: "no space".into() })
         }
@@ -271,6 +241,14 @@ mod tests {
         fn stores(&self) -> Vec<(StoreId, Node)> {
             let stores = self.machine.roles.of(RoleKind::Store);
             stores.map(|(id, store)| (id, store.node)).collect()
+        }
+    }
+
+    /// A role on this node cannot be started.
+    fn fails_on(bad: Node) -> impl Fn(Node, Role) -> Option<Event> {
+        move |node, role| match node == bad {
+            true => Some(Event::RoleLost { role, cause: "no space".into() }),
+            false => listens(node, role),
         }
     }
 
@@ -284,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_full_store_moves_and_is_told_of_once() {
-        let mut job = Job::new(3);
+        let mut job = trial(3);
         assert_eq!(job.stores(), [(0, 1), (1, 2)]);
         let told = job.full(0);
         assert_eq!(
@@ -301,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_full_store_stays_where_no_other_node_has_room_until_one_has() {
-        let mut job = Job::new(2);
+        let mut job = trial(2);
         let told = job.full(0);
         assert!(notes(&told)[0].contains("no other host can have its store"), "{told:?}");
         assert_eq!(job.stores(), [(0, 1), (1, 0)]);
@@ -314,11 +292,11 @@ mod tests {
 
     #[test]
     fn a_store_that_cannot_be_started_is_tried_elsewhere_and_one_is_enough() {
-        let mut job = Job::new(4);
+        let mut job = trial(4);
         assert_eq!(job.stores(), [(0, 1), (1, 2)]);
-        job.tell_with(Event::AgentGone(2), &[3]);
+        job.tell_with(Event::AgentGone(2), &fails_on(3));
         assert_eq!(job.stores(), [(0, 1), (3, 0)]);
-        job.tell_with(Event::AgentGone(0), &[3]);
+        job.tell_with(Event::AgentGone(0), &fails_on(3));
         assert_eq!(job.stores(), [(0, 1)]);
         assert_eq!(
             (job.machine.roles.promised_copies(&job.machine.config), job.machine.has_ended()),

@@ -15,8 +15,7 @@ impl View<'_> {
             return format!("router {id} is being started");
         }
         let broken = |r: &&RankEntry| {
-            !r.is(RankStateName::Finished)
-                && (r.log_lost || r.unprotected.is_some() || self.roles.is_unheard(r))
+            !r.is(RankStateName::Finished) && (!r.log.is_whole() || self.roles.is_unheard(r))
         };
         match self.ranks.iter().find(broken) {
             Some(r) => format!(

@@ -71,7 +71,7 @@ impl SavedRank {
                 .map(|kept| SavedImage { image: kept.image, instance: kept.instance })
                 .collect(),
             next_image: r.next_image,
-            truncated: r.truncated,
+            truncated: r.log.is_truncated(),
         }
     }
 }
@@ -89,7 +89,9 @@ pub fn take(r: &mut RankEntry, saved: &SavedRank) {
     r.spoke_pmi = saved.spoke_pmi;
     r.images = saved.images.iter().map(kept).collect();
     r.next_image = saved.next_image;
-    r.truncated = saved.truncated;
+    if saved.truncated {
+        r.log.truncate();
+    }
     r.state = match saved.code {
         Some(code) => RankState::Finished { code },
         None => RankState::saved(),

@@ -1,0 +1,53 @@
+//! A machine with roles on its nodes, for tests of what becomes of roles.
+
+use crate::machine::{Command, Config, Event, Machine};
+use eyrie_transport::Addr;
+use eyrie_wire::control::Role;
+use eyrie_wire::Node;
+use std::time::Duration;
+
+/// A machine of so many nodes, each up, with one rank and two stores; and the time.
+pub struct Trial {
+    pub machine: Machine,
+    pub now: Duration,
+}
+
+/// Every role that is started listens at once.
+pub fn listens(_: Node, role: Role) -> Option<Event> {
+    Some(Event::RoleUp { role, addr: Addr::Unix(format!("/{role}").into()) })
+}
+
+impl Trial {
+    pub fn new(config: Config) -> Trial {
+        let nodes = config.nodes;
+        let mut trial = Trial { machine: Machine::new(config), now: Duration::ZERO };
+        (0..nodes).for_each(|node| drop(trial.tell(Event::AgentUp(node))));
+        assert!(trial.machine.has_started());
+        trial
+    }
+
+    /// What the machine commands after this event, and after what a role that is started for it
+    /// `answers`.
+    pub fn tell_with(
+        &mut self,
+        event: Event,
+        answers: &dyn Fn(Node, Role) -> Option<Event>,
+    ) -> Vec<Command> {
+        self.now += Duration::from_millis(1);
+        let mut all = Vec::new();
+        for command in self.machine.handle(self.now, event) {
+            let answer = match command {
+                Command::StartRole { node, role, .. } => answers(node, role),
+                _ => None,
+            };
+            all.push(command);
+            all.extend(answer.into_iter().flat_map(|answer| self.tell_with(answer, answers)));
+        }
+        all
+    }
+
+    /// As [`Trial::tell_with`], where each role listens.
+    pub fn tell(&mut self, event: Event) -> Vec<Command> {
+        self.tell_with(event, &listens)
+    }
+}
