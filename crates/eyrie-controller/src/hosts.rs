@@ -11,7 +11,7 @@ use std::path::Path;
 pub struct Host {
     /// As the launcher is told it.
     pub name: String,
-    /// How many ranks it may start with; `None`: nobody said it.
+    /// How many ranks it may start with; `None`: it was not said.
     pub slots: Option<u32>,
 }
 
@@ -269,7 +269,7 @@ pub struct Start {
 }
 
 /// Places ranks on hosts in order, each filled before the next; the last `spares` hosts get none.
-/// Without `ranks` every slot gets one. Where nobody said slots, ranks are spread evenly.
+/// Without `ranks` every slot gets one. Where no slots were given, ranks are spread evenly.
 ///
 /// # Errors
 /// When there are too few hosts or slots.

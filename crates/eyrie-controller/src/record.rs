@@ -291,7 +291,7 @@ pub enum Record {
         #[serde(flatten)]
         instance: RankInstance,
     },
-    /// An older incarnation of a rank, or somebody else, was refused.
+    /// An older incarnation of a rank, or a stranger, was refused.
     Refused {
         rank: Option<Rank>,
         incarnation: Incarnation,
@@ -359,7 +359,7 @@ pub struct Summary {
     pub longest_recovery: Duration,
 }
 
-/// How much an event matters to somebody who watches.
+/// How much an event matters to a user who watches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum LogLevel {
     /// Shown with -v.
@@ -606,7 +606,7 @@ impl Record {
                 (Detail, format!("rank {rank} lost the connection to its router"))
             }
             Record::Refused { rank, incarnation, cause } => {
-                let who = rank.map_or("somebody".into(), |r| format!("rank {r}, incarnation {incarnation}"));
+                let who = rank.map_or("a stranger".into(), |r| format!("rank {r}, incarnation {incarnation}"));
                 // Older incarnations that are refused are what recovery is made for; a stranger is
                 // not.
                 let level = if rank.is_some() { Detail } else { Normal };
@@ -628,7 +628,7 @@ impl Record {
             ),
             Record::Injected { fault } => (Normal, format!("injected: {fault}")),
             Record::InjectionMissed { fault, cause } => {
-                (Normal, format!("{fault} hit nobody: {cause}"))
+                (Normal, format!("{fault} hit nothing: {cause}"))
             }
             Record::Note { text } => (Normal, text.clone()),
             Record::JobEnded { cause: Some(cause), .. } => (Error, cause.clone()),

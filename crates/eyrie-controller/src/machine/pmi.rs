@@ -152,7 +152,7 @@ mod tests {
                 panic!("{command:?}")
             };
             entries += piece.len();
-            // Nobody goes on before all entries are there.
+            // No rank goes on before all entries are there.
             assert_eq!(barriers, u32::from(i == last));
             let mut bytes = Vec::new();
             frame::write(&mut bytes, &ToAgent::Pmi { entries: piece, barriers }).unwrap();

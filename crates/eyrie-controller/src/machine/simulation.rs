@@ -200,7 +200,7 @@ struct Cluster {
     asked: BTreeMap<RequestId, Duration>,
     /// Ranks that were told of as overdue, until they have an image again.
     overdue: BTreeSet<Rank>,
-    /// A router that does not answer any more, and since when somebody waits for it.
+    /// A router that does not answer any more, and since when a fence waits for it.
     hung: Option<(RouterId, Option<Duration>)>,
     random: SmallRng,
     now: Duration,
@@ -1159,7 +1159,7 @@ impl Cluster {
             }
             // What is heard twice is answered twice.
             Command::Answer { request: request @ 1.., answer } => {
-                assert!(!matches!(answer, Answer::Proposal(_)), "nobody asked for that");
+                assert!(!matches!(answer, Answer::Proposal(_)), "it was not asked for");
                 self.asked.remove(&request);
             }
             Command::Answer { answer: Answer::Proposal(found), .. } => {
@@ -1175,7 +1175,7 @@ impl Cluster {
             | Command::Answer { .. }
             | Command::Trace { .. }
             | Command::Signal { .. } => {
-                panic!("nobody asked for {command:?}")
+                panic!("it was not asked for: {command:?}")
             }
             Command::SaveRouters => {
                 for rank in 0..self.ranks.len() as Rank {
@@ -1195,7 +1195,7 @@ impl Cluster {
                 self.after(5..500, Happening::Told(Event::JobSaved(saved)));
             }
             Command::Inject(Fault::KillRank(rank)) => self.after(0..5, Happening::KillRank(rank)),
-            Command::Inject(fault) => panic!("nobody asked for {fault}"),
+            Command::Inject(fault) => panic!("it was not asked for: {fault}"),
             Command::Record(record) => self.note(&record),
             Command::End { code } => {
                 self.ended = Some(code);
@@ -1267,7 +1267,7 @@ impl Cluster {
         })
     }
 
-    /// Whether somebody has waited too long for a router: from the first fence that it did not
+    /// Whether a fence has waited too long for a router: from the first fence that it did not
     /// confirm.
     fn a_router_is_late(&self) -> bool {
         let since = self.hung.and_then(|(_, since)| since);
@@ -1364,7 +1364,7 @@ impl Cluster {
         if !alive || from.is_some_and(|from| r.damaged.contains(&(from.store, from.image))) {
             // What is damaged is found by the store, or by the process that comes of it.
             let (fault, reason) = match (alive, self.random.gen()) {
-                (false, _) => (StartFault::Attempt, "nobody listens"),
+                (false, _) => (StartFault::Attempt, "nothing listens"),
                 (true, true) => (StartFault::Image, "damaged"),
                 (true, false) => (StartFault::Killed(libc::SIGABRT), "damaged"),
             };
@@ -1433,7 +1433,7 @@ impl Cluster {
             return self.refused(Event::Rank(instance, refused), node, instance, image);
         }
         match self.random.gen_range(0..10) {
-            // Nobody ever answers.
+            // No answer ever comes.
             0 => {}
             1 => {
                 let reason = "a foreign socket".to_string();

@@ -13,7 +13,7 @@ pub const SLOWEST_TRANSFER: u64 = 10 << 20;
 pub const IMAGE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a drained node without ranks may have roles that do not leave it.
 pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a router may take to confirm a fence. It never waits for anybody in between, so that
+/// How long a router may take to confirm a fence. It waits for no other process in between, so that
 /// this is generous.
 pub const FENCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How soon an image that is waited for is tried again, when the rank could not be captured just

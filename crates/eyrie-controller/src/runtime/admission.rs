@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// How long somebody waits who comes while a journal is heard again.
+/// How long a process waits that connects while a journal is heard again.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Who may come in.
@@ -23,7 +23,7 @@ pub struct Admission {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// It is known who is expected: until then whoever comes waits.
+    /// It is known which processes are expected: until then all that connect wait.
     open: bool,
     nodes: u32,
     /// Those that have connected, with the processes of their agents, which may do so again.

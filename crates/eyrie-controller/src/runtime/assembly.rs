@@ -49,7 +49,7 @@ const MAX_ROUTER_EVENTS: usize = 4096;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The channels to the main thread. Who sends more than they hold waits until the main thread has
-/// handled some: it waits for nobody.
+/// handled some, which waits for no other thread.
 pub struct Channels {
     pub inbound_in: Sender<Inbound>,
     pub inbound: Receiver<Inbound>,
@@ -75,7 +75,7 @@ pub struct Parts {
     pub saved: Option<SavedJob>,
 }
 
-/// Puts a job together: it listens, and nobody has been started.
+/// Puts a job together: it listens, and no agent was started.
 ///
 /// # Errors
 /// When something of it cannot be made.
@@ -179,7 +179,7 @@ pub fn assemble(
     Ok((job, sweeper, dir))
 }
 
-/// What routers go on with, looked at before anybody is started.
+/// What routers go on with, looked at before any process is started.
 fn saved_routers(images: &ImagesDir, options: &JobOptions) -> anyhow::Result<Vec<PathBuf>> {
     let files: Vec<PathBuf> = (0..options.routers).filter_map(|id| images.router(id)).collect();
     if options.roles == RolesAt::Nodes {
@@ -241,7 +241,7 @@ pub fn finish(
     // A router that waits until its events are heard would not end.
     drop(channels.router_events);
     let code = job.finish(&channels.inbound, code, sweeper.as_ref());
-    // Whoever waits for an answer still, or asks now, hears by this that there is none.
+    // Users who still wait for an answer, or ask now, hear by this that there is none.
     drop(channels.inbound);
     unanswered.wait(ANSWER_TIMEOUT);
     if code == SAVED_CODE {

@@ -193,7 +193,7 @@ fn helpers_of_srun(launcher: u32) -> Vec<Pid> {
     forked.filter_map(|pid| Pid::from_raw(pid as i32)).collect()
 }
 
-/// Hands on what somebody says, by line, and then that it has ended; long lines are cut.
+/// Hands on the lines of a launcher, and then that it has ended; long lines are cut.
 fn said(stderr: ChildStderr, hear: impl Fn(Option<String>)) {
     let mut from = BufReader::new(stderr);
     let mut line = Vec::new();

@@ -29,7 +29,7 @@ pub fn watch(before: Option<Duration>, inbound: Sender<Inbound>) {
                 if left <= before {
                     let left = eyrie_units::time(left);
                     let text = format!("the allocation {allocation} ends in {left}");
-                    // Nobody listens any more only while the job ends.
+                    // The main thread receives no more only while the job ends.
                     let _ = inbound.send(Inbound::Heard(Heard::Note(text)));
                     let _ = inbound.send(Inbound::Heard(Heard::Save));
                     return;

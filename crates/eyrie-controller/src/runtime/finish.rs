@@ -28,7 +28,7 @@ impl Job {
         code: i32,
         sweeper: Option<&Sweeper>,
     ) -> i32 {
-        // Nobody goes on with what is over.
+        // No other controller goes on with what is over.
         self.journal = Journal::default();
         self.sessions().for_each(|session| session.release(u64::MAX));
         match self.is_replaced {

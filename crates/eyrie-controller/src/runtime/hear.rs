@@ -48,7 +48,7 @@ impl Job {
         self.handle(entry.heard);
     }
 
-    /// Nobody can go on with this job any more.
+    /// The journal is lost: no other controller can go on with this job.
     pub fn lose_journal(&mut self, error: &io::Error) {
         self.journal = Journal::default();
         self.let_out();
@@ -66,7 +66,7 @@ impl Job {
         }
     }
 
-    /// Whether it is heard for the first time, and of somebody who is still listened to.
+    /// Whether it is heard for the first time, and from a peer that still counts.
     fn is_new(&mut self, heard: &Heard) -> bool {
         let Some((by, letter)) = sender(heard) else { return true };
         let Some(session) = self.session(by) else {
@@ -242,7 +242,7 @@ impl Job {
         records: Vec<TraceRecord>,
     ) {
         let Some(request) = request else {
-            // That somebody who was replaced could not go on is as it should be.
+            // That a replaced incarnation could not go on is as it should be.
             if !self.machine.rank_states().any(|(present, ..)| present == instance) {
                 return;
             }

@@ -199,7 +199,7 @@ impl ImagesDir {
             let _ = std::fs::remove_dir_all(self.path.join(format!("{SAVING}{number}")));
         }
         if finished || self.saved.is_none() {
-            // What cannot be removed stays, for whoever looks there.
+            // What cannot be removed stays: the user may look there.
             let _ = remove_while_written(&self.path);
         }
     }

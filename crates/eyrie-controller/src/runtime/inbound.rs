@@ -44,7 +44,7 @@ pub enum Heard {
     AgentWoke {
         node: Node,
     },
-    /// A line of whoever starts the agent of a node, or of all nodes; and its end.
+    /// A line of the launcher of a node, or of all nodes; and its end.
     LauncherSaid {
         node: Option<Node>,
         line: String,
@@ -73,7 +73,7 @@ pub enum Heard {
     User {
         request: String,
     },
-    /// The job is to end: a signal, output that nobody takes.
+    /// The job is to end: a signal, output that is not read.
     Stop {
         code: i32,
         cause: String,

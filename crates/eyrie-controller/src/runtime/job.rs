@@ -143,7 +143,7 @@ impl Job {
     /// A controller that is there to save the job does nothing else with it.
     fn end_unless_saving(&mut self) {
         if self.outlet.kept().is_some() && self.end.is_none() && !self.machine.is_saving() {
-            let cause = "nobody has gone on with it, and it could not be saved".to_string();
+            let cause = "no controller has gone on with it, and it could not be saved".to_string();
             self.take(Heard::Stop { code: 1, cause });
         }
     }

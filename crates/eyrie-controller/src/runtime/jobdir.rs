@@ -110,7 +110,7 @@ fn check_name(name: &str) -> anyhow::Result<()> {
 
 impl JobDir {
     /// Makes the directory of a new job with its secret. What a dead run of the same job left is
-    /// removed. `kvsname` and `ranks` tell whoever cleans up after the job what it had in /dev/shm.
+    /// removed. `kvsname` and `ranks` tell the process that cleans up what the job had in /dev/shm.
     ///
     /// # Errors
     /// When a job of that name runs, the name is no good, or the directory cannot be written.
@@ -189,7 +189,7 @@ impl JobDir {
         let lock =
             File::options().read(true).write(true).open(path.join(LOCK)).with_context(none)?;
         let ours = flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
-        // Nobody listens there any more.
+        // No process listens there any more.
         drop(std::fs::remove_file(eyrie_agent::user_socket(&path)));
         let lock = ours.then_some(lock);
         let kept = place::keep(&path);

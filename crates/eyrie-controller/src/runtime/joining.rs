@@ -81,7 +81,7 @@ impl Job {
         }
     }
 
-    /// A line of whoever starts agents. Until they have come, its last one may be why they do not.
+    /// A line of a launcher. Until they have come, its last one may be why they do not.
     pub fn launcher_said(&mut self, node: Option<Node>, line: String) {
         let who = node.map_or("srun".into(), |node| in_words(node, self.machine.hosts()));
         if let Some(before) = self.agents.launcher_said(node, format!("{who}: {line}")) {
@@ -106,13 +106,13 @@ impl Job {
 
     /// The nodes of a launcher whose agents have not come.
     fn unstarted(&self, node: Option<Node>) -> Vec<Node> {
-        // Those that joined later have somebody of their own who starts them.
+        // Those that joined later have a launcher of their own.
         let all = 0..self.options.nodes + self.options.spares;
         let nodes = node.map_or(all, |node| node..node + 1);
         nodes.filter(|node| !self.agents.has_come(*node)).collect()
     }
 
-    /// Whoever was to start agents on other hosts has ended. Where an agent has come, it is none of
+    /// A launcher has ended. Where an agent has come, it is none of
     /// its business any more.
     pub fn launcher_ended(&mut self, node: Option<Node>) {
         let words = self.agents.launcher_words(node);
@@ -126,7 +126,7 @@ impl Job {
             let agent = agent.unwrap_or_default();
             let said = match &words {
                 Some(text) => format!("no agent came from {text}"),
-                None => format!("no agent came from {host}, and nobody said why"),
+                None => format!("no agent came from {host}, and its launcher did not say why"),
             };
             let remedy = format!("see whether it is reached, and {agent} is there (--agent-path)");
             self.lose_early(node, format!("{said}; {remedy}"));
@@ -156,7 +156,7 @@ impl Job {
         self.admission.expect_node();
         self.users.wait_for(node);
         let started = match self.is_replaying {
-            // The controller that has died has done it, or nobody comes.
+            // The controller that has died has done it, or no agent comes.
             true => Ok(()),
             false => {
                 let tell = parts::hear_launcher(&self.inbound, Some(node));

@@ -1,5 +1,5 @@
 //! The journal of a job: what the job was made for, then everything that its controller has heard,
-//! with the time. Whoever hears the same again comes to the same state. It is a file in the job's
+//! with the time. A controller that hears the same again comes to the same state. It is a file in the job's
 //! directory, and copies on hosts of other nodes; what follows from an entry goes out when the
 //! entry can be lost no more. A file that has become long makes room for one that begins with the
 //! state that it leads to; it goes only when that one is whole.
@@ -102,7 +102,7 @@ impl Copy {
         }
     }
 
-    /// Somebody can go on from there.
+    /// Another controller can go on from there.
     fn is_whole(&self) -> bool {
         self.state().is_some_and(|state| state.is_there)
     }
@@ -118,7 +118,7 @@ impl Copy {
 /// The journal while the job runs.
 #[derive(Debug, Default)]
 pub struct Journal {
-    /// None: nobody can go on with this job.
+    /// None: no other controller can go on with this job.
     file: Option<File>,
     path: PathBuf,
     /// The positions at which the file begins and ends.
@@ -224,7 +224,7 @@ impl Journal {
     }
 
     /// How far it has come. Without copies the file must do; else each that is whole, or becomes so
-    /// by what is on its way, has it, too: whoever goes on does so from any one of them.
+    /// by what is on its way, has it, too: another controller goes on from any one of them.
     pub fn progress(&self) -> JournalProgress {
         if self.file.is_none() {
             return JournalProgress::NO_JOURNAL;

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// Where Slurm says which node a process runs on.
 pub const SLURM_NODE: &str = "SLURMD_NODENAME";
-/// What `eyrie run` takes as --spares when nobody gives it.
+/// What `eyrie run` takes as --spares where it is not given.
 pub const ENV_SPARES: &str = "EYRIE_SPARES";
 /// Set in jobs whose allocation outlives its nodes, which Slurm does not tell.
 pub const ENV_NO_KILL: &str = "EYRIE_NO_KILL";
@@ -53,7 +53,7 @@ pub enum Launcher {
     Ssh(OsString),
     /// One `srun` for all hosts, within the allocation that this process runs in.
     Slurm,
-    /// Somebody does it, by the lines that are shown.
+    /// The user does it, by the lines that are shown.
     Manual,
 }
 
@@ -209,7 +209,7 @@ impl Cluster {
         command
     }
 
-    /// What somebody is to do who starts the agents; `secret` is the file that they read.
+    /// What the user is to do who starts the agents; `secret` is the file that they read.
     pub fn by_hand(&self, controller: &Addr, secret: &Path) -> String {
         let agent = quoted(self.agent.as_os_str());
         let mut text = format!(

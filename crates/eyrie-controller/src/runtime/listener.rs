@@ -38,7 +38,7 @@ impl Service for Services {
             }
             // One that was replaced, and will be told.
             (Some(Claim::Role(role)), error) => return tracing::info!(%role, %error, "refused"),
-            // Somebody who looked whether the socket is there.
+            // A process that looked whether the socket is there.
             (_, HandshakeError::Io(_)) => return,
             (_, error) => Heard::Note(format!("a connection was refused: {error}")),
         };
@@ -144,7 +144,7 @@ fn serve_user(mut stream: Stream, services: &Services) -> std::io::Result<()> {
     let _ = services.inbound.send(Inbound::User { request, answer });
     match answered.recv_timeout(patience) {
         Ok(text) => writeln!(stream, "{text}"),
-        // Nobody is there any more who could answer.
+        // The job is over: no answer comes.
         Err(RecvTimeoutError::Disconnected) => {
             writeln!(stream, "{}", users::error("the job has just ended"))
         }

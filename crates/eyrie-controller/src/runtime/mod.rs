@@ -191,7 +191,7 @@ pub fn go_on(
     run(options, Some(resumption), placement)
 }
 
-/// Shows what the ranks of a saved job had printed and nobody has shown yet.
+/// Shows what the ranks of a saved job had printed and no controller has shown yet.
 fn show_the_rest(images: &ImagesDir, saved: &SavedJob) -> anyhow::Result<()> {
     let (Some(SavedOutput { before, pieces }), Some(file)) = (&saved.unshown, images.shown())
     else {

@@ -207,7 +207,7 @@ impl JobOptions {
 
 /// How long it takes at most until the end of a connection is found out ([`eyrie_transport`]).
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long all agents may take to come up, and those that somebody starts by hand.
+/// How long all agents may take to come up, and those that a user starts by hand.
 const AGENTS_TIMEOUT: Duration = Duration::from_secs(30);
 const BY_HAND_TIMEOUT: Duration = Duration::from_secs(600);
 

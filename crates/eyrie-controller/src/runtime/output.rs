@@ -1,5 +1,5 @@
 //! The job's output: the thread that writes what ranks write beside Eyrie's own lines and the
-//! progress line. The main thread must never wait for whoever reads our output.
+//! progress line. The main thread must never wait for the reader of our output.
 
 use super::link::Link;
 use super::written::Written;
@@ -24,7 +24,7 @@ pub struct OutputFailed {
     pub code: i32,
     /// What to say.
     pub cause: String,
-    /// Whoever read it has left: nobody has to be told.
+    /// Its reader has left: no line is to say it.
     pub reader_left: bool,
 }
 
@@ -114,7 +114,7 @@ impl Printer {
         self.put(Item::Output(piece));
     }
 
-    /// Shows a line of Eyrie's own. When nobody reads them for long, all but errors are left out,
+    /// Shows a line of Eyrie's own. When they are not read for long, all but errors are left out,
     /// and the next one that is shown says how many.
     pub fn line(&self, level: LogLevel, text: &str) {
         if self.waiting() >= MAX_WAITING && level < LogLevel::Error {
@@ -123,9 +123,8 @@ impl Printer {
         }
         match self.left_out.swap(0, Ordering::Relaxed) {
             0 => {}
-            n => {
-                self.put(Item::Line(format!("eyrie: {n} lines were left out: nobody read them\n")))
-            }
+            n => self
+                .put(Item::Line(format!("eyrie: {n} lines were left out: they were not read\n"))),
         }
         self.put(Item::Line(format!("eyrie: {}\n", plain::line(text))));
     }
@@ -190,7 +189,7 @@ fn write_all(
                 }
             }
             Item::Line(text) => {
-                // Nobody is left to tell when this fails.
+                // When this fails there is no way left to say it.
                 let _ = io::stderr().write_all(text.as_bytes());
             }
             Item::Progress(text) => {

@@ -75,7 +75,7 @@ pub fn start_agents(
         Launcher::Manual => {
             let secret = dir.write_secret_line()?;
             let text = cluster.by_hand(children.controller(), &secret);
-            // Whoever is to start them reads this.
+            // The user who is to start them reads this.
             eprint!("{text}");
         }
     }
@@ -88,7 +88,7 @@ pub fn hear_launcher(
     node: Option<Node>,
 ) -> impl Fn(Option<String>) + Send + 'static {
     let inbound = inbound.clone();
-    // Nobody listens any more only while the job ends.
+    // The main thread receives no more only while the job ends.
     move |line| {
         drop(inbound.send(Inbound::Heard(match line {
             Some(line) => Heard::LauncherSaid { node, line },

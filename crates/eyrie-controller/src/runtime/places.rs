@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(places.at_home(0), [true, false, true]);
         places.router(1, addr("b"));
         places.router(1, addr("other"));
-        places.router(7, addr("nobody"));
+        places.router(7, addr("stranger"));
         places.store(addr("s"));
         assert!(places.all().is_none());
         places.router(0, addr("a"));

@@ -36,8 +36,8 @@ use std::time::{Duration, Instant};
 const RETURN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long agents of a job that has ended may take to come back, to be told so.
 const LAST_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long to wait before an agent is asked again, and how often its host may say that nobody
-/// listens there: an agent without a controller always does.
+/// How long to wait before an agent is asked again, and how often its host may say that
+/// nothing listens there: an agent without a controller always does.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 const MAX_REFUSALS: u32 = 5;
 
@@ -393,7 +393,7 @@ impl Job {
                 std::thread::sleep(ASK_AGAIN);
             }
             if refusals == MAX_REFUSALS {
-                // Nobody hears it any more only while the job ends.
+                // The main thread receives no more only while the job ends.
                 let _ = inbound.send(Inbound::Heard(Heard::AgentGone { node }));
             }
         });
@@ -406,7 +406,7 @@ fn other_controller(refusal: &HandshakeError) -> Option<String> {
     text.strip_prefix(HAS_CONTROLLER).map(str::to_string)
 }
 
-/// Whether the host says that nobody listens there.
+/// Whether the host says that nothing listens there.
 pub fn nobody_listens(error: &HandshakeError) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     let HandshakeError::Io(e) = error else { return false };

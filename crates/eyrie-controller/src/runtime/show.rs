@@ -46,7 +46,7 @@ impl Job {
         }
     }
 
-    /// Shows a line, unless whoever read our output has left.
+    /// Shows a line, unless the reader of our output has left.
     fn show(&self, (level, line): (LogLevel, String)) {
         // What an earlier controller has heard it has said, too.
         if level >= self.options.show && self.outlet.is_read() && !self.is_replaying {

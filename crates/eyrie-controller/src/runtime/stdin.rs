@@ -1,5 +1,5 @@
 //! Standard input for rank 0, kept from the last image on, so that a later incarnation of the rank
-//! reads it again. It is kept in a file: nobody knows how much there will be.
+//! reads it again. It is kept in a file: it has no bound.
 
 use super::inbound::{Heard, Inbound};
 use crossbeam_channel::Sender;
@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// How much is read before anybody wants it, in bytes.
+/// How much is read before a rank wants it, in bytes.
 const AHEAD: u64 = 1 << 20;
 /// Most bytes handed to an agent at once.
 pub const PIECE: usize = 64 * 1024;
@@ -24,7 +24,7 @@ pub struct Stdin {
     /// Bytes in the file, and whether that is all.
     read: u64,
     eof: bool,
-    /// What the rank wants to have next: whoever reads stays a little ahead of it.
+    /// What the rank wants to have next: the reading thread stays a little ahead of it.
     wanted: Arc<(Mutex<u64>, Condvar)>,
     /// The rank that waits for a piece, on which node, and from which offset on.
     waits: Option<Wanted>,
@@ -62,7 +62,7 @@ impl Stdin {
                 let got = match io::stdin().lock().read(&mut bytes) {
                     Ok(n) => n,
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                    // No input, or a terminal that belongs to somebody else.
+                    // No input, or a terminal that belongs to another process group.
                     Err(_) => 0,
                 };
                 read += got as u64;

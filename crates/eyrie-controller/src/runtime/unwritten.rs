@@ -1,4 +1,4 @@
-//! Output of the ranks that may not have been written yet, kept until it is: whoever goes on from a
+//! Output of the ranks that may not have been written yet, kept until it is: a controller that goes on from a
 //! snapshot of the job has to write it.
 
 use super::output::{Piece, WrittenBytes};

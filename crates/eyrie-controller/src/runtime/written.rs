@@ -30,7 +30,7 @@ struct Kept {
     intent: Option<Intent>,
 }
 
-/// A piece that is being written: whoever finds this tells by the file whether it was.
+/// A piece that is being written: a controller that finds this tells by the file whether it was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Intent {
     stream: usize,
@@ -204,7 +204,7 @@ impl Written {
     }
 }
 
-/// Somebody made our output non-blocking.
+/// Another process made our output non-blocking.
 fn wait_for(fd: BorrowedFd<'_>) {
     let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::OUT)];
     let _ = rustix::event::poll(&mut fds, None);

@@ -208,7 +208,7 @@ mod tests {
         machine.handle(now, Event::AgentUp(0));
         machine.handle(now, Event::AgentUp(1));
         for _ in 0..20 {
-            // Whoever runs the machine sleeps until then.
+            // The runtime sleeps until then.
             now = machine.next_tick().map_or(now, |at| at.max(now));
             machine.handle(now, Event::Tick);
         }
