@@ -8,6 +8,7 @@ use super::children::Children;
 use super::clock::Clock;
 use super::copies::Copies;
 use super::determinants::Gathered;
+use super::end::End;
 use super::event_file::EventFile;
 use super::images_dir::{ImagesDir, SavedJob};
 use super::inbound::Inbound;
@@ -19,7 +20,7 @@ use super::options::{JobOptions, RolesAt};
 use super::outlet::Outlet;
 use super::output::Printer;
 use super::parts;
-use super::places::Places;
+use super::places::{Places, Whereabouts};
 use super::refusals::Refusals;
 use super::roles::figures::Figures;
 use super::roles::peers::RolePeers;
@@ -34,7 +35,7 @@ use crossbeam_channel::{bounded, Receiver, Sender};
 use eyrie_agent::Sweeper;
 use eyrie_placement::Placement;
 use eyrie_router::RouterEvent;
-use eyrie_transport::{Directory, RouterId};
+use eyrie_transport::RouterId;
 use eyrie_wire::auth::Secret;
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -84,7 +85,7 @@ pub fn assemble(
     parts: Parts,
     channels: &Channels,
 ) -> anyhow::Result<(Job, Option<Sweeper>, JobDir)> {
-    let Beginning { name, kvsname, options, program, provided, .. } = beginning;
+    let options = &beginning.options;
     let Parts { dir, secret, event_file, printer, placement, images, saved } = parts;
     // On one host the agents remove it. It ends when this function does.
     let sweeper = match (options.can_be_resumed(), &options.cluster) {
@@ -101,16 +102,22 @@ pub fn assemble(
     // Before anything that must be ended: from here on a signal is a message.
     parts::watch_signals(inbound.clone())?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let store =
-        stores::start_here(&options, &kvsname, dir.path(), &secret, images.is_some(), &inbound)?;
-    let places = Places::new(&options);
+    let store = stores::start_here(
+        options,
+        &beginning.kvsname,
+        dir.path(),
+        &secret,
+        images.is_some(),
+        &inbound,
+    )?;
+    let places = Places::new(options);
     let of_saved = images.as_ref().filter(|_| saved.is_some());
     let router_files = Arc::new(RouterFiles::default());
     if let Some(images) = of_saved {
-        router_files.go_on_with(saved_routers(images, &options)?);
+        router_files.go_on_with(saved_routers(images, options)?);
     }
     let router_in = &channels.router_in;
-    let routers = routers::start_here(&options, &places, dir.path(), &secret, of_saved, router_in)?;
+    let routers = routers::start_here(options, &places, dir.path(), &secret, of_saved, router_in)?;
     let admission = Arc::new(Admission::new(options.nodes + options.spares));
     let unanswered = Unanswered::default();
     let services = Arc::new(Services {
@@ -124,7 +131,7 @@ pub fn assemble(
     let mut stdin = Stdin::new(dir.path())?;
     let outlived = options.can_be_resumed();
     let children = Children::new(control, secret.clone(), options.log.clone(), outlived);
-    let config = config(&options, &name);
+    let config = config(options, &beginning.name);
     let (mut alike, mut needed_images) = (Alike::default(), None);
     let machine = match saved {
         None => Machine::new(config),
@@ -137,8 +144,6 @@ pub fn assemble(
     };
     let machine = machine.place_by(placement);
     let job = Job {
-        name,
-        kvsname,
         agents: Agents::default(),
         returns: Returns::default(),
         journal: Journal::default(),
@@ -148,21 +153,14 @@ pub fn assemble(
         events: VecDeque::new(),
         shared: vec![BTreeSet::new(); options.ranks as usize],
         users: Users::new(unanswered),
-        end: None,
-        quiet_end: false,
+        end: End::default(),
         refusals: Refusals::default(),
         clock: Clock::start(),
-        // Roles on nodes are the machine's.
-        places: (options.roles != RolesAt::Nodes).then_some(places),
-        options,
-        program,
+        whereabouts: Whereabouts::new((options.roles != RolesAt::Nodes).then_some(places)),
         event_file,
         outlet: Outlet::new(printer),
         roles: RolePeers::new(routers, store),
         figures: Figures::new(),
-        directory: Directory::default(),
-        store_addr: None,
-        provided,
         inbound,
         alike,
         images,
@@ -173,8 +171,8 @@ pub fn assemble(
         stdin,
         children,
         secret,
-        is_replaced: false,
         machine,
+        beginning,
     };
     Ok((job, sweeper, dir))
 }
@@ -224,7 +222,8 @@ impl Job {
     /// # Errors
     /// When one cannot be made.
     pub fn start_parts(&mut self, dir: &JobDir) -> anyhow::Result<()> {
-        let Job { children, options, provided, inbound, .. } = self;
+        let Job { children, beginning, inbound, .. } = self;
+        let Beginning { options, provided, .. } = beginning;
         parts::start_agents(children, options, dir, provided, inbound)
     }
 }

@@ -99,7 +99,7 @@ impl Job {
             }
             Command::Recover(instance) => {
                 let Told { determinants, observed } = self.determinants.take(instance);
-                let home = self.directory.home(instance.rank);
+                let home = self.whereabouts.directory().home(instance.rank);
                 let recover = RouterCommand::Recover { instance, determinants, observed };
                 self.roles.tell_router(self.journal.progress(), home, recover);
             }
@@ -136,7 +136,7 @@ impl Job {
             Command::Answer { request, answer } => {
                 self.users.answer(request, users::in_json(&answer));
             }
-            Command::End { code } => self.end = Some(code),
+            Command::End { code } => self.end.come(code),
         }
     }
 

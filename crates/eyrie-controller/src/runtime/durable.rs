@@ -26,7 +26,7 @@ impl Job {
 
     /// Copies are on other hosts than the controller: first on those without ranks.
     fn keep_copies(&mut self) {
-        let Some(cluster) = &self.options.cluster else { return };
+        let Some(cluster) = &self.beginning.options.cluster else { return };
         if !self.journal.wants_copies() {
             return;
         }
@@ -41,7 +41,9 @@ impl Job {
 
     /// The machine hears when the number of copies changes.
     pub fn tell_of_copies(&mut self) {
-        let Some(cluster) = self.options.cluster.as_ref().filter(|_| self.journal.is_kept()) else {
+        let Some(cluster) =
+            self.beginning.options.cluster.as_ref().filter(|_| self.journal.is_kept())
+        else {
             return;
         };
         let here = self.agents.at_home();

@@ -31,7 +31,7 @@ impl Job {
         // No other controller goes on with what is over.
         self.journal = Journal::default();
         self.sessions().for_each(|session| session.release(u64::MAX));
-        match self.is_replaced {
+        match self.end.is_replaced() {
             // The other controller shows what comes of the job.
             true => self.event_file.close(),
             false => self.outlet.let_out(u64::MAX),
@@ -74,7 +74,7 @@ impl Job {
         // Who only saves it has shown nothing of its output.
         let finished = self.machine.has_finished() && self.outlet.kept().is_none();
         self.images.take().into_iter().for_each(|images| images.end(finished));
-        let within = self.quiet_end.then_some(Duration::from_secs(1));
+        let within = self.end.is_quick().then_some(Duration::from_secs(1));
         let now = self.clock.time();
         let mut lines = Vec::new();
         let code = match self.outlet.finish(within) {
@@ -89,8 +89,8 @@ impl Job {
             }
             _ => code,
         };
-        let summary = summary(&self.machine, &self.name, code);
-        lines.extend(self.options.json.then(|| summary + "\n"));
+        let summary = summary(&self.machine, &self.beginning.name, code);
+        lines.extend(self.beginning.options.json.then(|| summary + "\n"));
         for line in lines {
             let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
         }

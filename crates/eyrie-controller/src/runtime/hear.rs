@@ -6,7 +6,6 @@ use super::job::Job;
 use super::journal::{Entry, Journal};
 use super::link::Session;
 use super::output::OutputFailed;
-use super::places::Places;
 use super::roles::kind::Hearing;
 use super::roles::peers::THE_STORE;
 use super::roles::registry;
@@ -127,7 +126,7 @@ impl Job {
                 Child::Launcher(_) => {}
             },
             Heard::Stop { code, cause } => {
-                self.quiet_end = true;
+                self.end.hurry();
                 self.tell(Event::Stop { code, cause });
             }
             Heard::Note(text) => self.tell(Event::Note(text)),
@@ -144,7 +143,7 @@ impl Job {
             Heard::AgentBack { node } => self.tell(Event::AgentBack(node)),
             Heard::Home(nodes) => self.tell(Event::Home(nodes)),
             Heard::Replaced { by } => {
-                self.is_replaced = true;
+                self.end.replace();
                 self.tell(Event::Replaced { by });
             }
             Heard::JournalCopies(copies) => self.tell(Event::JournalCopies(copies)),
@@ -162,11 +161,10 @@ impl Job {
     /// A role says something.
     pub fn hear_role(&mut self, role: Role, event: RoleEvent) {
         let mut hearing = Hearing {
-            options: &self.options,
+            options: &self.beginning.options,
             figures: &mut self.figures,
             determinants: &mut self.determinants,
-            places: &mut self.places,
-            store_addr: &mut self.store_addr,
+            whereabouts: &mut self.whereabouts,
             needed_images: &mut self.needed_images,
             events: Vec::new(),
             commands: Vec::new(),
@@ -180,15 +178,14 @@ impl Job {
 
     /// Ends the job when a role does not say where it listens.
     pub fn watch_places(&mut self) {
-        if let Some(late) = self.places.as_ref().and_then(Places::late) {
-            self.places = None;
+        if let Some(late) = self.whereabouts.late() {
             self.tell(Event::Stop { code: 1, cause: late });
         }
     }
 
     /// Ends the job when what the ranks write cannot be passed on.
     pub fn watch_output(&mut self) {
-        if self.end.is_some() {
+        if self.end.has_come() {
             return;
         }
         if let Some(OutputFailed { code, cause, .. }) = self.outlet.failed() {
@@ -246,7 +243,7 @@ impl Job {
             if !self.machine.rank_states().any(|(present, ..)| present == instance) {
                 return;
             }
-            let file = format!("eyrie-trace-{}-rank{}.txt", self.name, instance.rank);
+            let file = format!("eyrie-trace-{}-rank{}.txt", self.beginning.name, instance.rank);
             let lines: String = records.iter().map(|record| format!("{record}\n")).collect();
             let text = match std::fs::write(&file, lines) {
                 Ok(()) => format!("what rank {} did last is in {file}", instance.rank),

@@ -8,14 +8,13 @@ use super::children::Children;
 use super::clock::Clock;
 use super::copies::Copies;
 use super::determinants::Gathered;
+use super::end::End;
 use super::event_file::EventFile;
 use super::images_dir::ImagesDir;
 use super::inbound::{Heard, Inbound};
-use super::journal::Journal;
-use super::options::JobOptions;
+use super::journal::{Beginning, Journal};
 use super::outlet::{Outlet, PROGRESS_EVERY};
-use super::places::Places;
-use super::program::Provided;
+use super::places::Whereabouts;
 use super::refusals::Refusals;
 use super::roles::figures::Figures;
 use super::roles::peers::RolePeers;
@@ -25,9 +24,9 @@ use super::stdin::Stdin;
 use crate::machine::{Event, Machine};
 use crossbeam_channel::{select, Receiver, Sender};
 use eyrie_router::RouterEvent;
-use eyrie_transport::{Addr, Directory, RouterId};
+use eyrie_transport::RouterId;
 use eyrie_wire::auth::Secret;
-use eyrie_wire::control::{Program, Role, RoleKind};
+use eyrie_wire::control::{Role, RoleKind};
 use eyrie_wire::{ImageId, Rank};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -39,10 +38,8 @@ const BATCH: usize = 256;
 
 /// A running job.
 pub struct Job {
-    pub options: JobOptions,
-    pub name: String,
-    pub kvsname: String,
-    pub program: Program,
+    /// What the job was made for, with the hosts that have joined.
+    pub beginning: Beginning,
     pub machine: Machine,
     /// Events that commands have brought about, to be handled next.
     pub events: VecDeque<Event>,
@@ -51,13 +48,8 @@ pub struct Job {
     pub event_file: EventFile,
     pub roles: RolePeers,
     pub figures: Figures,
-    /// Until all roles beside the controller have said where they listen.
-    pub places: Option<Places>,
-    pub directory: Directory,
-    /// Where the store beside the controller listens, when it has said it.
-    pub store_addr: Option<Addr>,
-    /// What ranks need in the job's directory.
-    pub provided: Vec<Provided>,
+    pub whereabouts: Whereabouts,
+    pub end: End,
     pub inbound: Sender<Inbound>,
     /// What all hosts are compared with.
     pub alike: Alike,
@@ -75,8 +67,6 @@ pub struct Job {
     pub stdin: Stdin,
     pub children: Children,
     pub secret: Secret,
-    /// Another controller goes on with the job.
-    pub is_replaced: bool,
     pub agents: Agents,
     pub returns: Returns,
     pub journal: Journal,
@@ -86,9 +76,6 @@ pub struct Job {
     /// Files in /dev/shm, per rank.
     pub shared: Vec<BTreeSet<String>>,
     pub users: Users,
-    pub end: Option<i32>,
-    /// The user has ended the job, and waits.
-    pub quiet_end: bool,
     pub refusals: Refusals,
 }
 
@@ -128,7 +115,7 @@ impl Job {
             self.tell_whom_to_watch();
             self.tell_of_copies();
             self.write_journal();
-            if let Some(code) = self.end {
+            if let Some(code) = self.end.code() {
                 return code;
             }
             self.draw_progress();
@@ -142,7 +129,7 @@ impl Job {
 
     /// A controller that is there to save the job does nothing else with it.
     fn end_unless_saving(&mut self) {
-        if self.outlet.kept().is_some() && self.end.is_none() && !self.machine.is_saving() {
+        if self.outlet.kept().is_some() && !self.end.has_come() && !self.machine.is_saving() {
             let cause = "no controller has gone on with it, and it could not be saved".to_string();
             self.take(Heard::Stop { code: 1, cause });
         }

@@ -8,7 +8,6 @@ use super::job::Job;
 use super::launcher::{Launcher, Target};
 use super::options::JobOptions;
 use super::parts;
-use super::places::Places;
 use super::users;
 use crate::hosts::Host;
 use crate::machine::Event;
@@ -19,30 +18,33 @@ use eyrie_wire::Node;
 impl Job {
     /// The agents that have come already can join, when it is known where all roles are.
     pub fn welcome_all(&mut self) {
-        let Some((directory, store)) = self.places.as_ref().and_then(Places::all) else { return };
-        self.places = None;
-        self.directory = directory;
-        self.store_addr = Some(store);
-        let nodes: Vec<Node> = self.agents.nodes();
-        nodes.into_iter().for_each(|node| self.welcome(node));
+        if !self.whereabouts.are_complete() {
+            return;
+        }
+        self.agents.nodes().into_iter().for_each(|node| self.welcome(node));
     }
 
     /// Tells an agent of its job, as soon as it is known where the store is.
     pub fn welcome(&mut self, node: Node) {
-        if self.places.is_some() {
+        if self.whereabouts.are_awaited() {
             return;
         }
         let job = JobOnHost {
-            name: self.name.clone(),
+            name: self.beginning.name.clone(),
             dir: self.dir.clone().into(),
-            provided: self.provided.clone(),
-            copied: self.options.cluster.as_ref().is_some_and(|cluster| cluster.send_binaries),
-            kvsname: self.kvsname.clone(),
-            ranks: self.options.ranks,
-            program: self.program.clone(),
+            provided: self.beginning.provided.clone(),
+            copied: self
+                .beginning
+                .options
+                .cluster
+                .as_ref()
+                .is_some_and(|cluster| cluster.send_binaries),
+            kvsname: self.beginning.kvsname.clone(),
+            ranks: self.beginning.options.ranks,
+            program: self.beginning.program.clone(),
             compared: !self.machine.hosts().is_empty(),
-            orphans: self.options.can_be_resumed().then(|| self.orphans(node)),
-            notices: self.options.notices.clone(),
+            orphans: self.beginning.options.can_be_resumed().then(|| self.orphans(node)),
+            notices: self.beginning.options.notices.clone(),
         };
         self.send(node, &ToAgent::Join(Box::new(job)));
     }
@@ -50,9 +52,9 @@ impl Job {
     /// What an agent does when this controller has died.
     fn orphans(&self, node: Node) -> Orphans {
         let (peer, name) = (self.agents.peer(node), format!("agent-{node}"));
-        let listen = self.options.reach.bind_for(peer, &self.dir, &name);
-        let JobOptions { orphan_timeout, heartbeat_timeout, .. } = self.options;
-        let save = self.options.images.is_some();
+        let listen = self.beginning.options.reach.bind_for(peer, &self.dir, &name);
+        let JobOptions { orphan_timeout, heartbeat_timeout, .. } = self.beginning.options;
+        let save = self.beginning.options.images.is_some();
         Orphans { timeout: orphan_timeout, save, heartbeat_timeout, listen: listen.encode() }
     }
 
@@ -98,7 +100,7 @@ impl Job {
     pub fn let_go_of_launchers(&self, node: Node) {
         self.children.let_go(Some(node));
         // Few agents have so many before them, so that nodes are not counted with each.
-        let all = self.options.nodes + self.options.spares;
+        let all = self.beginning.options.nodes + self.beginning.options.spares;
         if self.agents.came() >= all as usize && self.unstarted(None).is_empty() {
             self.children.let_go(None);
         }
@@ -107,7 +109,7 @@ impl Job {
     /// The nodes of a launcher whose agents have not come.
     fn unstarted(&self, node: Option<Node>) -> Vec<Node> {
         // Those that joined later have a launcher of their own.
-        let all = 0..self.options.nodes + self.options.spares;
+        let all = 0..self.beginning.options.nodes + self.beginning.options.spares;
         let nodes = node.map_or(all, |node| node..node + 1);
         nodes.filter(|node| !self.agents.has_come(*node)).collect()
     }
@@ -122,7 +124,8 @@ impl Job {
         }
         for node in unstarted {
             let host = in_words(node, self.machine.hosts());
-            let agent = self.options.cluster.as_ref().map(|c| c.agent.display().to_string());
+            let agent =
+                self.beginning.options.cluster.as_ref().map(|c| c.agent.display().to_string());
             let agent = agent.unwrap_or_default();
             let said = match &words {
                 Some(text) => format!("no agent came from {text}"),
@@ -150,7 +153,7 @@ impl Job {
         if let Some(text) = self.cannot_join(allocation) {
             return self.users.answer_now(&users::error(text));
         }
-        let Some(cluster) = &mut self.options.cluster else { return };
+        let Some(cluster) = &mut self.beginning.options.cluster else { return };
         let node = cluster.hosts.len() as Node;
         cluster.hosts.push(Host { name: host.clone(), slots: None });
         self.admission.expect_node();
@@ -160,7 +163,7 @@ impl Job {
             true => Ok(()),
             false => {
                 let tell = parts::hear_launcher(&self.inbound, Some(node));
-                let files = cluster.files(&self.provided).map_err(std::io::Error::other);
+                let files = cluster.files(&self.beginning.provided).map_err(std::io::Error::other);
                 let target = Target::One(node, allocation);
                 files.and_then(|files| self.children.launch(cluster, target, &files, tell))
             }
@@ -174,7 +177,7 @@ impl Job {
 
     /// Why no host can join the job at present.
     fn cannot_join(&self, allocation: Option<u64>) -> Option<&'static str> {
-        let Some(cluster) = &self.options.cluster else {
+        let Some(cluster) = &self.beginning.options.cluster else {
             return Some(
                 "this job runs on one host: only one that was started with --hosts, or in an \
                  allocation of Slurm, can be joined by others",

@@ -15,6 +15,7 @@ mod deadline;
 mod determinants;
 mod durable;
 mod elsewhere;
+mod end;
 mod event_file;
 mod finish;
 mod hear;
@@ -155,8 +156,10 @@ pub fn run(
     let (mut job, sweeper, dir) = assemble(beginning, parts, &channels)?;
     job.admission.open();
     job.journal = journal;
-    let warnings =
-        [job.options.reach.warning(), job.options.cluster.as_ref().and_then(Cluster::warning)];
+    let warnings = [
+        job.beginning.options.reach.warning(),
+        job.beginning.options.cluster.as_ref().and_then(Cluster::warning),
+    ];
     let anew = (goes_on && job.needed_images.is_none())
         .then(|| "nothing was saved there: the job starts from its beginning".to_string());
     let said = cleaned.into_iter().chain(warnings.into_iter().flatten()).chain(anew);

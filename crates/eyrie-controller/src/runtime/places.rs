@@ -70,6 +70,73 @@ impl Places {
     }
 }
 
+/// Where the roles of the job are.
+#[derive(Default)]
+pub struct Whereabouts {
+    /// Until all roles beside the controller have said it.
+    awaited: Option<Places>,
+    directory: Directory,
+    /// The store beside the controller.
+    store: Option<Addr>,
+}
+
+impl Whereabouts {
+    /// These are awaited: the roles beside the controller. Those on nodes are the machine's.
+    pub fn new(awaited: Option<Places>) -> Whereabouts {
+        Whereabouts { awaited, ..Whereabouts::default() }
+    }
+
+    /// A router beside the controller listens.
+    pub fn router_listens(&mut self, id: RouterId, addr: Addr) {
+        if let Some(places) = &mut self.awaited {
+            places.router(id, addr);
+        }
+    }
+
+    /// The store beside the controller listens.
+    pub fn store_listens(&mut self, addr: Addr) {
+        match &mut self.awaited {
+            Some(places) => places.store(addr),
+            None => self.store = Some(addr),
+        }
+    }
+
+    /// Whether all are known now that were awaited; once.
+    pub fn are_complete(&mut self) -> bool {
+        let Some((directory, store)) = self.awaited.as_ref().and_then(Places::all) else {
+            return false;
+        };
+        (self.awaited, self.directory, self.store) = (None, directory, Some(store));
+        true
+    }
+
+    /// Whether some are awaited still.
+    pub fn are_awaited(&self) -> bool {
+        self.awaited.is_some()
+    }
+
+    /// Which role has had long enough to say where it listens; no role is awaited any more then.
+    pub fn late(&mut self) -> Option<String> {
+        let late = self.awaited.as_ref().and_then(Places::late)?;
+        self.awaited = None;
+        Some(late)
+    }
+
+    /// Where the routers are.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    pub fn set_directory(&mut self, directory: Directory) {
+        self.directory = directory;
+    }
+
+    /// Where the store beside the controller listens, when it has said it.
+    pub fn store(&self) -> Option<&Addr> {
+        self.store.as_ref()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,8 +14,8 @@ impl Job {
     /// left.
     pub fn start_role(&mut self, node: Node, role: Role, takes_over: bool) {
         let mut starting = Starting {
-            options: &self.options,
-            kvsname: &self.kvsname,
+            options: &self.beginning.options,
+            kvsname: &self.beginning.kvsname,
             dir: &self.dir,
             machine: &self.machine,
             figures: &mut self.figures,
@@ -38,17 +38,17 @@ impl Job {
 
     /// All ranks are told where the roles are now.
     pub fn publish(&mut self, directory: Directory) {
-        self.directory = directory;
+        self.whereabouts.set_directory(directory);
         self.agents.nodes().into_iter().for_each(|node| self.tell_where(node));
     }
 
     /// Tells the ranks of this node where the roles are, if all of them have been there.
     pub fn tell_where(&mut self, node: Node) {
-        if self.directory.epoch == 0 {
+        if self.whereabouts.directory().epoch == 0 {
             return;
         }
         let beside = self.machine.routers_on(node);
-        let directory = Directory { beside, ..self.directory.clone() }.encode();
+        let directory = Directory { beside, ..self.whereabouts.directory().clone() }.encode();
         self.send(node, &ToAgent::Directory { directory });
     }
 }

@@ -126,7 +126,7 @@ pub fn resume(
         true => job.take(Heard::Save),
         false => job.stdin.start(channels.inbound_in.clone()),
     }
-    let code = match job.end {
+    let code = match job.end.code() {
         Some(code) => code,
         None => job.run(&channels.inbound, &channels.router_events),
     };
@@ -287,9 +287,9 @@ impl Job {
             self.call(*node, secret, &calls);
         }
         // Some have been told of a job's end.
-        let patience = match self.end {
+        let patience = match self.end.code() {
             Some(_) => LAST_TIMEOUT,
-            None => RETURN_TIMEOUT + self.options.heartbeat_timeout,
+            None => RETURN_TIMEOUT + self.beginning.options.heartbeat_timeout,
         };
         let (until, mut early) = (Instant::now() + patience, Vec::new());
         let mut gone = BTreeSet::new();
@@ -331,7 +331,7 @@ impl Job {
                  the other copy is"
             );
         }
-        if self.end.is_some() {
+        if self.end.has_come() {
             return Ok(());
         }
         missing.retain(|peer| !self.returns.has(*peer));
@@ -341,9 +341,9 @@ impl Job {
             bail!(
                 "job {} runs, and {with} of its {} nodes have a controller, at {addr}: see `eyrie \
                  status {}` there",
-                self.name,
+                self.beginning.name,
                 nodes.len(),
-                self.name
+                self.beginning.name
             );
         }
         if are_few && !force {
@@ -351,7 +351,7 @@ impl Job {
                 "{back} of {} nodes can be reached: the others may go on without this host. Where \
                  they are lost, go on with `eyrie resume --force {}`",
                 nodes.len(),
-                self.name
+                self.beginning.name
             );
         }
         self.clock.go_on();

@@ -5,7 +5,6 @@ use super::deadline;
 use super::images_dir::SavedJob;
 use super::inbound::Heard;
 use super::job::Job;
-use super::journal::Beginning;
 use super::options::RolesAt;
 use super::written;
 use eyrie_router::{RouterCommand, SavedAt};
@@ -13,8 +12,8 @@ use eyrie_router::{RouterCommand, SavedAt};
 impl Job {
     /// All routers save what they hold: those on nodes hand it over to this controller.
     pub fn save_routers(&mut self) {
-        let routers = self.options.routers;
-        let on_nodes = self.options.roles == RolesAt::Nodes;
+        let routers = self.beginning.options.routers;
+        let on_nodes = self.beginning.options.roles == RolesAt::Nodes;
         let mut files = Vec::new();
         // An earlier controller has saved nothing that is of use now.
         if !self.is_replaying {
@@ -58,19 +57,12 @@ impl Job {
     /// Has the job saved before the allocation ends that it runs in.
     pub fn watch_deadline(&self) {
         if self.images.is_some() {
-            deadline::watch(self.options.save_before, self.inbound.clone());
+            deadline::watch(self.beginning.options.save_before, self.inbound.clone());
         }
     }
 
     fn write_job(&mut self) -> anyhow::Result<String> {
-        let beginning = Beginning {
-            version: env!("CARGO_PKG_VERSION").into(),
-            name: self.name.clone(),
-            kvsname: self.kvsname.clone(),
-            options: self.options.clone(),
-            program: self.program.clone(),
-            provided: self.provided.clone(),
-        };
+        let beginning = self.beginning.clone();
         let (machine, stdin) = (self.machine.saved(), self.stdin.saved()?);
         let alike = self.alike.saved().or_else(|| Alike::first(this_host(&beginning)).saved());
         self.outlet.let_out(u64::MAX);

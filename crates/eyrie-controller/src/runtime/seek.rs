@@ -25,7 +25,7 @@ impl Job {
         if self.is_replaying {
             return;
         }
-        let until = Instant::now() + self.options.alone_for();
+        let until = Instant::now() + self.beginning.options.alone_for();
         let ours = self.children.controller().to_string();
         for node in nodes {
             let Some(agent) = self.agents.reached_at(node).cloned() else { continue };

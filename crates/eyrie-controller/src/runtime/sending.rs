@@ -34,7 +34,7 @@ impl Job {
 
     /// Whether it is the store beside the controller of a job whose other stores are on nodes.
     pub fn is_archive(&self, store: StoreId) -> bool {
-        store == THE_STORE && self.options.has_archive()
+        store == THE_STORE && self.beginning.options.has_archive()
     }
 
     /// Has something heard that comes of what this controller itself does: by way of the journal,
@@ -49,7 +49,7 @@ impl Job {
 
     /// Where a store listens. The machine names none that has not said it.
     pub fn store_address(&self, store: StoreId) -> String {
-        let addr = self.machine.store_on_node(store).or(self.store_addr.as_ref());
+        let addr = self.machine.store_on_node(store).or(self.whereabouts.store());
         addr.map_or(String::new(), Addr::to_string)
     }
 

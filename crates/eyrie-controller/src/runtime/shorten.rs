@@ -4,7 +4,6 @@
 use super::agents::Agents;
 use super::alike::Alike;
 use super::job::Job;
-use super::journal::Beginning;
 use super::snapshot::Snapshot;
 use anyhow::Context;
 use eyrie_wire::Node;
@@ -12,28 +11,17 @@ use eyrie_wire::Node;
 impl Job {
     /// Has the journal begin anew when it has become long. Nothing may wait to be handled.
     pub fn shorten_journal(&mut self) {
-        if !self.journal.is_long() || self.end.is_some() || !self.machine.has_started() {
+        if !self.journal.is_long() || self.end.has_come() || !self.machine.has_started() {
             return;
         }
-        let beginning = self.beginning();
+        // With the hosts that have joined.
+        let beginning = self.beginning.clone();
         let snapshot = self.snapshot().map_err(std::io::Error::other);
         let begun = snapshot.and_then(|s| self.journal.begin_anew(beginning, s));
         match begun {
             Ok(()) => tracing::info!("the journal has begun anew"),
             // It goes on as it is, and what becomes of it is said when it can be written no more.
             Err(e) => tracing::warn!("the journal cannot begin anew: {e}"),
-        }
-    }
-
-    /// What the job is made for, with the hosts that have joined.
-    fn beginning(&self) -> Beginning {
-        Beginning {
-            version: env!("CARGO_PKG_VERSION").into(),
-            name: self.name.clone(),
-            kvsname: self.kvsname.clone(),
-            options: self.options.clone(),
-            program: self.program.clone(),
-            provided: self.provided.clone(),
         }
     }
 
@@ -46,7 +34,7 @@ impl Job {
             agents: self.agents.saved(),
             roles: self.roles.saved(),
             store_bytes: self.figures.store_bytes(),
-            directory: self.directory.clone(),
+            directory: self.whereabouts.directory().clone(),
             alike: self.alike.saved(),
             identities: self.alike.identities().clone(),
             shared: self.shared.clone(),
@@ -73,7 +61,7 @@ impl Job {
         self.agents = Agents::of(snapshot.agents);
         self.roles.go_on_with(snapshot.roles);
         self.figures.set_store_bytes(snapshot.store_bytes);
-        self.directory = snapshot.directory;
+        self.whereabouts.set_directory(snapshot.directory);
         self.alike = Alike::of(snapshot.alike, snapshot.identities);
         self.shared = snapshot.shared;
         self.determinants = snapshot.determinants;
@@ -89,7 +77,7 @@ impl Job {
     /// Who may connect: the nodes and roles that the machine knows.
     fn admit_again(&mut self) {
         let nodes = self.machine.nodes_up().count() as Node;
-        let known = self.options.nodes + self.options.spares;
+        let known = self.beginning.options.nodes + self.beginning.options.spares;
         (known..nodes).for_each(|_| self.admission.expect_node());
         self.machine.dead_nodes().for_each(|node| self.admission.refuse_node(node));
         self.machine.roles().for_each(|(role, _)| self.admission.expect_role(role));

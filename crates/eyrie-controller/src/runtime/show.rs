@@ -49,7 +49,7 @@ impl Job {
     /// Shows a line, unless the reader of our output has left.
     fn show(&self, (level, line): (LogLevel, String)) {
         // What an earlier controller has heard it has said, too.
-        if level >= self.options.show && self.outlet.is_read() && !self.is_replaying {
+        if level >= self.beginning.options.show && self.outlet.is_read() && !self.is_replaying {
             self.outlet.printer().line(level, &line);
         }
     }
@@ -86,9 +86,9 @@ impl Job {
             let (rounds, bytes, took) = of_live.unwrap_or_default();
             MoveStatus { rank, to: moving.goes_to(), rounds, bytes, took, slowed: moving.slowed }
         };
-        let argv = self.program.argv.iter().map(|a| a.to_string_lossy());
+        let argv = self.beginning.program.argv.iter().map(|a| a.to_string_lossy());
         Status {
-            job: self.name.clone(),
+            job: self.beginning.name.clone(),
             program: argv.collect::<Vec<_>>().join(" "),
             nodes_up: self.machine.nodes_up().collect(),
             drained: self.machine.drained().collect(),

@@ -16,7 +16,7 @@ impl Job {
         if self.agents.known_home() == Some(all.end) {
             return;
         }
-        let cluster = self.options.cluster.as_ref();
+        let cluster = self.beginning.options.cluster.as_ref();
         let is_here = |node: &Node| cluster.is_none_or(|cluster| cluster.is_here(*node));
         let home: Vec<Node> = all.clone().filter(is_here).collect();
         self.agents.set_home(all.end, home.len());
@@ -51,7 +51,7 @@ impl Job {
     fn watch_from(&self, node: Node, hosts: &[Node]) {
         let address = |host: &Node| Some((*host, self.agents.reached_at(*host)?.to_string()));
         let hosts = hosts.iter().filter_map(address).collect();
-        let within = self.options.heartbeat_timeout;
+        let within = self.beginning.options.heartbeat_timeout;
         self.agents.send_passing(node, encode(&ToAgent::Watch { hosts, within }));
     }
 }

@@ -8,7 +8,7 @@ use crate::runtime::determinants::Gathered;
 use crate::runtime::images_dir::ImagesDir;
 use crate::runtime::link::{JournalProgress, Session};
 use crate::runtime::options::{JobOptions, RolesAt};
-use crate::runtime::places::Places;
+use crate::runtime::places::Whereabouts;
 use eyrie_store::role::StoreCommand;
 use eyrie_transport::Addr;
 use eyrie_wire::control::Role;
@@ -38,10 +38,7 @@ pub struct Hearing<'a> {
     pub figures: &'a mut Figures,
     /// What routers have told with the fences that they have confirmed.
     pub determinants: &'a mut Gathered,
-    /// Until all roles beside the controller have said where they listen.
-    pub places: &'a mut Option<Places>,
-    /// Where the store beside the controller listens.
-    pub store_addr: &'a mut Option<Addr>,
+    pub whereabouts: &'a mut Whereabouts,
     /// The images of a saved job, until the store has said what it has.
     pub needed_images: &'a mut Option<BTreeSet<(Rank, ImageId)>>,
     /// What the machine is to handle, in order.

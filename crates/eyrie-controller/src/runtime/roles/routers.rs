@@ -108,9 +108,7 @@ impl Kind for RouterKind {
         let router = role.id;
         hearing.events.push(match event {
             R::Listening(addr) if hearing.on_nodes() => Event::RoleUp { role, addr },
-            R::Listening(addr) => {
-                return hearing.places.iter_mut().for_each(|p| p.router(router, addr.clone()));
-            }
+            R::Listening(addr) => return hearing.whereabouts.router_listens(router, addr),
             R::Fenced { instance, determinants, observed } => {
                 let rsn = determinants.iter().map(|d| d.rsn).max().unwrap_or(0);
                 hearing.determinants.add(instance, Told { determinants, observed });

@@ -104,14 +104,12 @@ impl Kind for StoreKind {
     fn hear(&self, hearing: &mut Hearing<'_>, role: Role, event: RoleEvent) {
         let RoleEvent::Store(event) = event else { return };
         let store = role.id;
+        let archives = store == THE_STORE && hearing.options.has_archive();
         hearing.events.push(match event {
-            StoreEvent::Listening(addr) if store == THE_STORE && hearing.options.has_archive() => {
-                return *hearing.store_addr = Some(addr);
+            StoreEvent::Listening(addr) if hearing.on_nodes() && !archives => {
+                Event::RoleUp { role, addr }
             }
-            StoreEvent::Listening(addr) if hearing.on_nodes() => Event::RoleUp { role, addr },
-            StoreEvent::Listening(addr) => {
-                return hearing.places.iter_mut().for_each(|places| places.store(addr.clone()));
-            }
+            StoreEvent::Listening(addr) => return hearing.whereabouts.store_listens(addr),
             StoreEvent::Begun { instance, image } => Event::ImageBegun { instance, image },
             StoreEvent::Stored { instance, stored, live_bytes } => {
                 let Stored { image, clock, rsn, observed, stdin, bytes } = stored;
