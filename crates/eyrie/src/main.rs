@@ -137,7 +137,9 @@ fn main() {
         Command::Agent(args) => cmd::agent::run(args, log),
         Command::Sweep(args) => cmd::sweep::run(&args),
         Command::Router(args) => cmd::role::run(RoleKind::Router, &args, eyrie_router::role::serve),
-        Command::Store(args) => cmd::role::run(RoleKind::Store, &args, eyrie_store::role::serving::serve),
+        Command::Store(args) => {
+            cmd::role::run(RoleKind::Store, &args, eyrie_store::role::serving::serve)
+        }
     };
     match result {
         Ok(code) => std::process::exit(code),
