@@ -162,7 +162,7 @@ impl Job {
 
     /// Sends a piece of standard input to the rank that waits for it, when there is one.
     pub fn send_stdin(&mut self) {
-        if let Some((node, instance, offset, (bytes, eof))) = self.stdin.wanted_piece() {
+        if let Some(((node, instance, offset), (bytes, eof))) = self.stdin.wanted_piece() {
             self.send(node, &ToAgent::Stdin { instance, offset, bytes, eof });
         }
     }

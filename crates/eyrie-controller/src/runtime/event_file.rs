@@ -54,8 +54,8 @@ pub struct EventFile {
     seq: u64,
     /// Lines that another controller has written.
     skip: u64,
-    /// Lines that wait for the journal: a controller that goes on without what they follow from comes to
-    /// others, and would take these for its own.
+    /// Lines that wait for the journal: a controller that goes on without what they follow from
+    /// comes to others, and would take these for its own.
     held: VecDeque<Held>,
 }
 

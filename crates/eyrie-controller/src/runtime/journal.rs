@@ -1,8 +1,8 @@
 //! The journal of a job: what the job was made for, then everything that its controller has heard,
-//! with the time. A controller that hears the same again comes to the same state. It is a file in the job's
-//! directory, and copies on hosts of other nodes; what follows from an entry goes out when the
-//! entry can be lost no more. A file that has become long makes room for one that begins with the
-//! state that it leads to; it goes only when that one is whole.
+//! with the time. A controller that hears the same again comes to the same state. It is a file in
+//! the job's directory, and copies on hosts of other nodes; what follows from an entry goes out
+//! when the entry can be lost no more. A file that has become long makes room for one that begins
+//! with the state that it leads to; it goes only when that one is whole.
 
 use super::inbound::Heard;
 use super::link::JournalProgress;

@@ -1,5 +1,5 @@
-//! The output of the ranks on its way to the printer: held until the journal is safe, and kept until
-//! it is written. Never waits for the reader of the job's output.
+//! The output of the ranks on its way to the printer: held until the journal is safe, and kept
+//! until it is written. Never waits for the reader of the job's output.
 
 use super::output::{OutputFailed, Piece, Printer};
 use super::unwritten::{SavedOutput, Unwritten};
@@ -53,7 +53,7 @@ impl Outlet {
         &self.printer
     }
 
-    /// Ends the printer; at most within `limit` where one is given. Returns why not all was written.
+    /// Ends the printer, within `limit` where one is given. Returns why not all was written.
     pub fn finish(self, limit: Option<Duration>) -> Option<OutputFailed> {
         self.printer.finish(limit)
     }

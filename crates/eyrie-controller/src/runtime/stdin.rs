@@ -115,11 +115,11 @@ impl Stdin {
     }
 
     /// Takes the piece that a rank waits for, when it has come.
-    pub fn wanted_piece(&mut self) -> Option<(Node, RankInstance, u64, (Vec<u8>, bool))> {
-        let (node, instance, offset) = self.waits?;
+    pub fn wanted_piece(&mut self) -> Option<(Wanted, (Vec<u8>, bool))> {
+        let wanted @ (_, _, offset) = self.waits?;
         let piece = self.piece(offset)?;
         self.waits = None;
-        Some((node, instance, offset, piece))
+        Some((wanted, piece))
     }
 
     /// What a rank waits for.

@@ -1,5 +1,5 @@
-//! Output of the ranks that may not have been written yet, kept until it is: a controller that goes on from a
-//! snapshot of the job has to write it.
+//! Output of the ranks that may not have been written yet, kept until it is: a controller that goes
+//! on from a snapshot of the job has to write it.
 
 use super::output::{Piece, WrittenBytes};
 use eyrie_wire::control::StandardStream;

@@ -1,5 +1,5 @@
-//! The list of the kinds of role, and what is the same for all of them. Decides nothing: it asks the
-//! kind.
+//! The list of the kinds of role, and what is the same for all of them. Decides nothing: it asks
+//! the kind.
 
 use super::hosting::{too_late, Hosting};
 use super::kind::{Kind, Look};
