@@ -3,9 +3,9 @@
  *
  *     gcc -O2 -o /tmp/notification bench/notification.c && /tmp/notification
  *
- * One call is watched, pread(2) of 1 KiB of a file that is in the page cache; getppid(2) is not. The
- * supervisor lets each watched call go on and looks at nothing, so this is the least cost. The
- * process is the test's own child; nothing else is touched. */
+ * One call is watched, pread(2) of 1 KiB of a file that is in the page cache; getppid(2) is not.
+ * The supervisor lets each watched call go on and looks at nothing, so this is the least cost. It
+ * must never watch a process other than its own child. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,6 @@
 //! What the way through routers needs of the process around it: connections and waiting. The real
-//! one is `sockets.rs`; tests have one in memory, with the routers' real protocol on the other side.
+//! one is `sockets.rs`. Tests have one in memory, with the routers' real protocol on the other
+//! side.
 
 use crate::core::path::ImagePoint;
 use eyrie_transport::{KeptUntil, RouterId};
