@@ -2,7 +2,7 @@
 //! themselves in between, and then print what they see. The original and the restored process must
 //! see the same.
 
-use super::target::{report, take_image, Random, DROPPED_FD, SLOT_FD};
+use super::target::{report, take_image, Random, CONNECTIONS, DROPPED_FD, SLOT_FD};
 use eyrie_image::{Mode, Outcome};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -562,7 +562,7 @@ fn files(dir: &Path, mode: Mode) {
     let mut random = File::open("/dev/urandom").unwrap();
     let (slot, peer) = std::os::unix::net::UnixStream::pair().unwrap();
     drop(peer);
-    let dropped = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     // SAFETY: memfd_create and fcntl take a name that ends in a NUL, and numbers. The new
     // descriptor belongs to nothing else.
     let sealed = unsafe {
@@ -578,7 +578,15 @@ fn files(dir: &Path, mode: Mode) {
         let high = libc::fcntl(null.as_raw_fd(), libc::F_DUPFD, 200);
         (event, event_twin, high, libc::fcntl(1, libc::F_DUPFD_CLOEXEC, 50))
     };
-    let dropped = dropped.into_raw_fd();
+    // SAFETY: as above. Descriptors from 300 on are free.
+    let dropped = unsafe {
+        let first = libc::fcntl(listener.as_raw_fd(), libc::F_DUPFD, 300);
+        for n in 1..CONNECTIONS {
+            assert_eq!(libc::fcntl(first, libc::F_DUPFD, first + n), first + n);
+        }
+        first
+    };
+    drop(listener);
     SLOT_FD.store(slot.as_raw_fd(), std::sync::atomic::Ordering::Relaxed);
     DROPPED_FD.store(dropped, std::sync::atomic::Ordering::Relaxed);
 
@@ -650,11 +658,14 @@ fn files(dir: &Path, mode: Mode) {
             let mut slot = std::os::unix::net::UnixStream::from_raw_fd(slot.into_raw_fd());
             slot.write_all(b"from the restored\n").unwrap();
             let mut b = 0u8;
-            let end = libc::read(dropped, (&raw mut b).cast(), 1);
             let flags = libc::MSG_NOSIGNAL;
-            let broken = libc::send(dropped, (&raw const b).cast(), 1, flags);
-            let errno = *libc::__errno_location();
-            report(format_args!("dropped: {end} {broken} {}", errno == libc::EPIPE));
+            let is_dead = |dropped: i32| {
+                let end = libc::read(dropped, (&raw mut b).cast(), 1);
+                let broken = libc::send(dropped, (&raw const b).cast(), 1, flags);
+                (end, broken, *libc::__errno_location()) == (0, -1, libc::EPIPE)
+            };
+            let dead = (dropped..dropped + CONNECTIONS).map(is_dead).filter(|is| *is).count();
+            report(format_args!("dropped: {dead}"));
         }
     }
 }

@@ -16,7 +16,10 @@ static CAPTURES: AtomicU64 = AtomicU64::new(0);
 static mut PIPE: [u8; 256] = [0; 256];
 pub static SLOT_FD: AtomicI32 = AtomicI32::new(-1);
 pub static STARTER_PID: AtomicI32 = AtomicI32::new(0);
+/// The first of [`CONNECTIONS`] descriptors that are dropped.
 pub static DROPPED_FD: AtomicI32 = AtomicI32::new(-1);
+/// More than any list of fixed length in an image would hold.
+pub const CONNECTIONS: i32 = 600;
 
 /// Text that is built on the stack, for use in a signal handler.
 struct Line([u8; 400], usize);
@@ -57,7 +60,7 @@ pub fn take_image(mode: Mode) -> Outcome {
             rsn: WRITTEN.load(Ordering::Relaxed),
             exclude: &[],
             slots: &slots,
-            dropped: &|fd| fd == dropped,
+            dropped: &|fd| dropped >= 0 && (dropped..dropped + CONNECTIONS).contains(&fd),
             drop_sockets: false,
             names_stay: false,
             watched: Some(super::within::watched),
