@@ -671,37 +671,44 @@ fn only_what_was_changed_is_written_back() {
     assert_eq!(read("block"), "...a...b........");
 }
 
-/// The block ends behind the file. What the buffer has there is not the rank's: others may have
-/// written to its place since.
+/// A block ends behind the file, and another one begins there. What the buffer has there is not the
+/// rank's: others may have written to its place since.
 fn what_a_short_read_leaves_in_a_buffer_is_not_written_back() {
-    let change = || {
+    let change = |place: i64, n: isize| {
         let mut block = [b'x'; 16];
         // SAFETY: a descriptor, and as many bytes as said.
         unsafe {
             let file = open("short", libc::O_RDWR);
+            libc::lseek(file, place, libc::SEEK_SET);
             assert_eq!(libc::lockf(file, libc::F_LOCK, 16), 0);
-            assert_eq!(libc::pread(file, block.as_mut_ptr().cast(), 16, 0), 4);
+            assert_eq!(libc::pread(file, block.as_mut_ptr().cast(), 16, place), n);
             let bytes = take();
             (block[3], block[9]) = (b'a', b'a');
-            assert_eq!(libc::pwrite(file, block.as_ptr().cast(), 16, 0), 16);
+            assert_eq!(libc::pwrite(file, block.as_ptr().cast(), 16, place), 16);
             assert_eq!(libc::lockf(file, libc::F_ULOCK, 16), 0);
             close(file);
             bytes
         }
     };
-    print("short", c"w", "wwww");
-    take();
-    let bytes = change();
-    assert_eq!(read("short"), "wwwa\0\0\0\0\0a\0\0\0\0\0\0");
-    for (now, then) in [
-        ("wwww..bb..bb....", "wwwa..bb.abb...."),
-        ("wwww\0\0bb\0\0bb", "wwwa\0\0bb\0abb\0\0\0\0"),
-        ("wwww", "wwwa\0\0\0\0\0a\0\0\0\0\0\0"),
-    ] {
-        another(|| fs::write("short", now).unwrap());
-        again(&bytes);
-        change();
-        assert_eq!(read("short"), then);
+    for (place, before) in [(0, "wwww"), (4, "")] {
+        print("short", c"w", "wwww");
+        take();
+        let bytes = change(place, 4 - place as isize);
+        let block = || read("short")[place as usize..].to_string();
+        assert!(block().ends_with("a\0\0\0\0\0a\0\0\0\0\0\0"), "{:?}", block());
+        for (now, then) in [
+            ("..bb..bb....", "..bb.abb...."),
+            ("\0\0bb\0\0bb", "\0\0bb\0abb\0\0\0\0"),
+            ("", "\0\0\0\0\0a\0\0\0\0\0\0"),
+        ] {
+            // Four bytes of the block, of which the rank changes the last one.
+            let first = if before.is_empty() { "wwwwcccc" } else { before };
+            another(|| fs::write("short", [first, now].concat()).unwrap());
+            again(&bytes);
+            change(place, 4 - place as isize);
+            let kept = if before.is_empty() { "ccca" } else { "wwwa" };
+            assert_eq!(block(), [kept, then].concat());
+        }
     }
 }
 

@@ -102,7 +102,8 @@ impl once::Reading for Reading<'_> {
             kernel::seek(self.fd, n, libc::SEEK_CUR);
         }
         self.clear_behind(n);
-        if n > 0 {
+        // Nothing, too, is something that was read: what others have written there since is theirs.
+        if n >= 0 {
             super::recent::told(self.file.number, self.fd, n, self.to, self.at);
         }
     }

@@ -16,6 +16,8 @@ const MOST: usize = 16;
 struct Read {
     number: (u64, u64),
     at: u64,
+    /// Bytes that were asked for, and how many there were.
+    asked: usize,
     len: usize,
     from: usize,
 }
@@ -32,7 +34,7 @@ struct Shared(UnsafeCell<Reads>);
 unsafe impl Sync for Shared {}
 
 static READS: Shared = Shared(UnsafeCell::new(Reads {
-    reads: [Read { number: (0, 0), at: 0, len: 0, from: 0 }; MOST],
+    reads: [Read { number: (0, 0), at: 0, asked: 0, len: 0, from: 0 }; MOST],
     count: 0,
     bytes: [0; ROOM],
 }));
@@ -62,7 +64,7 @@ pub fn told(number: (u64, u64), fd: i32, n: i64, to: Buffers, at: Option<i64>) {
         all.bytes[used + done..used + done + piece.len()].copy_from_slice(piece);
         done += piece.len();
     }
-    all.reads[all.count] = Read { number, at, len, from: used };
+    all.reads[all.count] = Read { number, at, asked: to.len(), len, from: used };
     all.count += 1;
 }
 
@@ -83,9 +85,8 @@ pub fn any(number: (u64, u64)) -> bool {
 /// The newest of what was told that covers a place.
 fn covering(number: (u64, u64), at: u64) -> Option<&'static Read> {
     let all = reads();
-    let covers = |read: &&Read| {
-        read.number == number && read.at <= at && at < read.at + (read.len as u64).max(1)
-    };
+    let covers =
+        |read: &&Read| read.number == number && read.at <= at && at < read.at + read.asked as u64;
     all.reads[..all.count].iter().rfind(covers)
 }
 
@@ -123,7 +124,8 @@ type Run<'a> = &'a mut dyn FnMut(&[u8], &dyn Fn(usize) -> u8, u64);
 fn each_changed(number: (u64, u64), from: &Buffers, at: u64, f: Run) -> bool {
     let Some(read) = covering(number, at) else { return false };
     let (skipped, len) = ((at - read.at) as usize, from.len());
-    let old = &reads().bytes[read.from + skipped..read.from + read.len];
+    let old = &reads().bytes[read.from..read.from + read.len];
+    let old = old.get(skipped..).unwrap_or(&[]);
     let mut done = 0;
     while done < len {
         // SAFETY: the program gives them to be written.
