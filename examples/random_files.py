@@ -21,6 +21,8 @@ from mpi4py import MPI
 COMM = MPI.COMM_WORLD
 ME, RANKS = COMM.rank, COMM.size
 FILES = 9
+# A block that ranks write together: so many stripes of each, of so many bytes.
+STRIPES, STRIPE = 8, 24
 
 
 class Program:
@@ -175,6 +177,22 @@ class Program:
         self.saw(os.stat(f"{name}.pipe").st_mode)
         os.unlink(f"{name}.pipe")
 
+    def weave(self, _):
+        """Its stripes of a block that all ranks share, as MPI-IO writes them: reads the block, puts
+        them in and writes all of it back, under a lock on just that block."""
+        size = RANKS * STRIPES * STRIPE
+        place = self.draw.randint(0, 40) * size
+        fd = os.open("woven", os.O_RDWR | os.O_CREAT, 0o644)
+        fcntl.lockf(fd, fcntl.LOCK_EX, size, place)
+        block = bytearray(os.pread(fd, size, place).ljust(size, b"\0"))
+        text = self.text(STRIPE)[:STRIPE]
+        for stripe in range(STRIPES):
+            first = (stripe * RANKS + ME) * STRIPE
+            block[first : first + len(text)] = text
+        os.pwrite(fd, block, place)
+        fcntl.lockf(fd, fcntl.LOCK_UN, size, place)
+        os.close(fd)
+
     # Calls that read any file.
 
     def read(self, name):
@@ -202,7 +220,7 @@ class Program:
 
     WRITES = (
         write_anew, append, write_within, change_a_part, cut, replace, remove, make_exclusively,
-        copy, link, keep_open, without_a_name, directory, from_within, send, describe, pipe,
+        copy, link, keep_open, without_a_name, directory, from_within, send, describe, pipe, weave,
     )  # fmt: skip
     READS = (read, read_within, look, map, list)
 
