@@ -293,6 +293,10 @@ FILE_CASES = {
         (str(PYTHON), str(ROOT / "examples/shared_memmap.py"), "--rows", "40", "--rest-ms", "20")
     ),
     "independent_writes": example("independent_writes", "--steps", 40, "--rest-ms", 15),
+    "over_an_old_file": dataclasses.replace(
+        example("independent_writes", "--steps", 40, "--rest-ms", 15),
+        inputs=(("field", ROOT / "Cargo.lock"),),
+    ),
     "growing_file": example("growing_file", "--steps", 70, "--rest-ms", 10),
     "read_back": example("read_back", "--steps", 50),
     "directories": example("directories", "--steps", 80, "--rest-ms", 8),

@@ -247,16 +247,15 @@ pub unsafe extern "C" fn eyrie_calls_new() {
     }
 }
 
-/// All threads stand still for an image. Async-signal-safe.
+/// All threads stand still for an image. Async-signal-safe. False: the rank has more mapped to be
+/// written than an image can have.
 ///
 /// # Safety
 /// They must.
 #[no_mangle]
-pub unsafe extern "C" fn eyrie_calls_note_files() {
-    if is_on() {
-        // SAFETY: the caller promises that all threads stand still.
-        unsafe { in_image::note() };
-    }
+pub unsafe extern "C" fn eyrie_calls_note_files() -> bool {
+    // SAFETY: the caller promises that all threads stand still.
+    !is_on() || unsafe { in_image::note() }
 }
 
 /// File systems of servers to which the rank has written, by their device numbers of stat(2). An
@@ -281,5 +280,6 @@ pub unsafe extern "C" fn eyrie_calls_come_back() {
         // SAFETY: the caller promises that only this thread runs.
         unsafe { in_image::come_back() };
         far::come_back();
+        locks::come_back();
     }
 }

@@ -422,7 +422,7 @@ fn files_that_are_open_in_an_image_go_back() {
     write(file, "0\n");
     take();
     // SAFETY: there is one thread.
-    unsafe { eyrie_calls_note_files() };
+    assert!(unsafe { eyrie_calls_note_files() });
     let appended = |text| {
         write(file, text);
         close(file);
@@ -454,7 +454,7 @@ fn a_new_message_may_come_before_what_is_known_to_be_written() {
     write(file, "0\n");
     take();
     // SAFETY: there is one thread.
-    unsafe { eyrie_calls_note_files() };
+    assert!(unsafe { eyrie_calls_note_files() });
     write(file, "1\n");
     write(file, "2\n");
     let bytes = take();
@@ -480,7 +480,7 @@ fn a_small_file_that_is_open_in_an_image_has_what_it_had() {
     let file = open("count", libc::O_RDWR);
     take();
     // SAFETY: there is one thread.
-    unsafe { eyrie_calls_note_files() };
+    assert!(unsafe { eyrie_calls_note_files() });
     let put = |byte: u8| {
         // SAFETY: one byte.
         assert_eq!(unsafe { libc::pwrite(file, (&raw const byte).cast(), 1, 0) }, 1);
@@ -712,6 +712,35 @@ fn what_a_short_read_leaves_in_a_buffer_is_not_written_back() {
     }
 }
 
+/// Under one lock a rank writes a block twice, back to what it was, and behind what it has read.
+fn what_is_written_twice_under_a_lock_is_written_twice() {
+    let change = || {
+        let mut block = [0u8; 24];
+        // SAFETY: a descriptor, and as many bytes as said.
+        unsafe {
+            let file = open("twice", libc::O_RDWR);
+            assert_eq!(libc::lockf(file, libc::F_LOCK, 32), 0);
+            assert_eq!(libc::pread(file, block.as_mut_ptr().cast(), 16, 0), 16);
+            let bytes = take();
+            let before = block;
+            block[3] = b'a';
+            assert_eq!(libc::pwrite(file, block.as_ptr().cast(), 24, 0), 24);
+            assert_eq!(libc::pwrite(file, before.as_ptr().cast(), 16, 0), 16);
+            assert_eq!(libc::lockf(file, libc::F_ULOCK, 32), 0);
+            close(file);
+            bytes
+        }
+    };
+    print("twice", c"w", "................++++++++");
+    take();
+    let bytes = change();
+    again(&bytes);
+    print("twice", c"w", "................++++++++");
+    again(&bytes);
+    change();
+    assert_eq!(read("twice"), "................\0\0\0\0\0\0\0\0");
+}
+
 /// A helper counts how often it is run.
 fn what_has_ended_is_not_started_again() {
     // What a handler of this C library does with a signal of its own is no part of this.
@@ -922,7 +951,7 @@ fn only_a_change_waits_for_the_router() {
 fn main() {
     let place = std::env::temp_dir().join(format!("eyrie-files-{}", std::process::id()));
     eyrie_calls_begin(libc::SIGUSR2);
-    let cases: [(&str, fn()); 29] = [
+    let cases: [(&str, fn()); 30] = [
         ("names", names_are_changed_once),
         ("nameless", a_file_without_a_name_gets_one_once),
         ("temporary", what_is_made_under_another_name_is_read_back),
@@ -942,6 +971,7 @@ fn main() {
         ("written", what_is_known_to_be_written_is_not_written_again),
         ("locked", a_lock_that_was_released_is_not_taken_again),
         ("block", only_what_was_changed_is_written_back),
+        ("twice", what_is_written_twice_under_a_lock_is_written_twice),
         ("short block", what_a_short_read_leaves_in_a_buffer_is_not_written_back),
         ("helpers", what_has_ended_is_not_started_again),
         ("length", a_file_keeps_its_length),

@@ -2,7 +2,8 @@
 //! is its schema), and one line for people. Nothing here decides anything.
 
 use crate::machine::placement::Choice;
-use crate::machine::roles::redundancy::Kept;
+use eyrie_interface::seconds;
+use eyrie_interface::status::{Kept, Summary};
 use eyrie_units::{self as units, counted, time};
 use eyrie_wire::control::Library;
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
@@ -11,28 +12,6 @@ use std::time::Duration;
 
 /// How a death, a loss or a stop came about, in words.
 pub type Cause = String;
-
-/// Durations as numbers of seconds, to the microsecond; as they are where no human reads them.
-mod seconds {
-    use serde::{de::Error, Deserialize, Deserializer, Serialize, Serializer};
-    use std::time::Duration;
-
-    pub fn serialize<S: Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {
-        match s.is_human_readable() {
-            true => s.serialize_f64(d.as_micros() as f64 / 1e6),
-            false => d.serialize(s),
-        }
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
-        if !d.is_human_readable() {
-            return Duration::deserialize(d);
-        }
-        let micros = (f64::deserialize(d)? * 1e6).round();
-        let known = (0.0..=u64::MAX as f64).contains(&micros).then_some(micros as u64);
-        known.map(Duration::from_micros).ok_or_else(|| Error::custom("no duration in seconds"))
-    }
-}
 
 /// Seconds that each phase of one recovery took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -335,28 +314,6 @@ pub enum Record {
         cause: Option<Cause>,
         summary: Summary,
     },
-}
-
-/// What a job has been through.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Summary {
-    #[serde(with = "seconds")]
-    pub elapsed: Duration,
-    pub ranks: u32,
-    pub checkpoints: u64,
-    pub checkpoints_failed: u64,
-    pub checkpoint_bytes: u64,
-    pub rank_failures: u64,
-    pub nodes_lost: u64,
-    /// Routers and stores on nodes.
-    pub roles_lost: u64,
-    /// Controllers that have died, so that another one went on.
-    pub resumes: u64,
-    pub spares_used: u64,
-    pub recoveries: u64,
-    /// The longest recovery.
-    #[serde(with = "seconds")]
-    pub longest_recovery: Duration,
 }
 
 /// How much an event matters to a user who watches.

@@ -140,12 +140,6 @@ fn take_image(
             path.to_str().unwrap_or("a file")
         ));
     }
-    if observing::maps_too_many() {
-        return refuse(
-            "it has more files mapped to be written (mmap, numpy.memmap) than an image holds, \
-             which is 128: unmap some, or write to them by write",
-        );
-    }
     if !path.settled(SETTLE_TIMEOUT) {
         return refuse("large messages are still on their way to a router");
     }
@@ -153,7 +147,12 @@ fn take_image(
     let observed = path.world().observed();
     // No other thread prints any more either.
     let still = || {
-        observing::note_files();
+        if !observing::note_files() {
+            return Err(
+                "it has more files mapped to be written (mmap, numpy.memmap) than an image holds, \
+                 which is 128: unmap some, or write to them by write",
+            );
+        }
         let far = observing::far_devices();
         channel::tell(&FromRank::Still { image, clock, rsn: position, observed, far });
         await_go(image, GO_TIMEOUT)

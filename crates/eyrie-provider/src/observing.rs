@@ -24,12 +24,11 @@ struct Functions {
     /// How much is to be done when the rank does something new.
     standing_in: *const AtomicUsize,
     new: unsafe extern "C" fn(),
-    note_files: unsafe extern "C" fn(),
+    note_files: unsafe extern "C" fn() -> bool,
     far: unsafe extern "C" fn(*mut u64, usize) -> usize,
     come_back: unsafe extern "C" fn(),
     watched: extern "C" fn(usize) -> *const c_char,
     shares: extern "C" fn() -> *const c_char,
-    maps_too_many: extern "C" fn() -> bool,
     signal_again: unsafe extern "C" fn(u64, *mut u64) -> c_int,
     signal: unsafe extern "C" fn(u64, u64, u8),
 }
@@ -72,7 +71,6 @@ pub fn find(store: extern "C" fn()) {
             come_back: of_calls(c"eyrie_calls_come_back")?,
             watched: of_calls(c"eyrie_calls_watched")?,
             shares: of_calls(c"eyrie_calls_shares")?,
-            maps_too_many: of_calls(c"eyrie_calls_maps_too_many")?,
             signal_again: of_calls(c"eyrie_calls_signal_again")?,
             signal: of_calls(c"eyrie_calls_signal")?,
         })
@@ -220,23 +218,17 @@ pub fn shared_file() -> Option<&'static CStr> {
     Some(unsafe { CStr::from_ptr(path) })
 }
 
-/// Whether this rank has more mapped to be written than an image holds.
-pub fn maps_too_many() -> bool {
-    functions().is_some_and(|f| (f.maps_too_many)())
-}
-
 /// Whether what this process does to files is recorded.
 pub fn records_files() -> bool {
     // SAFETY: as above.
     functions().is_some_and(|f| unsafe { (f.passed)() } > 0)
 }
 
-/// Notes which files are open; for an image, when all threads stand still.
-pub fn note_files() {
-    if let Some(f) = functions() {
-        // SAFETY: they do.
-        unsafe { (f.note_files)() };
-    }
+/// Notes which files are open and mapped; for an image, when all threads stand still. False: more
+/// is mapped to be written than an image can have.
+pub fn note_files() -> bool {
+    // SAFETY: all threads stand still.
+    functions().is_none_or(|f| unsafe { (f.note_files)() })
 }
 
 /// Devices of file systems on servers to which the rank has written; 0: none. For an image, when

@@ -12,14 +12,15 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 
-/// How a connection between hosts is protected.
+/// How a connection between hosts is protected. Both sides prove themselves in any case.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Security {
-    /// An attacker can neither read nor change the content.
+    /// Others can neither read nor change it
     Encrypted = 0,
-    /// An attacker can read the content, but not change it.
+    /// Others can read it, and not change it
     Authenticated = 1,
-    /// Both sides prove themselves at the start. The content is not protected.
+    /// Others can read and change it
     Off = 2,
 }
 

@@ -262,11 +262,13 @@ impl Far<'_> {
         Some(count)
     }
 
-    /// A descriptor by which it can be read: the program's own, or another one. To close that would
-    /// release the locks that the program has there by fcntl(2): then it is held.
+    /// Another descriptor by which it can be read: opened anew, so that it is what the server has by
+    /// now. To close it would release the locks that the program has there by fcntl(2). Then it is
+    /// the program's own, if that can read, or it is held.
     fn reader(&self) -> Option<Reader> {
         let how = kernel::fcntl(self.fd, libc::F_GETFL, 0) as i32;
-        if how & libc::O_ACCMODE != libc::O_WRONLY {
+        let reads = how & libc::O_ACCMODE != libc::O_WRONLY && how & libc::O_DIRECT == 0;
+        if reads && locks::is_locked(self.file.number) {
             return Some(Reader { fd: self.fd, is_closed: false });
         }
         let (number, all) = (self.file.number, &mut known().held);

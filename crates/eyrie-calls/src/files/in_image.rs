@@ -53,16 +53,16 @@ static NOTES: Shared = Shared(UnsafeCell::new(Notes { all: [NONE; MOST], count: 
 ///
 /// # Safety
 /// All other threads must stand still.
-pub unsafe fn note() {
+pub unsafe fn note() -> bool {
     // SAFETY: nobody else refers to them.
     let notes = unsafe { &mut *NOTES.0.get() };
     notes.count = 0;
     // SAFETY: handed on to the caller.
-    unsafe { own_mapping::note() };
+    let fits = unsafe { own_mapping::note() };
     for fd in kernel::descriptors() {
         let Some((size, how)) = opened(fd) else { continue };
         let Ok(found) = look_at(fd) else { continue };
-        let Some(note) = notes.all.get_mut(notes.count) else { return };
+        let Some(note) = notes.all.get_mut(notes.count) else { break };
         let mut link = [0; 32];
         if let Some(path) = Path::of_link(link_of(fd, &mut link)) {
             let memory = kernel::file_at(fd).is_some_and(|file| memory::is_memory(file.number));
@@ -70,6 +70,7 @@ pub unsafe fn note() {
             notes.count += 1;
         }
     }
+    fits
 }
 
 /// The size of a file that has a name, and how it is open.

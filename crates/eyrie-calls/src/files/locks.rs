@@ -246,6 +246,13 @@ pub fn take_again() {
     }
 }
 
+/// This process has come back from an image: files may have other numbers here.
+pub fn come_back() {
+    for lock in locks() {
+        lock.number = kernel::file_at(lock.fd).map_or(lock.number, |file| file.number);
+    }
+}
+
 /// Whether there are any.
 pub fn any() -> bool {
     COUNT.load(Ordering::Relaxed) > 0

@@ -420,19 +420,6 @@ pub extern "C" fn eyrie_calls_shares() -> *const c_char {
     }
 }
 
-/// Whether this rank has more mapped to be written than an image can hold: then there can be none.
-#[no_mangle]
-pub extern "C" fn eyrie_calls_maps_too_many() -> bool {
-    if !MARKS.load(Ordering::Relaxed) {
-        return false;
-    }
-    let mut count = 0;
-    address_space::find_mapping(&mut |mapped| {
-        count += usize::from(mapped.is_written() && mapped.is_of_file());
-        !own_mapping::has_room_in_image(count)
-    })
-}
-
 /// Something is unmapped that may be followed: it is known whether that was before what the rank
 /// does anew.
 fn unmaps(at: *mut c_void, len: usize, make: &dyn Fn() -> c_int) -> Option<c_int> {

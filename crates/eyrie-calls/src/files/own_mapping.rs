@@ -513,20 +513,21 @@ struct Notes {
 }
 
 impl Notes {
-    /// Adds shared mappings of files of which `is_it` says so.
-    fn add(&mut self, is_it: &dyn Fn(&Mapped, &[Noted]) -> bool) {
-        address_space::find_mapping(&mut |mapped| {
+    /// Adds shared mappings of files of which `is_it` says so; false: they are too many.
+    fn add(&mut self, is_it: &dyn Fn(&Mapped, &[Noted]) -> bool) -> bool {
+        let is_full = address_space::find_mapping(&mut |mapped| {
             let is_it =
                 mapped.shared && mapped.is_of_file() && is_it(mapped, &self.all[..self.count]);
             let path = is_it.then(|| Path::of_absolute(mapped.path)).flatten();
-            if let (Some(note), Some(path)) = (self.all.get_mut(self.count), path) {
-                let (start, access, offset) = (mapped.start, mapped.access, mapped.offset);
-                note.place = Place { start, len: mapped.end - start, access, offset };
-                note.path = path;
-                self.count += 1;
-            }
+            let Some(path) = path else { return false };
+            let Some(note) = self.all.get_mut(self.count) else { return true };
+            let (start, access, offset) = (mapped.start, mapped.access, mapped.offset);
+            note.place = Place { start, len: mapped.end - start, access, offset };
+            note.path = path;
+            self.count += 1;
             false
         });
+        !is_full
     }
 }
 
@@ -541,29 +542,25 @@ const NOT_NOTED: Noted = Noted {
 static NOTES: Shared<Notes> =
     Shared(UnsafeCell::new(Notes { all: [NOT_NOTED; MOST_NOTED], count: 0 }));
 
-/// Whether an image can have so many shared mappings of files.
-pub fn has_room_in_image(count: usize) -> bool {
-    count <= MOST_NOTED
-}
-
-/// Notes what is mapped and shared, for an image.
+/// Notes what is mapped and shared, for an image; false: it is more than an image can have.
 ///
 /// # Safety
 /// All other threads must stand still.
-pub unsafe fn note() {
+pub unsafe fn note() -> bool {
     // SAFETY: no other code refers to these pages.
     let notes = unsafe { &mut *NOTES.0.get() };
     notes.count = 0;
-    notes.add(&|mapped, _| mapped.is_written());
+    let mut fits = notes.add(&|mapped, _| mapped.is_written());
     // The same file may be mapped to be read, too.
     let is_noted = |path: &Path, noted: &[Noted]| noted.iter().any(|it| it.path == *path);
-    notes.add(&|mapped, noted| {
+    fits &= notes.add(&|mapped, noted| {
         let path = || Path::of_absolute(mapped.path);
         !mapped.is_written() && !noted.is_empty() && path().is_some_and(|it| is_noted(&it, noted))
     });
     for note in &mut notes.all[..notes.count] {
         (note.real, note.number, note.size) = found(&note.path).unwrap_or_default();
     }
+    fits
 }
 
 /// The file that a path leads to: what tells it from others, its number, its size.

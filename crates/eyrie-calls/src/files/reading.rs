@@ -79,6 +79,17 @@ impl Reading<'_> {
     }
 }
 
+impl Reading<'_> {
+    /// So much was read before, too. Nothing is something that was read: what others have written
+    /// there since is theirs.
+    fn remember(&self, n: i64) {
+        self.clear_behind(n);
+        if n >= 0 {
+            super::recent::told(self.file.number, self.fd, n, self.to, self.at);
+        }
+    }
+}
+
 impl once::Reading for Reading<'_> {
     fn make(&mut self) -> i64 {
         let n = outcome((self.make)() as i64);
@@ -89,7 +100,9 @@ impl once::Reading for Reading<'_> {
     fn make_again(&mut self) -> i64 {
         let kept = || keeping::read(self.fd, self.to, self.at);
         let kept = self.is_changed().then(kept).flatten();
-        kept.unwrap_or_else(|| self.make())
+        let n = kept.unwrap_or_else(|| self.make());
+        self.remember(n);
+        n
     }
 
     fn tell(&mut self, at: usize, bytes: &[u8]) {
@@ -101,11 +114,7 @@ impl once::Reading for Reading<'_> {
         if n > 0 && self.at.is_none_or(|at| at == -1) {
             kernel::seek(self.fd, n, libc::SEEK_CUR);
         }
-        self.clear_behind(n);
-        // Nothing, too, is something that was read: what others have written there since is theirs.
-        if n >= 0 {
-            super::recent::told(self.file.number, self.fd, n, self.to, self.at);
-        }
+        self.remember(n);
     }
 
     fn number(&self) -> (u64, u64) {

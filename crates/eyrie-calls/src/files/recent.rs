@@ -100,12 +100,40 @@ pub fn write_changed(fd: i32, number: (u64, u64), from: &Buffers, at: Option<i64
         say_if_others_changed(fd, new, old, at);
         kernel::write_at(fd, new, at);
     });
+    if is_known {
+        remember_written(number, from, at as u64);
+    }
     let (size, end) =
         (kernel::file_at(fd).map_or(0, |file| file.size), at as u64 + from.len() as u64);
     if is_known && size < end {
         kernel::set_size(fd, end);
     }
     is_known
+}
+
+/// The rank has written there: what it writes next under the lock differs from that.
+fn remember_written(number: (u64, u64), from: &Buffers, at: u64) {
+    let all = reads();
+    for read in all.reads[..all.count].iter_mut().filter(|read| read.number == number) {
+        let end = at + from.len() as u64;
+        if end <= read.at || at >= read.at + read.asked as u64 {
+            continue;
+        }
+        if end > read.at + read.len as u64 {
+            // Behind that nothing is remembered: all that is written there counts.
+            read.asked = read.len;
+        }
+        let first = at.max(read.at);
+        let last = end.min(read.at + read.len as u64);
+        let mut place = first;
+        while place < last {
+            // SAFETY: the program gives them to be written.
+            let piece = unsafe { from.bytes((place - at) as usize, (last - place) as usize) };
+            let to = read.from + (place - read.at) as usize;
+            all.bytes[to..to + piece.len()].copy_from_slice(piece);
+            place += piece.len() as u64;
+        }
+    }
 }
 
 /// Says if others have changed what is about to be written, since it was read.
@@ -126,15 +154,18 @@ fn each_changed(number: (u64, u64), from: &Buffers, at: u64, f: Run) -> bool {
     let (skipped, len) = ((at - read.at) as usize, from.len());
     let old = &reads().bytes[read.from..read.from + read.len];
     let old = old.get(skipped..).unwrap_or(&[]);
+    // Behind what was asked for, nothing is known.
+    let known = read.asked - skipped;
     let mut done = 0;
     while done < len {
         // SAFETY: the program gives them to be written.
         let new = unsafe { from.bytes(done, len - done) };
-        // Behind what there was nothing was read: zeros are not the rank's.
+        // Where there was nothing to read, zeros are not the rank's.
         let before = |i: usize| old.get(done + i).copied().unwrap_or(0);
+        let is_same = |i: &usize| done + i < known && new[*i] == before(*i);
         let mut first = 0;
-        while let Some(start) = (first..new.len()).find(|i| new[*i] != before(*i)) {
-            let end = (start..new.len()).find(|i| new[*i] == before(*i)).unwrap_or(new.len());
+        while let Some(start) = (first..new.len()).find(|i| !is_same(i)) {
+            let end = (start..new.len()).find(is_same).unwrap_or(new.len());
             f(&new[start..end], &|i| before(start + i), at + (done + start) as u64);
             first = end;
         }

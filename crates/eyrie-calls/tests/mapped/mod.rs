@@ -321,7 +321,7 @@ fn a_file_does_not_go_back_with_an_image() {
     mapped.set(PAGE, 1);
     take();
     // SAFETY: no other code uses files now.
-    unsafe { eyrie_calls_note_files() };
+    assert!(unsafe { eyrie_calls_note_files() });
     let step = || {
         mapped.set(PAGE, mapped.get(PAGE) + 1);
         write(file, "told");

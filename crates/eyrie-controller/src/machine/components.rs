@@ -31,7 +31,7 @@ use super::users::asked::Asked;
 use super::users::measurements::Measurements;
 use super::users::measuring::Measuring;
 use super::view::View;
-use crate::record::Summary;
+use eyrie_interface::Summary;
 use eyrie_placement::{Placement, WithoutNetwork};
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,8 @@
 //! What a job is to be: read only.
 
-use super::images::schedule::{Interval, Order};
+use super::images::schedule::Interval;
 use crate::inject::Injection;
+use eyrie_interface::Order;
 use eyrie_wire::control::CheckpointMode;
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};

@@ -1,12 +1,12 @@
 //! What goes into the state machine and what comes out of it. Plain data; events can be written and
 //! read back, since a machine that hears them again gives the same commands.
 
-use super::moves::entry::Manner;
 use super::roles::redundancy::JournalCopies;
 use super::users::answer::{Answer, RequestId};
-use super::users::proposal::Goal;
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
+use eyrie_interface::proposal::Goal;
+use eyrie_interface::Manner;
 use eyrie_transport::{Addr, Directory, RouterId};
 use eyrie_wire::control::{CheckpointMode, NodeUsage, RankReport, Role, StandardStream};
 use eyrie_wire::entries::Entry;
@@ -176,8 +176,6 @@ pub enum Event {
         store: StoreId,
         reason: String,
     },
-    /// The only store cannot go on.
-
     /// A role on a node listens.
     RoleUp {
         role: Role,

@@ -2,16 +2,17 @@
 //! process or a socket, and what it must never do is checked after each of its commands. A failing
 //! schedule is named by its seed.
 
-use super::images::schedule::{Interval, Order};
+use super::images::schedule::Interval;
 use super::images::stores::SAVED;
-use super::moves::entry::{IfSlow, Manner, Way};
 use super::saving::saved::Saved;
 use super::timeouts::FENCE_TIMEOUT;
 use super::users::answer::{Answer, RequestId};
-use super::users::proposal::Goal;
 use super::*;
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
+use eyrie_interface::proposal::Goal;
+use eyrie_interface::Order;
+use eyrie_interface::{IfSlow, Manner, Way};
 use eyrie_transport::{Addr, RouterId};
 use eyrie_wire::control::{
     CheckpointMode, Ending, MpiStage, NodeUsage, RankReport, RankUsage, Role, RoleKind, StartFault,

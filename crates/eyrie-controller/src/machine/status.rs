@@ -7,7 +7,7 @@ use super::ranks::entry::{KeptImage, RankEntry};
 use super::roles::redundancy::Missing;
 use super::saving::saved::{Saved, SavedRank};
 use super::state::{NodeStateName, RankStateName};
-use crate::record::Summary;
+use eyrie_interface::Summary;
 use eyrie_transport::{Addr, RouterId};
 use eyrie_wire::control::{Role, RoleKind};
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};

@@ -10,9 +10,11 @@ use super::roles::kind::Hearing;
 use super::roles::peers::THE_STORE;
 use super::roles::registry;
 use super::roles::said::RoleEvent;
-use super::users::{self, Request};
+use super::users;
 use crate::machine::answer::RequestId;
 use crate::machine::Event;
+use eyrie_interface::answer::Traced;
+use eyrie_interface::Request;
 use eyrie_transport::Addr;
 use eyrie_wire::control::{FromAgent, Role, StandardStream, TraceRecord};
 use eyrie_wire::{Node, RankInstance};
@@ -251,8 +253,7 @@ impl Job {
             };
             return self.tell(Event::Note(text));
         };
-        let answer = serde_json::json!({ "instance": instance, "trace": records });
-        self.users.answer(request, answer.to_string());
+        self.users.answer(request, users::written(&Traced { instance, trace: records }));
     }
 
     /// The machine says how much of it is new; the bytes stay here.

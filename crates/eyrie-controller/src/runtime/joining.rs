@@ -12,6 +12,7 @@ use super::users;
 use crate::hosts::Host;
 use crate::machine::Event;
 use crate::record::in_words;
+use eyrie_interface::answer::Joined;
 use eyrie_wire::control::{JobOnHost, Orphans, ToAgent};
 use eyrie_wire::Node;
 
@@ -76,8 +77,7 @@ impl Job {
             None => {
                 self.tell_where(node);
                 self.tell(Event::AgentUp(node));
-                let answer = serde_json::json!({ "node": node });
-                self.users.answer_joining(node, answer.to_string());
+                self.users.answer_joining(node, users::written(&Joined { node }));
             }
             Some(why) => self.lose_early(node, format!("{host} cannot take part: {why}")),
         }

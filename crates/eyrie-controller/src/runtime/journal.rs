@@ -35,6 +35,14 @@ const LONG_TIMES: u64 = 4;
 /// What goes before an entry: its length, and the beginnings of the hashes of that and of it.
 const PREFIX: usize = 16;
 
+/// The form of journals and saved jobs, which changes more often than the version of the command.
+const FORM: u32 = 2;
+
+/// The version of Eyrie, as journals and saved jobs have it: only the same one goes on with them.
+pub fn this_version() -> String {
+    format!("{}, form {FORM}", env!("CARGO_PKG_VERSION"))
+}
+
 /// What a job was made for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Beginning {

@@ -56,7 +56,7 @@ pub use elsewhere::Elsewhere;
 pub use event_file::appended;
 pub use journal::Beginning;
 pub use launcher::{lead, Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
-pub use options::{JobOptions, Reach, RolesAt};
+pub use options::{JobOptions, Reach};
 pub use program::NotRunnable;
 pub use resume::{resume, Resume};
 
@@ -92,7 +92,7 @@ impl Resumption {
         let images = ImagesDir::open(images)?;
         let saved = images.saved()?;
         let version = saved.as_ref().map(|saved| saved.beginning.version.as_str());
-        let (ours, shown) = (env!("CARGO_PKG_VERSION"), images.path().display());
+        let (ours, shown) = (journal::this_version(), images.path().display());
         match version {
             Some(theirs) if theirs != ours => {
                 bail!("this is Eyrie {ours}, and {theirs} saved the job in {shown}")
@@ -221,7 +221,7 @@ fn without_saved_job(path: &std::path::Path) -> anyhow::Result<ImagesDir> {
 
 /// What a job is made for: what users ask for now, but for what its ranks know already.
 fn begin(options: JobOptions, saved: Option<&SavedJob>) -> anyhow::Result<Beginning> {
-    let version = env!("CARGO_PKG_VERSION").into();
+    let version = journal::this_version();
     if let Some(SavedJob { beginning: before, .. }) = saved {
         let JobOptions { ranks, routers, dir, argv, .. } = before.options.clone();
         let options = JobOptions { ranks, routers, dir, argv, ..options };

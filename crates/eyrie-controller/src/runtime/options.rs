@@ -3,9 +3,10 @@
 use super::launcher::{Cluster, Launcher};
 use crate::inject::Injection;
 use crate::machine::placement;
-use crate::machine::schedule::{Interval, Order};
+use crate::machine::schedule::Interval;
 use crate::record::LogLevel;
 use anyhow::bail;
+use eyrie_interface::{Order, RolesAt};
 use eyrie_transport::{Bind, Interface, Ports, Security};
 use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::Node;
@@ -91,15 +92,6 @@ impl Reach {
         }
         listen
     }
-}
-
-/// Where routers and the store of a job run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum RolesAt {
-    /// As threads of `eyrie run`.
-    Here,
-    /// As processes on the nodes, routers where the ranks that they serve are not.
-    Nodes,
 }
 
 /// What `eyrie run` is asked for.

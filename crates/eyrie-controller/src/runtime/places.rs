@@ -1,7 +1,8 @@
 //! Where the routers and the store listen, as they say it themselves: agents are started when all
 //! is known. Nothing here guesses an address.
 
-use super::options::{JobOptions, RolesAt};
+use super::options::JobOptions;
+use eyrie_interface::RolesAt;
 use eyrie_transport::{Addr, Directory, RouterId};
 use std::time::{Duration, Instant};
 

@@ -76,8 +76,9 @@ pub fn resume(
     let (dir, secret) = JobDir::take_over(&wanted)?;
     let (path, read, damaged) = newest(dir.path())?;
     let version = &read.head.beginning.version;
-    if version != env!("CARGO_PKG_VERSION") {
-        bail!("this is Eyrie {}, the job's is {version}", env!("CARGO_PKG_VERSION"));
+    let ours = journal::this_version();
+    if *version != ours {
+        bail!("this is Eyrie {ours}, the job's is {version}");
     }
     let placement = placement(&read.head.beginning)?;
     let kept = Journal::go_on(&path, &read);

@@ -5,8 +5,8 @@ use super::deadline;
 use super::images_dir::SavedJob;
 use super::inbound::Heard;
 use super::job::Job;
-use super::options::RolesAt;
 use super::written;
+use eyrie_interface::RolesAt;
 use eyrie_router::{RouterCommand, SavedAt};
 
 impl Job {

@@ -1,9 +1,13 @@
 //! What users see of a job: lines, events, the progress line, its status.
 
 use super::job::Job;
-use super::users::{self, ImageStatus, MoveStatus, OverdueStatus, RankStatus, RoleStatus, Status};
+use super::users;
+use crate::machine::redundancy::Missing;
 use crate::machine::{Move, RankStateName};
 use crate::record::{LogLevel, Record};
+use eyrie_interface::status::{
+    CopiesMissing, ImageStatus, MoveStatus, OverdueStatus, RankStatus, RoleStatus, Status,
+};
 use eyrie_wire::control::Role;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use std::collections::BTreeMap;
@@ -60,8 +64,7 @@ impl Job {
         if waiting.is_empty() {
             return;
         }
-        let status = serde_json::to_string(&self.status_now());
-        let text = status.unwrap_or_else(|e| users::error(&e.to_string()));
+        let text = users::written(&self.status_now());
         // They may have left.
         waiting.into_iter().for_each(|user| drop(user.send(text.clone())));
     }
@@ -86,6 +89,8 @@ impl Job {
             let (rounds, bytes, took) = of_live.unwrap_or_default();
             MoveStatus { rank, to: moving.goes_to(), rounds, bytes, took, slowed: moving.slowed }
         };
+        let missing = self.machine.missing_copies().into_iter();
+        let copies_missing = |Missing { what, cause, .. }: Missing| CopiesMissing { what, cause };
         let argv = self.beginning.program.argv.iter().map(|a| a.to_string_lossy());
         Status {
             job: self.beginning.name.clone(),
@@ -99,7 +104,7 @@ impl Job {
             journal: self.journal.whole_copies().collect(),
             cut_off: self.machine.cut_off_for().map(|time| time.as_secs_f64()),
             unprotected: self.machine.unprotected_ranks().collect(),
-            copies_missing: self.machine.missing_copies(),
+            copies_missing: missing.map(copies_missing).collect(),
             logs: self.figures.logs(&self.roles),
             log_memory_bytes: log.memory_bytes,
             log_disk_bytes: log.disk_bytes,

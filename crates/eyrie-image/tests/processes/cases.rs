@@ -289,7 +289,7 @@ fn files(mode: &str) {
     dying.join().unwrap();
     succeeded(&restored);
     same_output(&original, &restored);
-    assert_eq!(restored.reports, ["restored", "dropped: 600"]);
+    assert_eq!(restored.reports, ["restored", "dropped: 300"]);
     let mut said = String::new();
     let mut mine = mine;
     mine.read_to_string(&mut said).unwrap();

@@ -18,8 +18,8 @@ pub static SLOT_FD: AtomicI32 = AtomicI32::new(-1);
 pub static STARTER_PID: AtomicI32 = AtomicI32::new(0);
 /// The first of [`CONNECTIONS`] descriptors that are dropped.
 pub static DROPPED_FD: AtomicI32 = AtomicI32::new(-1);
-/// More than any list of fixed length in an image would hold.
-pub const CONNECTIONS: i32 = 600;
+/// More than an image once held; the restorer opens each twice, below a limit of 1024.
+pub const CONNECTIONS: i32 = 300;
 
 /// Text that is built on the stack, for use in a signal handler.
 struct Line([u8; 400], usize);

@@ -2,9 +2,10 @@
 
 use super::JobPlace;
 use eyrie_cli::out;
-use eyrie_controller::machine::answer::Outcome;
 use eyrie_controller::runtime::jobdir;
-use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_controller::runtime::users::ask;
+use eyrie_interface::answer::{Checkpoints, Outcome};
+use eyrie_interface::Request;
 
 /// Take a checkpoint of a running job now, and wait until the images are stored.
 ///
@@ -25,13 +26,12 @@ pub struct CheckpointArgs {
 
 pub fn run(args: &CheckpointArgs) -> anyhow::Result<i32> {
     let dir = jobdir::find(&args.place.base()?, &args.job)?;
-    let answer = ask(&dir, &Request::Checkpoint { rank: args.rank })?;
-    let outcomes: Vec<Outcome> = serde_json::from_value(answer["checkpoints"].clone())?;
+    let answer: Checkpoints = ask(&dir, &Request::Checkpoint { rank: args.rank })?;
     if args.json {
-        out::line(&answer)?;
+        out::line(serde_json::to_string(&answer)?)?;
     } else {
-        outcomes.iter().try_for_each(out::line)?;
+        answer.checkpoints.iter().try_for_each(out::line)?;
     }
-    let failed = outcomes.iter().any(|outcome| matches!(outcome, Outcome::Failed { .. }));
+    let failed = answer.checkpoints.iter().any(|outcome| matches!(outcome, Outcome::Failed { .. }));
     Ok(failed.into())
 }

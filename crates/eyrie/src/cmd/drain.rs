@@ -3,7 +3,7 @@
 use super::moving::ask_and_show;
 use super::{node_named, JobPlace};
 use eyrie_controller::runtime::jobdir;
-use eyrie_controller::runtime::users::Request;
+use eyrie_interface::Request;
 use eyrie_wire::Node;
 
 #[derive(clap::Args)]

@@ -2,7 +2,9 @@
 
 use super::JobPlace;
 use eyrie_controller::runtime::jobdir;
-use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_controller::runtime::users::ask;
+use eyrie_interface::answer::Accepted;
+use eyrie_interface::Request;
 
 /// Let a failure happen in a running job.
 #[derive(clap::Args)]
@@ -17,6 +19,6 @@ pub struct InjectArgs {
 
 pub fn run(args: InjectArgs) -> anyhow::Result<i32> {
     let dir = jobdir::find(&args.place.base()?, &args.job)?;
-    ask(&dir, &Request::Inject { spec: args.spec })?;
+    ask::<Accepted>(&dir, &Request::Inject { spec: args.spec })?;
     Ok(0)
 }

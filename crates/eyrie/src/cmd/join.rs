@@ -5,8 +5,10 @@ use anyhow::Context;
 use eyrie_cli::out;
 use eyrie_controller::hosts;
 use eyrie_controller::runtime::jobdir;
-use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_controller::runtime::users::ask;
 use eyrie_host::bounded;
+use eyrie_interface::answer::Joined;
+use eyrie_interface::Request;
 use std::process::Command;
 use std::time::Duration;
 
@@ -51,8 +53,8 @@ pub fn run(args: JoinArgs) -> anyhow::Result<i32> {
     for host in hosts {
         let asked = Request::Join { host: host.name.clone(), allocation: args.jobid };
         match ask(&dir, &asked) {
-            Ok(answer) => {
-                out::line(format_args!("{} has joined as node {}", host.name, answer["node"]))?
+            Ok(Joined { node }) => {
+                out::line(format_args!("{} has joined as node {node}", host.name))?;
             }
             Err(e) => {
                 out::say(format_args!("eyrie: {} has not joined: {e:#}", host.name));

@@ -2,9 +2,8 @@
 
 use super::moving::ask_and_show;
 use super::{node_named, JobPlace};
-use eyrie_controller::machine::{IfSlow, Manner, Way};
 use eyrie_controller::runtime::jobdir;
-use eyrie_controller::runtime::users::Request;
+use eyrie_interface::{IfSlow, Manner, Request, Way};
 use eyrie_units::duration;
 use std::time::Duration;
 
@@ -38,45 +37,16 @@ pub struct MannerArgs {
     pause_budget: Duration,
     /// What to do with a rank that writes so fast that its rounds do not get that short
     #[arg(long, default_value = "accept", value_name = "WHAT")]
-    if_slow: IfSlowArg,
+    if_slow: IfSlow,
     /// How its memory goes over
     #[arg(long, default_value = "live", value_name = "WAY")]
-    way: WayArg,
+    way: Way,
 }
 
 impl MannerArgs {
     pub fn manner(&self) -> Manner {
-        let if_slow = match self.if_slow {
-            IfSlowArg::Accept => IfSlow::Accept,
-            IfSlowArg::SlowDown => IfSlow::SlowDown,
-            IfSlowArg::GiveUp => IfSlow::GiveUp,
-        };
-        let way = match self.way {
-            WayArg::Live => Way::Live,
-            WayArg::Stop => Way::Stop,
-        };
-        Manner { pause_budget: self.pause_budget, if_slow, way }
+        Manner { pause_budget: self.pause_budget, if_slow: self.if_slow, way: self.way }
     }
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum WayArg {
-    /// In rounds, while the rank computes
-    Live,
-    /// The rank stands still for all of it: for one that writes nearly all of its memory in each
-    /// step, whose rounds would bring all of it again and again
-    Stop,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum IfSlowArg {
-    /// It moves all the same, and stands still for longer
-    Accept,
-    /// It is slowed step by step, at most to a fifth of its speed, until they do; if they never do,
-    /// it moves all the same
-    SlowDown,
-    /// It stays where it is
-    GiveUp,
 }
 
 pub fn run(args: MigrateArgs) -> anyhow::Result<i32> {

@@ -23,7 +23,8 @@ pub mod stop;
 pub mod sweep;
 pub mod trace;
 
-use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_controller::runtime::users::ask;
+use eyrie_interface::{Request, Status};
 use eyrie_wire::Node;
 use std::path::{Path, PathBuf};
 
@@ -50,8 +51,8 @@ pub fn node_named(dir: &Path, name: &str) -> anyhow::Result<Node> {
     if let Ok(number) = name.parse() {
         return Ok(number);
     }
-    let status = ask(dir, &Request::Status)?;
-    let Some(node) = last_named(&status, name) else {
+    let status: Status = ask(dir, &Request::Status)?;
+    let Some(node) = last_named(&status.hosts, &status.nodes_up, name) else {
         anyhow::bail!("no node of the job is {name}: see `eyrie status JOB`");
     };
     Ok(node)
@@ -59,25 +60,21 @@ pub fn node_named(dir: &Path, name: &str) -> anyhow::Result<Node> {
 
 /// The node of a host: a host that was lost and has joined again is its last one, and one that was
 /// refused when it was to join again is none.
-fn last_named(status: &serde_json::Value, name: &str) -> Option<Node> {
-    let list = |key: &str| status[key].as_array().map(Vec::as_slice).unwrap_or_default();
-    let hosts = (0..).zip(list("hosts")).filter(|(_, host)| host.as_str() == Some(name));
-    let named: Vec<usize> = hosts.map(|(node, _)| node).collect();
-    let is_up = |node: &&usize| list("nodes_up").get(**node).is_some_and(|up| up == true);
-    let up = named.iter().rev().find(is_up);
+fn last_named(hosts: &[String], nodes_up: &[bool], name: &str) -> Option<Node> {
+    let named: Vec<usize> = (0..hosts.len()).filter(|node| hosts[*node] == name).collect();
+    let up = named.iter().rev().find(|node| nodes_up.get(**node) == Some(&true));
     up.or(named.last()).map(|node| *node as Node)
 }
 
 #[cfg(test)]
 mod tests {
     use super::last_named;
-    use serde_json::json;
 
     #[test]
     fn a_host_is_its_last_node_that_is_up() {
-        let status = |up: [bool; 4]| json!({ "hosts": ["a", "b", "a", "a"], "nodes_up": up });
-        assert_eq!(last_named(&status([true, true, true, false]), "a"), Some(2));
-        assert_eq!(last_named(&status([false; 4]), "a"), Some(3));
-        assert_eq!(last_named(&status([true; 4]), "c"), None);
+        let hosts = ["a", "b", "a", "a"].map(String::from);
+        assert_eq!(last_named(&hosts, &[true, true, true, false], "a"), Some(2));
+        assert_eq!(last_named(&hosts, &[false; 4], "a"), Some(3));
+        assert_eq!(last_named(&hosts, &[true; 4], "c"), None);
     }
 }

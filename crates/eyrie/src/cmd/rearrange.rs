@@ -3,14 +3,14 @@
 
 use super::migrate::MannerArgs;
 use super::JobPlace;
-use anyhow::Context;
 use eyrie_cli::out;
 use eyrie_cli::table::align;
-use eyrie_controller::machine::proposal::{Goal, NodeShare, Proposal, RankShare};
 use eyrie_controller::runtime::jobdir;
-use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_controller::runtime::users::ask;
+use eyrie_interface::answer::{Accepted, Proposed};
+use eyrie_interface::proposal::{Goal, NodeShare, Proposal, RankShare};
+use eyrie_interface::{Request, Status};
 use eyrie_units::{bytes, duration, time};
-use std::path::Path;
 use std::time::Duration;
 
 /// Move ranks of a running job so that its busiest node has less to do, where that pays.
@@ -73,27 +73,21 @@ pub fn consolidate(args: &ConsolidateArgs) -> anyhow::Result<i32> {
 impl RearrangeArgs {
     fn run(&self, over: Duration, goal: Goal) -> anyhow::Result<i32> {
         let dir = jobdir::find(&self.place.base()?, &self.job)?;
-        let answer = ask(&dir, &Request::Measure { over, goal })?;
-        let proposal: Proposal = serde_json::from_value(answer["proposal"].clone())
-            .context("the job does not answer as this version of eyrie would")?;
-        match self.json {
-            true => out::line(&answer["proposal"])?,
-            false => out::text(&in_full(&proposal, &hosts(&dir)?))?,
+        let Proposed { proposal } = ask(&dir, &Request::Measure { over, goal })?;
+        if self.json {
+            out::line(serde_json::to_string(&proposal)?)?;
+        } else {
+            let Status { hosts, .. } = ask(&dir, &Request::Status)?;
+            out::text(&in_full(&proposal, &hosts))?;
         }
         let moves: Vec<_> = proposal.ranks.iter().filter_map(|r| Some((r.rank, r.to?))).collect();
         if self.dry_run || moves.is_empty() && proposal.left.is_empty() {
             return Ok(0);
         }
         let manner = self.manner.manner();
-        ask(&dir, &Request::Rearrange { moves, drains: proposal.left, manner })?;
+        ask::<Accepted>(&dir, &Request::Rearrange { moves, drains: proposal.left, manner })?;
         Ok(0)
     }
-}
-
-/// The names of the nodes, where they have some.
-fn hosts(dir: &Path) -> anyhow::Result<Vec<String>> {
-    let status = ask(dir, &Request::Status)?;
-    Ok(serde_json::from_value(status["hosts"].clone()).unwrap_or_default())
 }
 
 fn in_full(proposal: &Proposal, hosts: &[String]) -> String {

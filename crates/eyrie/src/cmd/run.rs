@@ -4,13 +4,14 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use eyrie_controller::hosts::{self, Host};
 use eyrie_controller::inject::Injection;
-use eyrie_controller::machine::schedule::{Interval, Order};
+use eyrie_controller::machine::schedule::Interval;
 use eyrie_controller::machine::SAVED_CODE;
 use eyrie_controller::record::LogLevel;
 use eyrie_controller::runtime::{
-    self, Cluster, JobOptions, Launcher, Reach, Resumption, RolesAt, ENV_SPARES,
+    self, Cluster, JobOptions, Launcher, Reach, Resumption, ENV_SPARES,
 };
 use eyrie_host::enough;
+use eyrie_interface::{Order, RolesAt};
 use eyrie_placement::placement::OnNetwork;
 use eyrie_placement::spares::Arrangement;
 use eyrie_placement::{Placement, WithoutNetwork, Words};
@@ -75,7 +76,7 @@ pub struct RunArgs {
     /// Where routers and stores run [default: nodes with two hosts or more, else here; with
     /// --resume-from where they ran before]
     #[arg(long, value_enum, value_name = "WHERE", hide_short_help = true)]
-    roles: Option<RolesArg>,
+    roles: Option<RolesAt>,
     /// How the roles of the job reach each other: Unix sockets, or TCP [default: Unix sockets; with
     /// --hosts TCP]
     #[arg(long, value_enum, value_name = "HOW", hide = true)]
@@ -96,7 +97,7 @@ pub struct RunArgs {
         value_name = "HOW",
         hide_short_help = true
     )]
-    transport_security: SecurityArg,
+    transport_security: Security,
     /// How often each rank is checkpointed: a time like 10s, `auto` or `off`
     ///
     /// `auto` takes the interval of Daly's formula, from the measured cost of a checkpoint and
@@ -104,11 +105,11 @@ pub struct RunArgs {
     #[arg(long, default_value = "auto", value_name = "TIME")]
     checkpoint_every: Every,
     /// In which order the ranks are checkpointed
-    #[arg(long, value_enum, default_value_t = OrderArg::Sequential, value_name = "ORDER")]
-    checkpoint_order: OrderArg,
+    #[arg(long, value_enum, default_value_t = Order::Sequential, value_name = "ORDER")]
+    checkpoint_order: Order,
     /// Whether a rank computes on while its image is written
-    #[arg(long, value_enum, default_value_t = ModeArg::Async, value_name = "MODE")]
-    checkpoint_mode: ModeArg,
+    #[arg(long, value_enum, default_value_t = CheckpointMode::Async, value_name = "MODE")]
+    checkpoint_mode: CheckpointMode,
     /// Whether what a rank observes besides messages (its clocks) and does to files is recorded, so
     /// that it observes the same, and does nothing twice, when it is executed again
     #[arg(long, value_enum, default_value_t = RecordArg::On, value_name = "WHAT")]
@@ -286,14 +287,6 @@ enum ReachArg {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum RolesArg {
-    /// In this process
-    Here,
-    /// On the nodes, each where the ranks that it serves are not: any node may be lost
-    Nodes,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
 enum LauncherArg {
     /// One ssh for each host
     Ssh,
@@ -301,34 +294,6 @@ enum LauncherArg {
     Slurm,
     /// You do it, by the lines that are shown
     Manual,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum SecurityArg {
-    /// Others can neither read nor change it
-    Encrypted,
-    /// Others can read it, and not change it
-    Authenticated,
-    /// Others can read and change it
-    Off,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum OrderArg {
-    /// All at once
-    Batch,
-    /// One after another, spread over the interval
-    Sequential,
-    /// Each by its own timer
-    SelfTimed,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum ModeArg {
-    /// A child of the rank writes the image
-    Async,
-    /// The rank waits until its image is written
-    Sync,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -414,11 +379,7 @@ fn reach(args: &RunArgs, cluster: Option<&Cluster>) -> anyhow::Result<Reach> {
         (None, Some(cluster)) => cluster.interface()?,
         (None, None) => Interface::LOOPBACK,
     };
-    let security = match args.transport_security {
-        SecurityArg::Encrypted => Security::Encrypted,
-        SecurityArg::Authenticated => Security::Authenticated,
-        SecurityArg::Off => Security::Off,
-    };
+    let security = args.transport_security;
     Ok(Reach::Tcp { interface, ports: args.port_range.unwrap_or(Ports::ANY), security })
 }
 
@@ -485,15 +446,8 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
             }
             Every::Time(d) => Interval::Every(d),
         },
-        checkpoint_order: match args.checkpoint_order {
-            OrderArg::Batch => Order::Batch,
-            OrderArg::Sequential => Order::Sequential,
-            OrderArg::SelfTimed => Order::SelfTimed,
-        },
-        checkpoint_mode: match args.checkpoint_mode {
-            ModeArg::Async => CheckpointMode::Async,
-            ModeArg::Sync => CheckpointMode::Sync,
-        },
+        checkpoint_order: args.checkpoint_order,
+        checkpoint_mode: args.checkpoint_mode,
         record: args.record == RecordArg::On,
         injections: args.injections,
         events: args.events,
@@ -534,14 +488,10 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
 /// Where routers and stores run. Those of a job that was saved run where they did before: what its
 /// routers hold differs.
 fn roles(
-    asked: Option<RolesArg>,
+    asked: Option<RolesAt>,
     hosts: usize,
     saved: Option<&JobOptions>,
 ) -> anyhow::Result<RolesAt> {
-    let asked = asked.map(|asked| match asked {
-        RolesArg::Here => RolesAt::Here,
-        RolesArg::Nodes => RolesAt::Nodes,
-    });
     match (asked, saved.map(|saved| saved.roles)) {
         (Some(asked), Some(saved)) if (asked == RolesAt::Nodes) != (saved == RolesAt::Nodes) => {
             anyhow::bail!("the job was saved with its roles elsewhere: leave --roles out")

@@ -4,11 +4,15 @@ use super::JobPlace;
 use eyrie_cli::out;
 use eyrie_cli::table::align;
 use eyrie_controller::runtime::jobdir;
-use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_controller::runtime::users::ask;
+use eyrie_interface::status::OverdueStatus;
+use eyrie_interface::{Request, Status};
 use eyrie_units::plain;
-use serde_json::Value;
+use eyrie_wire::{Node, Rank};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
+use std::time::Duration;
 
 /// Show the running jobs, or one of them.
 #[derive(clap::Args)]
@@ -27,9 +31,9 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<i32> {
     let Some(job) = &args.job else {
         return all(&base, args.json);
     };
-    let status = ask(&jobdir::find(&base, job)?, &Request::Status)?;
+    let status: Status = ask(&jobdir::find(&base, job)?, &Request::Status)?;
     if args.json {
-        out::line(&status)?;
+        out::line(serde_json::to_string(&status)?)?;
     } else {
         out::text(&in_full(&status)?)?;
     }
@@ -39,7 +43,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<i32> {
 /// All jobs. One that does not answer is said, and holds up no other.
 fn all(base: &Path, json: bool) -> anyhow::Result<i32> {
     let living = jobdir::living_jobs(base);
-    let answers: Vec<anyhow::Result<Value>> = std::thread::scope(|scope| {
+    let answers: Vec<anyhow::Result<Status>> = std::thread::scope(|scope| {
         let asked = living.iter().map(|(_, dir)| scope.spawn(move || ask(dir, &Request::Status)));
         let asked: Vec<_> = asked.collect();
         let answer = |a: std::thread::ScopedJoinHandle<_>| a.join().expect("a panic ends us");
@@ -58,7 +62,7 @@ fn all(base: &Path, json: bool) -> anyhow::Result<i32> {
         }
     }
     if json {
-        out::line(Value::from(jobs))?;
+        out::line(serde_json::to_string(&jobs)?)?;
     } else if jobs.is_empty() && code == 0 {
         out::line(format_args!("no job is running in {}", base.display()))?;
     } else {
@@ -70,54 +74,47 @@ fn all(base: &Path, json: bool) -> anyhow::Result<i32> {
     Ok(code)
 }
 
-fn seconds(v: &Value) -> String {
+fn seconds(time: Duration) -> String {
     // In a table of jobs all have the same unit.
-    format!("{:.1} s", v.as_f64().unwrap_or(0.0))
-}
-
-fn text(v: &Value) -> &str {
-    v.as_str().unwrap_or_default()
+    format!("{:.1} s", time.as_secs_f64())
 }
 
 /// A job in a line.
-fn row(status: &Value) -> Vec<String> {
-    let summary = &status["summary"];
-    let lost = match summary["nodes_lost"].as_u64() {
-        None | Some(0) => String::new(),
-        Some(1) => " (1 node)".into(),
-        Some(n) => format!(" ({n} nodes)"),
+fn row(status: &Status) -> Vec<String> {
+    let summary = &status.summary;
+    let lost = match summary.nodes_lost {
+        0 => String::new(),
+        1 => " (1 node)".into(),
+        n => format!(" ({n} nodes)"),
     };
     vec![
-        text(&status["job"]).into(),
-        summary["ranks"].to_string(),
-        seconds(&summary["elapsed"]),
-        format!("{}{lost}", summary["rank_failures"]),
-        summary["recoveries"].to_string(),
-        text(&status["program"]).into(),
+        status.job.clone(),
+        summary.ranks.to_string(),
+        seconds(summary.elapsed),
+        format!("{}{lost}", summary.rank_failures),
+        summary.recoveries.to_string(),
+        status.program.clone(),
     ]
 }
 
 /// How much a router has logged, in parentheses; nothing for other roles.
-fn log_of(status: &Value, role: &str) -> String {
-    let router = role.strip_prefix("router ").and_then(|number| number.parse::<u64>().ok());
-    let logs = status["logs"].as_array().into_iter().flatten();
-    let Some(log) = router.and_then(|r| logs.clone().find(|l| l["router"].as_u64() == Some(r)))
-    else {
-        return String::new();
-    };
-    let held = ["memory_bytes", "disk_bytes"].map(|part| log[part].as_u64().unwrap_or(0));
-    format!(" (log {})", eyrie_units::bytes(held.iter().sum()))
+fn log_of(status: &Status, role: &str) -> String {
+    let router = role.strip_prefix("router ").and_then(|number| number.parse().ok());
+    let log = router.and_then(|router: u32| status.logs.iter().find(|log| log.router == router));
+    let held = log.map(|log| eyrie_units::bytes(log.memory_bytes + log.disk_bytes));
+    held.map_or(String::new(), |held| format!(" (log {held})"))
 }
 
 /// In how many stores the newest images of the ranks are: "of 3 ranks in 2 stores, of 1 in none".
-fn images(status: &Value) -> String {
-    let mut ranks_by_copies = std::collections::BTreeMap::<u64, usize>::new();
-    for rank in status["ranks"].as_array().into_iter().flatten() {
-        *ranks_by_copies.entry(rank["image"]["copies"].as_u64().unwrap_or(0)).or_default() += 1;
+fn images(status: &Status) -> String {
+    let mut ranks_by_copies = BTreeMap::<usize, usize>::new();
+    for rank in &status.ranks {
+        let copies = rank.image.as_ref().map_or(0, |image| image.copies);
+        *ranks_by_copies.entry(copies).or_default() += 1;
     }
-    let plural = |count: u64| if count == 1 { "" } else { "s" };
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
     let words = ranks_by_copies.into_iter().rev().map(|(copies, ranks)| {
-        let ranks = format!("of {ranks} rank{}", plural(ranks as u64));
+        let ranks = format!("of {ranks} rank{}", plural(ranks));
         match copies {
             0 => format!("{ranks} none yet"),
             _ => format!("{ranks} in {copies} store{}", plural(copies)),
@@ -127,37 +124,41 @@ fn images(status: &Value) -> String {
 }
 
 /// Ranks that have had no new image for too long, and for how long, by the reason.
-fn overdue(status: &Value) -> std::collections::BTreeMap<&str, String> {
-    let mut by_cause = std::collections::BTreeMap::<&str, Vec<(String, f64)>>::new();
-    for rank in status["ranks"].as_array().into_iter().flatten() {
-        if let Some(seconds) = rank["overdue"]["seconds"].as_f64() {
-            let ranks = by_cause.entry(text(&rank["overdue"]["cause"])).or_default();
-            ranks.push((rank["rank"].to_string(), seconds));
+fn overdue(status: &Status) -> BTreeMap<&str, String> {
+    let mut by_cause = BTreeMap::<&str, Vec<(Rank, f64)>>::new();
+    for rank in &status.ranks {
+        if let Some(OverdueStatus { seconds, cause }) = &rank.overdue {
+            by_cause.entry(cause).or_default().push((rank.instance.rank, *seconds));
         }
     }
     let words = by_cause.into_iter().map(|(cause, ranks)| {
         let longest = ranks.iter().map(|(_, seconds)| *seconds).fold(0.0, f64::max);
         let plural = if ranks.len() == 1 { "" } else { "s" };
-        let ranks = ranks.into_iter().map(|(rank, _)| rank).collect::<Vec<_>>().join(", ");
-        (cause, format!("of rank{plural} {ranks} for {longest:.0} s"))
+        let ranks: Vec<Rank> = ranks.into_iter().map(|(rank, _)| rank).collect();
+        (cause, format!("of rank{plural} {} for {longest:.0} s", list(&ranks)))
     });
     words.collect()
 }
 
-fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
-    let size = |v: &Value| eyrie_units::bytes(v.as_u64().unwrap_or(0));
-    let (summary, mut out) = (&status["summary"], String::new());
-    writeln!(out, "job         {}", text(&status["job"]))?;
-    writeln!(out, "program     {}", plain::line(text(&status["program"])))?;
-    writeln!(out, "elapsed     {}", seconds(&summary["elapsed"]))?;
-    writeln!(out, "checkpoints {}", summary["checkpoints"])?;
+/// `1, 2`.
+fn list(numbers: &[u32]) -> String {
+    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn in_full(status: &Status) -> Result<String, std::fmt::Error> {
+    let size = eyrie_units::bytes;
+    let (summary, mut out) = (&status.summary, String::new());
+    writeln!(out, "job         {}", status.job)?;
+    writeln!(out, "program     {}", plain::line(&status.program))?;
+    writeln!(out, "elapsed     {}", seconds(summary.elapsed))?;
+    writeln!(out, "checkpoints {}", summary.checkpoints)?;
     writeln!(
         out,
         "log         {} in memory, {} on disk",
-        size(&status["log_memory_bytes"]),
-        size(&status["log_disk_bytes"])
+        size(status.log_memory_bytes),
+        size(status.log_disk_bytes)
     )?;
-    writeln!(out, "store       {}", size(&status["store_bytes"]))?;
+    writeln!(out, "store       {}", size(status.store_bytes))?;
     writeln!(out, "images      {}", images(status))?;
     for (cause, ranks) in overdue(status) {
         writeln!(out, "no image    {ranks}: {cause}")?;
@@ -165,56 +166,47 @@ fn in_full(status: &Value) -> Result<String, std::fmt::Error> {
     writeln!(
         out,
         "failures    {} of ranks, {} of nodes",
-        summary["rank_failures"], summary["nodes_lost"]
+        summary.rank_failures, summary.nodes_lost
     )?;
     writeln!(
         out,
         "recoveries  {}, the longest {}",
-        summary["recoveries"],
-        seconds(&summary["longest_recovery"])
+        summary.recoveries,
+        seconds(summary.longest_recovery)
     )?;
-    if status["cut_off"].is_number() {
-        let time = seconds(&status["cut_off"]);
-        writeln!(out, "cut off     for {time}: no node on another host answers")?;
+    if let Some(cut_off) = status.cut_off {
+        writeln!(out, "cut off     for {cut_off:.1} s: no node on another host answers")?;
     }
-    let unprotected = status["unprotected"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if !unprotected.is_empty() {
-        let ranks: Vec<String> = unprotected.iter().map(Value::to_string).collect();
-        writeln!(out, "unprotected ranks {}", ranks.join(", "))?;
+    if !status.unprotected.is_empty() {
+        writeln!(out, "unprotected ranks {}", list(&status.unprotected))?;
     }
-    for missing in status["copies_missing"].as_array().into_iter().flatten() {
-        writeln!(out, "kept once   {}", text(&missing["cause"]))?;
+    for missing in &status.copies_missing {
+        writeln!(out, "kept once   {}", missing.cause)?;
     }
-    for moving in status["moves"].as_array().into_iter().flatten() {
+    for moving in &status.moves {
         writeln!(out, "{}", super::moving::of_one(moving))?;
     }
-    let journal = status["journal"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if !journal.is_empty() {
-        let host = |node: &Value| match text(&status["hosts"][node.as_u64().unwrap_or(0) as usize])
-        {
-            "" => format!("node {node}"),
-            name => name.to_string(),
+    if !status.journal.is_empty() {
+        let host = |node: &Node| match status.hosts.get(*node as usize) {
+            None => format!("node {node}"),
+            Some(name) => name.clone(),
         };
-        let hosts: Vec<String> = journal.iter().map(host).collect();
+        let hosts: Vec<String> = status.journal.iter().map(host).collect();
         writeln!(out, "journal     on {}", hosts.join(", "))?;
     }
-    let nodes = status["nodes_up"].as_array().map(Vec::as_slice).unwrap_or_default();
-    for (node, up) in nodes.iter().enumerate() {
-        let ranks = (status["ranks"].as_array().into_iter().flatten())
-            .filter(|r| r["node"].as_u64() == Some(node as u64))
-            .map(|r| format!("{} ({})", r["rank"], text(&r["state"])));
-        let roles = (status["roles"].as_array().into_iter().flatten())
-            .filter(|r| r["node"].as_u64() == Some(node as u64))
-            .map(|r| format!("{}{}", text(&r["role"]), log_of(status, text(&r["role"]))));
+    for (node, is_up) in (0..).zip(&status.nodes_up) {
+        let ranks = status.ranks.iter().filter(|rank| rank.node == node);
+        let ranks = ranks.map(|rank| format!("{} ({})", rank.instance.rank, rank.state));
+        let roles = status.roles.iter().filter(|role| role.node == node);
+        let roles = roles.map(|role| format!("{}{}", role.role, log_of(status, &role.role)));
         let there: Vec<String> = ranks.chain(roles).collect();
-        let drained = status["drained"].as_array().into_iter().flatten();
-        let up = match up.as_bool() == Some(true) {
-            true if drained.clone().any(|n| n.as_u64() == Some(node as u64)) => "drained",
+        let up = match is_up {
+            true if status.drained.contains(&node) => "drained",
             true => "up  ",
             false => "lost",
         };
-        let host = text(&status["hosts"][node]);
-        let host = if host.is_empty() { String::new() } else { format!("{host:<12} ") };
+        let host = status.hosts.get(node as usize);
+        let host = host.map_or(String::new(), |host| format!("{host:<12} "));
         writeln!(out, "node {node:<6} {host}{up} {}", there.join(", "))?;
     }
     Ok(out)

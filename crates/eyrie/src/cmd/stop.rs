@@ -2,7 +2,9 @@
 
 use super::JobPlace;
 use eyrie_controller::runtime::jobdir;
-use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_controller::runtime::users::ask;
+use eyrie_interface::answer::Accepted;
+use eyrie_interface::Request;
 
 /// Save a running job and end it, so that `eyrie run --resume-from DIR` goes on with it.
 ///
@@ -18,6 +20,6 @@ pub struct StopArgs {
 
 pub fn run(args: &StopArgs) -> anyhow::Result<i32> {
     let dir = jobdir::find(&args.place.base()?, &args.job)?;
-    ask(&dir, &Request::Stop)?;
+    ask::<Accepted>(&dir, &Request::Stop)?;
     Ok(0)
 }

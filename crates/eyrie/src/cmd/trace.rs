@@ -3,8 +3,9 @@
 use super::JobPlace;
 use eyrie_cli::out;
 use eyrie_controller::runtime::jobdir;
-use eyrie_controller::runtime::users::{ask, Request};
-use eyrie_wire::control::TraceRecord;
+use eyrie_controller::runtime::users::ask;
+use eyrie_interface::answer::Traced;
+use eyrie_interface::Request;
 
 /// Show what a rank of a running job did last: messages, clocks, connections, images
 ///
@@ -25,12 +26,11 @@ pub struct TraceArgs {
 
 pub fn run(args: &TraceArgs) -> anyhow::Result<i32> {
     let dir = jobdir::find(&args.place.base()?, &args.job)?;
-    let answer = ask(&dir, &Request::Trace { rank: args.rank })?;
+    let traced: Traced = ask(&dir, &Request::Trace { rank: args.rank })?;
     if args.json {
-        out::line(&answer)?;
-        return Ok(0);
+        out::line(serde_json::to_string(&traced)?)?;
+    } else {
+        traced.trace.iter().try_for_each(out::line)?;
     }
-    let records: Vec<TraceRecord> = serde_json::from_value(answer["trace"].clone())?;
-    records.iter().try_for_each(out::line)?;
     Ok(0)
 }

@@ -5,8 +5,9 @@
 use clap::Args;
 use eyrie_bench::plot::{draw, Chart, Series};
 use eyrie_cli::out;
-use eyrie_controller::machine::schedule::{Interval, Order};
+use eyrie_controller::machine::schedule::Interval;
 use eyrie_controller::machine::{Command, Config, Event, Image, Machine, RankStateName, StoreId};
+use eyrie_interface::Order;
 use eyrie_transport::frame;
 use eyrie_wire::address::address;
 use eyrie_wire::control::{

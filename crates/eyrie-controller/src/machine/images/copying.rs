@@ -190,8 +190,8 @@ pub fn drop_copies(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::images::schedule::Order;
     use crate::machine::{Config, Event, Machine, Source};
+    use eyrie_interface::Order;
     use eyrie_wire::control::{Ending, MpiStage, RankReport, StartFault};
     use std::time::Duration;
 

@@ -71,10 +71,13 @@ impl Overdue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::images::schedule::{Interval, Order};
+    use crate::machine::images::schedule::Interval;
     use crate::machine::timeouts::IMAGE_TIMEOUT;
-    use crate::machine::users::answer::{Answer, Outcome};
-    use crate::machine::{Command, Config, Event, Image, Machine, Manner};
+    use crate::machine::users::answer::Answer;
+    use crate::machine::{Command, Config, Event, Image, Machine};
+    use eyrie_interface::answer::Outcome;
+    use eyrie_interface::Manner;
+    use eyrie_interface::Order;
     use eyrie_wire::control::{Ending, MpiStage, RankReport};
     use eyrie_wire::{ImageId, RankInstance};
 

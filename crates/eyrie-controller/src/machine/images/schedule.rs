@@ -1,6 +1,7 @@
 //! When which rank is due for a checkpoint: by the clock, or because its log has grown. Pure: it
 //! starts nothing.
 
+use eyrie_interface::Order;
 use eyrie_wire::Rank;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -18,18 +19,6 @@ pub enum Interval {
         mtbf: Duration,
         log_share: u64,
     },
-}
-
-/// Eagle's three orders: batch request, sequential request, self timer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Order {
-    /// All ranks at once.
-    Batch,
-    /// One rank after another, spread over the interval.
-    Sequential,
-    /// Each rank by its own timer, from its own last checkpoint.
-    SelfTimed,
 }
 
 /// The interval of `auto` before anything has been measured.

@@ -3,48 +3,11 @@
 use crate::machine::state::{next, MoveEvent, MoveName, MOVES};
 use crate::machine::timeouts::IMAGE_TIMEOUT;
 use crate::machine::users::answer::RequestId;
+use eyrie_interface::{Manner, Way};
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// How a rank is to move.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Manner {
-    /// The last round begins when one took no longer than this: the pause is shorter than a round.
-    pub pause_budget: Duration,
-    /// What becomes of a rank whose rounds do not get that short.
-    pub if_slow: IfSlow,
-    pub way: Way,
-}
-
-/// How the memory of a rank that moves goes over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Way {
-    /// In rounds, while it computes.
-    Live,
-    /// It stands still for all of it, as in systems that stop, copy and restart: for comparison.
-    Stop,
-}
-
-impl Default for Manner {
-    fn default() -> Manner {
-        let (if_slow, way) = (IfSlow::Accept, Way::Live);
-        Manner { pause_budget: Duration::from_millis(50), if_slow, way }
-    }
-}
-
-/// What becomes of a rank that writes faster than its memory goes over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum IfSlow {
-    /// It moves all the same, and stands still for longer.
-    Accept,
-    /// It is slowed step by step, up to [`SLOWEST`], until its rounds are short enough; if they do
-    /// not get so, it moves all the same.
-    SlowDown,
-    /// It stays.
-    GiveUp,
-}
 
 /// The shares of time, in percent, for which a rank that is slowed stands still: at first, how much
 /// more it is with each step, and the largest. Of QEMU's auto-converge, whose last one is 99.

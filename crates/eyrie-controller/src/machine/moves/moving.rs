@@ -2,13 +2,14 @@
 //! and comes back elsewhere from that image. It must never run twice: the routers refuse the old
 //! one first. Whatever fails meanwhile, it is recovered as after a death.
 
-use super::entry::{Manner, Move, MoveEnd, MoveStep, Pending};
+use super::entry::{Move, MoveEnd, MoveStep, Pending};
 use super::mover::Mover;
 use super::orders::{go_on_if_held, let_go, slow};
 use crate::machine::ranks::capture::Capture;
 use crate::machine::timeouts::{IMAGE_TIMEOUT, RETRY};
 use crate::machine::users::answer::{Answer, RequestId};
 use crate::record::Record;
+use eyrie_interface::Manner;
 use eyrie_wire::{Node, Rank};
 use std::collections::BTreeSet;
 use std::time::Duration;

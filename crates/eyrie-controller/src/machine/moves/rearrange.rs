@@ -1,10 +1,11 @@
 //! Several ranks move at once, each to a node of its own, and nodes are drained by that. Every move
 //! is an ordinary one; what must not be asked for is refused before anything moves.
 
-use super::entry::{Manner, Pending};
+use super::entry::Pending;
 use super::mover::Mover;
 use crate::machine::users::answer::RequestId;
 use crate::record::Record;
+use eyrie_interface::Manner;
 use eyrie_wire::{Node, Rank};
 use std::collections::BTreeMap;
 

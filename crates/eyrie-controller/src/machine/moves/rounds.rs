@@ -3,7 +3,7 @@
 //! stands still. Each of them is a checkpoint that counts, so that the rank is recovered as ever
 //! when anything fails, and nothing of this must be needed for that.
 
-use super::entry::{IfSlow, Live, Manner, Move, MoveStep, Way};
+use super::entry::{Live, Move, MoveStep};
 use super::mover::Mover;
 use super::orders::{command_slow, slow};
 use crate::machine::io::{Command, Source};
@@ -12,6 +12,7 @@ use crate::machine::placement::place;
 use crate::machine::state::MoveName;
 use crate::machine::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER};
 use crate::record::Record;
+use eyrie_interface::{IfSlow, Manner, Way};
 use eyrie_units::time;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use std::time::Duration;

@@ -9,8 +9,9 @@ pub mod speed;
 
 use super::io::Command;
 use super::users::answer::{Answer, RequestId};
-use crate::record::{Record, Summary};
+use crate::record::Record;
 use consequence::Consequence;
+use eyrie_interface::Summary;
 use eyrie_wire::RankInstance;
 use notes::Notes;
 use requests::Requests;

@@ -3,8 +3,9 @@
 //! that was begun before it was asked for.
 
 use crate::machine::io::Command;
-use crate::machine::users::answer::{Answer, Outcome, RequestId};
+use crate::machine::users::answer::{Answer, RequestId};
 use crate::record::Record;
+use eyrie_interface::answer::Outcome;
 use eyrie_wire::{ImageId, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! How fast ranks of this job move, and for how long they stand still, by what was seen so far:
 //! what a move is likely to cost. Until something was seen it is a guess on the careful side.
 
-use crate::machine::moves::entry::Manner;
 use crate::record::Record;
+use eyrie_interface::Manner;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

@@ -3,9 +3,10 @@
 //! can have it, or when it has been missing for long; and when it is there again. Mends nothing:
 //! stores, routers and the journal each come back by themselves.
 
-use super::redundancy::{JournalCopies, Kept, Missing, Redundancy, NO_OTHER_HOST};
+use super::redundancy::{JournalCopies, Missing, Redundancy, NO_OTHER_HOST};
 use crate::machine::view::View;
 use crate::record::Record;
+use eyrie_interface::status::Kept;
 use eyrie_wire::Node;
 use std::time::Duration;
 

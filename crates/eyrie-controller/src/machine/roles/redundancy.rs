@@ -1,5 +1,6 @@
 //! What is kept twice, and what is known of it. Decides nothing.
 
+use eyrie_interface::status::Kept;
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -8,15 +9,6 @@ use std::time::Duration;
 /// Why a further copy cannot be had, and the remedy.
 pub const NO_OTHER_HOST: &str =
     "no other host is up, has room and is not drained; `eyrie join` adds one";
-
-/// What is kept twice.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kept {
-    Images,
-    Logs,
-    Journal,
-}
 
 /// The copies of the journal on other hosts than the controller's.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -29,12 +21,11 @@ pub struct JournalCopies {
 }
 
 /// Something that is kept only once.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Missing {
     pub what: Kept,
     pub cause: String,
     /// It comes back by itself, as things are.
-    #[serde(skip)]
     pub(super) comes: bool,
 }
 

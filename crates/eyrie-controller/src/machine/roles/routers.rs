@@ -6,7 +6,7 @@
 use super::entry::{Entry, Step};
 use super::hosting::{Hosting, ATTEMPTS};
 use super::kind::{Kind, Look};
-use super::redundancy::{Kept, Missing, NO_OTHER_HOST};
+use super::redundancy::{Missing, NO_OTHER_HOST};
 use crate::machine::io::Command;
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::ranks::entry::{RankEntry, RankState};
@@ -14,6 +14,7 @@ use crate::machine::state::RankStateName;
 use crate::machine::timeouts::{ROLE_TIMEOUT, WRITE_TIMEOUT};
 use crate::machine::view::View;
 use crate::record::{in_words, Record};
+use eyrie_interface::status::Kept;
 use eyrie_transport::{Addr, Directory, KeptUntil, RouterId};
 use eyrie_wire::control::{Role, RoleKind};
 use eyrie_wire::{Node, Rank, RankInstance};

@@ -6,13 +6,14 @@
 use super::entry::{Entry, Step};
 use super::hosting::{Hosting, ATTEMPTS};
 use super::kind::{Kind, Look};
-use super::redundancy::{Kept, Missing, NO_OTHER_HOST};
+use super::redundancy::{Missing, NO_OTHER_HOST};
 use crate::machine::io::{Command, StoreId};
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::timeouts::ROLE_TIMEOUT;
 use crate::machine::view::View;
 use crate::record::{in_words, list, Record};
+use eyrie_interface::status::Kept;
 use eyrie_transport::Addr;
 use eyrie_wire::control::{Role, RoleKind};
 use eyrie_wire::{Node, Rank};

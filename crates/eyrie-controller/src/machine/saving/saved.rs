@@ -7,7 +7,7 @@ use crate::machine::io::Image;
 use crate::machine::output::Ledger;
 use crate::machine::pmi::Pmi;
 use crate::machine::ranks::entry::{KeptImage, RankEntry, RankState};
-use crate::record::Summary;
+use eyrie_interface::Summary;
 use eyrie_transport::RouterId;
 use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance};
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! Measurements that users wait for, as far as agents have answered. Decides nothing.
 
 use super::answer::RequestId;
-use super::proposal::Goal;
+use eyrie_interface::proposal::Goal;
 use eyrie_wire::control::NodeUsage;
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};

@@ -3,7 +3,6 @@
 
 use super::answer::{Answer, RequestId};
 use super::measurements::{Measurements, Pending};
-use super::proposal::{Goal, Proposal};
 use super::propose::{propose, Seen};
 use crate::machine::config::Config;
 use crate::machine::io::Command;
@@ -12,6 +11,7 @@ use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::Ranks;
 use crate::machine::state::RankStateName;
+use eyrie_interface::proposal::{Goal, Proposal};
 use eyrie_units::time;
 use eyrie_wire::control::{NodeUsage, RankUsage};
 use eyrie_wire::{Node, Rank};

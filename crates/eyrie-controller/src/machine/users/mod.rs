@@ -4,5 +4,4 @@ pub mod answer;
 pub mod asked;
 pub mod measurements;
 pub mod measuring;
-pub mod proposal;
 mod propose;

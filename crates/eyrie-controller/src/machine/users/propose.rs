@@ -1,8 +1,8 @@
 //! Which ranks should move and what that brings, by what was measured, in the words of a proposal.
 //! Pure; the plan itself is eyrie-placement's.
 
-use super::proposal::{Goal, NodeShare, Proposal, RankShare};
 use crate::machine::outbox::speed::Speed;
+use eyrie_interface::proposal::{Goal, NodeShare, Proposal, RankShare};
 use eyrie_placement::balance::{
     balance, consolidate, Balance, Change, Measured, Processors, RankLoad, Room, TooFew, NOISE,
 };

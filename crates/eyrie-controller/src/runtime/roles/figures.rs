@@ -1,8 +1,8 @@
 //! What routers and stores have told of themselves, for users. Nothing here waits for them.
 
 use super::peers::RolePeers;
-use crate::runtime::users::LogStatus;
 use crossbeam_channel::Sender;
+use eyrie_interface::status::LogStatus;
 use eyrie_router::Stats;
 use eyrie_transport::RouterId;
 use std::collections::{BTreeMap, BTreeSet};

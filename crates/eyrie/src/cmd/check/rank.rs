@@ -4,11 +4,13 @@
 //! of it stays.
 
 use super::trials::TRIALS;
-use eyrie_controller::machine::answer::Outcome;
 use eyrie_controller::runtime::jobdir;
-use eyrie_controller::runtime::users::{ask, Request};
+use eyrie_controller::runtime::users::ask;
 use eyrie_host::trial::CONNECTED;
 use eyrie_host::Finding;
+use eyrie_interface::answer::{Accepted, Checkpoints, Outcome};
+use eyrie_interface::{Request, Status, Summary};
+use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -74,19 +76,19 @@ impl SmallJob {
         self.wait_for("the ranks to exchange messages", |job| {
             Ok(std::fs::read_to_string(&job.stdout).is_ok_and(|said| said.contains(CONNECTED)))
         })?;
-        let answer = self.ask(&Request::Checkpoint { rank: Some(VICTIM) })?;
-        let outcomes = serde_json::from_value(answer["checkpoints"].clone());
-        let outcomes: Vec<Outcome> = outcomes.map_err(|e| e.to_string())?;
-        if let Some(failed) = outcomes.iter().find(|o| matches!(o, Outcome::Failed { .. })) {
+        let Checkpoints { checkpoints } = self.ask(&Request::Checkpoint { rank: Some(VICTIM) })?;
+        if let Some(failed) = checkpoints.iter().find(|o| matches!(o, Outcome::Failed { .. })) {
             return Err(failed.to_string());
         }
-        self.ask(&Request::Inject { spec: format!("kill-rank={VICTIM}@0s") })?;
-        let mut status = serde_json::Value::Null;
+        self.ask::<Accepted>(&Request::Inject { spec: format!("kill-rank={VICTIM}@0s") })?;
+        let (mut summary, mut has_image) = (Summary::default(), false);
         self.wait_for("a killed rank to come back", |job| {
-            status = job.ask(&Request::Status)?;
-            Ok(status["summary"]["recoveries"].as_u64() >= Some(1))
+            let status: Status = job.ask(&Request::Status)?;
+            has_image = status.ranks.get(VICTIM as usize).is_some_and(|rank| rank.image.is_some());
+            summary = status.summary;
+            Ok(summary.recoveries >= 1)
         })?;
-        if status["ranks"][VICTIM as usize]["image"].is_null() {
+        if !has_image {
             return Err(
                 "a rank that was killed came back from its start, not from its image".into()
             );
@@ -95,10 +97,8 @@ impl SmallJob {
         self.wait_for("the ranks to end", |job| {
             Ok(job.process.try_wait().map_err(|e| e.to_string())?.is_some_and(|s| s.success()))
         })?;
-        let summary = &status["summary"];
-        let size = eyrie_units::bytes(summary["checkpoint_bytes"].as_u64().unwrap_or_default());
-        let seconds = summary["longest_recovery"].as_f64().unwrap_or_default();
-        let time = eyrie_units::time(Duration::from_secs_f64(seconds.max(0.0)));
+        let size = eyrie_units::bytes(summary.checkpoint_bytes);
+        let time = eyrie_units::time(summary.longest_recovery);
         Ok(format!(
             "two ranks exchanged messages; one was captured ({size}), killed, and came back from \
              its image in {time}"
@@ -137,7 +137,7 @@ impl SmallJob {
         }
     }
 
-    fn ask(&self, request: &Request) -> Result<serde_json::Value, String> {
+    fn ask<A: DeserializeOwned>(&self, request: &Request) -> Result<A, String> {
         let dir = jobdir::find(&self.base, &self.name).map_err(|e| format!("{e:#}"))?;
         ask(&dir, request).map_err(|e| format!("{e:#}"))
     }

@@ -1,0 +1,61 @@
+//! What a job answers. A refusal is `{"error": TEXT}` instead.
+
+use crate::proposal::Proposal;
+use eyrie_wire::control::TraceRecord;
+use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// It is going to be done, or was done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Accepted {
+    pub ok: bool,
+}
+
+/// To [`crate::Request::Join`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Joined {
+    pub node: Node,
+}
+
+/// To [`crate::Request::Trace`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Traced {
+    pub instance: RankInstance,
+    pub trace: Vec<TraceRecord>,
+}
+
+/// To [`crate::Request::Measure`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Proposed {
+    pub proposal: Proposal,
+}
+
+/// To [`crate::Request::Checkpoint`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Checkpoints {
+    pub checkpoints: Vec<Outcome>,
+}
+
+/// What became of one rank's checkpoint.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Outcome {
+    Stored { rank: Rank, image: ImageId, bytes: u64, pause_ms: f64, total_ms: f64 },
+    Failed { rank: Rank, failed: String },
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Stored { rank, image, bytes, pause_ms, total_ms } => write!(
+                f,
+                "rank {rank}: image {image}, {}, stood still {}, stored after {}",
+                eyrie_units::bytes(*bytes),
+                eyrie_units::nanoseconds(pause_ms * 1e6),
+                eyrie_units::nanoseconds(total_ms * 1e6)
+            ),
+            Outcome::Failed { rank, failed } => write!(f, "rank {rank}: no checkpoint: {failed}"),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What users ask of a running job, and what it answers: the types that both sides share. It must
+//! never know how a job is asked, nor decide anything.
+
+pub mod answer;
+pub mod manner;
+pub mod options;
+pub mod proposal;
+pub mod request;
+pub mod seconds;
+pub mod status;
+
+pub use manner::{IfSlow, Manner, Way};
+pub use options::{Order, RolesAt};
+pub use proposal::Goal;
+pub use request::Request;
+pub use status::{Status, Summary};
+
+#[cfg(test)]
+mod tests {
+    use super::answer::{Checkpoints, Outcome};
+    use super::status::{CopiesMissing, ImageStatus, Kept, LogStatus, MoveStatus};
+    use super::status::{OverdueStatus, RankStatus, RoleStatus};
+    use super::*;
+    use eyrie_wire::RankInstance;
+    use serde::de::DeserializeOwned;
+    use serde::Serialize;
+    use std::time::Duration;
+
+    fn survives<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(it: &T) -> String {
+        let text = serde_json::to_string(it).unwrap();
+        assert_eq!(serde_json::from_str::<T>(&text).unwrap(), *it);
+        text
+    }
+
+    #[test]
+    fn requests_are_read_as_they_were_written() {
+        let asked = survives(&Request::Checkpoint { rank: Some(3) });
+        assert_eq!(asked, r#"{"request":"checkpoint","rank":3}"#);
+        let manner = Manner::default();
+        survives(&Request::Migrate { ranks: vec![1, 4], to: None, manner });
+        survives(&Request::Rearrange { moves: vec![(1, 2)], drains: vec![3], manner });
+        let goal = Goal::Balance { payback: Duration::from_secs(60) };
+        survives(&Request::Measure { over: Duration::from_millis(1500), goal });
+        survives(&Request::Join { host: "n3".into(), allocation: Some(4711) });
+    }
+
+    #[test]
+    fn answers_are_read_as_they_were_written() {
+        let stored =
+            Outcome::Stored { rank: 0, image: 2, bytes: 9, pause_ms: 0.5, total_ms: 12.25 };
+        let failed = Outcome::Failed { rank: 1, failed: "it has ended".into() };
+        survives(&Checkpoints { checkpoints: vec![stored, failed] });
+        let rank = RankStatus {
+            instance: RankInstance { rank: 3, incarnation: 2 },
+            node: 1,
+            state: "running".into(),
+            image: Some(ImageStatus { number: 7, copies: 2 }),
+            overdue: Some(OverdueStatus { seconds: 1.5, cause: "why".into() }),
+        };
+        let role = RoleStatus { role: "router 0".into(), node: 1 };
+        let moving = MoveStatus { rank: 3, to: None, rounds: 2, bytes: 9, took: 0.25, slowed: 20 };
+        let text = survives(&Status {
+            job: "melt".into(),
+            program: "./melt".into(),
+            nodes_up: vec![true, false],
+            drained: vec![1],
+            hosts: vec!["a".into(), "b".into()],
+            ranks: vec![rank],
+            moves: vec![moving],
+            roles: vec![role],
+            journal: vec![0],
+            cut_off: Some(2.5),
+            unprotected: vec![3],
+            copies_missing: vec![CopiesMissing { what: Kept::Images, cause: "why".into() }],
+            logs: vec![LogStatus { router: 0, memory_bytes: 1, disk_bytes: 2 }],
+            log_memory_bytes: 1,
+            log_disk_bytes: 2,
+            messages: 3,
+            store_bytes: 4,
+            summary: Summary { elapsed: Duration::from_millis(1250), ..Summary::default() },
+        });
+        assert!(text.contains(r#""ranks":[{"rank":3,"incarnation":2,"node":1,"#), "{text}");
+        assert!(text.contains(r#""summary":{"elapsed":1.25,"#), "{text}");
+    }
+}

@@ -1,0 +1,133 @@
+//! The state of a job as it tells it.
+
+use crate::seconds;
+use eyrie_transport::RouterId;
+use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What a job has been through.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Summary {
+    #[serde(with = "seconds")]
+    pub elapsed: Duration,
+    pub ranks: u32,
+    pub checkpoints: u64,
+    pub checkpoints_failed: u64,
+    pub checkpoint_bytes: u64,
+    pub rank_failures: u64,
+    pub nodes_lost: u64,
+    /// Routers and stores on nodes.
+    pub roles_lost: u64,
+    /// Controllers that have died, so that another one went on.
+    pub resumes: u64,
+    pub spares_used: u64,
+    pub recoveries: u64,
+    /// The longest recovery.
+    #[serde(with = "seconds")]
+    pub longest_recovery: Duration,
+}
+
+/// What is kept twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kept {
+    Images,
+    Logs,
+    Journal,
+}
+
+/// Something that is kept only once.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopiesMissing {
+    pub what: Kept,
+    pub cause: String,
+}
+
+/// A rank.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RankStatus {
+    #[serde(flatten)]
+    pub instance: RankInstance,
+    pub node: Node,
+    pub state: String,
+    /// Its newest image that counts.
+    pub image: Option<ImageStatus>,
+    /// It has had no newer one for longer than three intervals.
+    pub overdue: Option<OverdueStatus>,
+}
+
+/// For how many seconds a rank has had no new image, and why.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct OverdueStatus {
+    pub seconds: f64,
+    pub cause: String,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ImageStatus {
+    pub number: ImageId,
+    /// How many stores have it.
+    pub copies: usize,
+}
+
+/// What a router holds.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LogStatus {
+    pub router: RouterId,
+    pub memory_bytes: u64,
+    pub disk_bytes: u64,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RoleStatus {
+    pub role: String,
+    pub node: Node,
+}
+
+/// A rank on its way to another node.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct MoveStatus {
+    pub rank: Rank,
+    /// Where it is going, as far as that is known.
+    pub to: Option<Node>,
+    /// How often its memory was put in place there.
+    pub rounds: u32,
+    /// What the last round brought, and the seconds that it took: so long it would stand still if
+    /// that was the last.
+    pub bytes: u64,
+    pub took: f64,
+    /// The share of time for which it is made to stand still, in percent.
+    pub slowed: u8,
+}
+
+/// The answer to [`Request::Status`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Status {
+    pub job: String,
+    pub program: String,
+    pub nodes_up: Vec<bool>,
+    /// Nodes that are drained, or being drained.
+    pub drained: Vec<Node>,
+    /// Names of the hosts that the nodes are; empty on one machine.
+    pub hosts: Vec<String>,
+    pub ranks: Vec<RankStatus>,
+    pub moves: Vec<MoveStatus>,
+    /// Roles that run on nodes.
+    pub roles: Vec<RoleStatus>,
+    /// Nodes whose hosts have a whole copy of the journal: `eyrie resume` works there.
+    pub journal: Vec<Node>,
+    /// For how many seconds the controller has stood aside, because no node on another host
+    /// answers.
+    pub cut_off: Option<f64>,
+    /// Ranks that cannot be recovered at present.
+    pub unprotected: Vec<Rank>,
+    /// What was promised to be kept twice, and is not at present.
+    pub copies_missing: Vec<CopiesMissing>,
+    pub logs: Vec<LogStatus>,
+    pub log_memory_bytes: u64,
+    pub log_disk_bytes: u64,
+    pub messages: u64,
+    pub store_bytes: u64,
+    pub summary: Summary,
+}
