@@ -1,5 +1,5 @@
-//! How ranks are to move. Plain data: the machine carries it out. The documentation of each choice is
-//! what `--help` says of it.
+//! How ranks are to move. Plain data: the machine carries it out. The documentation of each choice
+//! is what `--help` says of it.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Choices of `eyrie run`. Plain data. The documentation of each choice is what `--help` says of it.
+//! Choices of `eyrie run`. Plain data. The documentation of each choice is what `--help` says of
+//! it.
 
 use serde::{Deserialize, Serialize};
 
