@@ -262,9 +262,9 @@ impl Far<'_> {
         Some(count)
     }
 
-    /// Another descriptor by which it can be read: opened anew, so that it is what the server has by
-    /// now. To close it would release the locks that the program has there by fcntl(2). Then it is
-    /// the program's own, if that can read, or it is held.
+    /// Another descriptor by which it can be read: opened anew, so that it is what the server has
+    /// by now. To close it would release the locks that the program has there by fcntl(2). Then it
+    /// is the program's own, if that can read, or it is held.
     fn reader(&self) -> Option<Reader> {
         let how = kernel::fcntl(self.fd, libc::F_GETFL, 0) as i32;
         let reads = how & libc::O_ACCMODE != libc::O_WRONLY && how & libc::O_DIRECT == 0;
