@@ -28,8 +28,6 @@ DESCRIBING = ["ARCHITECTURE.md", "HACKING.md", "docs/glossary.md", "docs/interna
 
 # Pages whose lines are wider.
 WIDE = [
-    "docs/files.md",
-    "docs/limits.md",
     "docs/reproduction/placement.md",
 ]
 
