@@ -141,6 +141,7 @@ fn remove(at: usize) {
 fn add(lock: Lock) {
     let count = COUNT.load(Ordering::Relaxed);
     if count == MOST {
+        saying::too_much_locked();
         return;
     }
     COUNT.store(count + 1, Ordering::Relaxed);

@@ -55,6 +55,7 @@ pub fn told(number: (u64, u64), fd: i32, n: i64, to: Buffers, at: Option<i64>) {
     let used = all.reads[..all.count].last().map_or(0, |read| read.from + read.len);
     let len = n as usize;
     if all.count == MOST || used + len > ROOM {
+        saying::too_much_locked();
         return;
     }
     let mut done = 0;

@@ -227,3 +227,18 @@ pub fn changed_by_other_thread(path: &[u8]) {
         let the thread that calls MPI_Init do it";
     say(10, [what, path, why]);
 }
+
+/// The rank has more files open than are followed.
+pub fn too_many_open() {
+    let why = b"this rank has more than 64 files open: what it had written to the others when it \
+        failed may be there twice; close some, or have images taken more often";
+    say(23, [why, b"", b""]);
+}
+
+/// The rank has more locks, or has read more under one, than is followed.
+pub fn too_much_locked() {
+    let why = b"this rank has more than 64 locks, or reads more than 8 MiB or 16 pieces under one: \
+        if it fails while it has them, what others change meanwhile may be lost; lock less at a \
+        time";
+    say(24, [why, b"", b""]);
+}

@@ -315,6 +315,7 @@ impl Table {
                 return Some(place);
             }
         }
+        saying::too_many_open();
         None
     }
 
