@@ -237,7 +237,8 @@ pub fn too_many_open() {
 
 /// The rank has more locks, or has read more under one, than is followed.
 pub fn too_much_locked() {
-    let why = b"this rank has more than 64 locks, or reads more than 8 MiB or 16 pieces under one: \
+    let why =
+        b"this rank has more than 64 locks, or reads more than 8 MiB or 16 pieces under one: \
         if it fails while it has them, what others change meanwhile may be lost; lock less at a \
         time";
     say(24, [why, b"", b""]);
