@@ -134,7 +134,10 @@ pub fn holds_any() -> bool {
 pub fn closed(number: (u64, u64)) {
     let known = known();
     for held in known.held.iter_mut().filter(|held| held.fd >= 0 && held.number == number) {
-        kernel::close(held.fd);
+        // The program may have put another file in its place (dup2).
+        if kernel::number_of(held.fd).is_some_and(|(there, _)| there == number) {
+            kernel::close(held.fd);
+        }
         *held = NOT_HELD;
     }
     HOLDS.store(known.held.iter().any(|held| held.fd >= 0), Ordering::Relaxed);

@@ -8,6 +8,7 @@ use super::memory;
 use super::opened::How;
 use super::own_mapping;
 use super::path::Path;
+use super::saying;
 use super::standing_in::table;
 use crate::observed::executed_again;
 use std::cell::UnsafeCell;
@@ -40,6 +41,8 @@ const NONE: Note = Note {
 struct Notes {
     all: [Note; MOST],
     count: usize,
+    /// There were more.
+    overflows: bool,
 }
 
 struct Shared(UnsafeCell<Notes>);
@@ -47,7 +50,8 @@ struct Shared(UnsafeCell<Notes>);
 // SAFETY: used for an image only, while all threads stand still or before they go on.
 unsafe impl Sync for Shared {}
 
-static NOTES: Shared = Shared(UnsafeCell::new(Notes { all: [NONE; MOST], count: 0 }));
+static NOTES: Shared =
+    Shared(UnsafeCell::new(Notes { all: [NONE; MOST], count: 0, overflows: false }));
 
 /// Notes them.
 ///
@@ -56,13 +60,16 @@ static NOTES: Shared = Shared(UnsafeCell::new(Notes { all: [NONE; MOST], count: 
 pub unsafe fn note() -> bool {
     // SAFETY: nobody else refers to them.
     let notes = unsafe { &mut *NOTES.0.get() };
-    notes.count = 0;
+    (notes.count, notes.overflows) = (0, false);
     // SAFETY: handed on to the caller.
     let fits = unsafe { own_mapping::note() };
     for fd in kernel::descriptors() {
         let Some((size, how)) = opened(fd) else { continue };
         let Ok(found) = look_at(fd) else { continue };
-        let Some(note) = notes.all.get_mut(notes.count) else { break };
+        let Some(note) = notes.all.get_mut(notes.count) else {
+            notes.overflows = true;
+            break;
+        };
         let mut link = [0; 32];
         if let Some(path) = Path::of_link(link_of(fd, &mut link)) {
             let memory = kernel::file_at(fd).is_some_and(|file| memory::is_memory(file.number));
@@ -99,6 +106,9 @@ pub unsafe fn come_back() {
     // SAFETY: nobody else refers to them.
     let notes = unsafe { &mut *NOTES.0.get() };
     let count = std::mem::take(&mut notes.count);
+    if notes.overflows {
+        saying::too_many_open();
+    }
     for note in &notes.all[..count] {
         if note.memory {
             kernel::file_at(note.fd).iter().for_each(|file| memory::note(file.number));

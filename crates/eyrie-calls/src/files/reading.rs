@@ -77,9 +77,7 @@ impl Reading<'_> {
             unsafe { self.to.clear(n as usize) };
         }
     }
-}
 
-impl Reading<'_> {
     /// So much was read before, too. Nothing is something that was read: what others have written
     /// there since is theirs.
     fn remember(&self, n: i64) {
@@ -100,7 +98,7 @@ impl once::Reading for Reading<'_> {
     fn make_again(&mut self) -> i64 {
         let kept = || keeping::read(self.fd, self.to, self.at);
         let kept = self.is_changed().then(kept).flatten();
-        let n = kept.unwrap_or_else(|| self.make());
+        let n = kept.unwrap_or_else(|| outcome((self.make)() as i64));
         self.remember(n);
         n
     }

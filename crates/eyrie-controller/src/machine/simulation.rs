@@ -918,7 +918,7 @@ impl Cluster {
         }
         for command in commands {
             assert!(self.ended.is_none(), "a command after the end: {command:?}");
-            self.obey(command);
+            self.carry_out(command);
         }
         self.watch_stores();
         self.watch_reach();
@@ -992,7 +992,7 @@ impl Cluster {
         assert!(!self.nodes[node as usize].refused, "to a lost node: {command:?}");
     }
 
-    fn obey(&mut self, command: Command) {
+    fn carry_out(&mut self, command: Command) {
         match command {
             Command::Start { node, instance, from } => {
                 self.check_node(node, &command);

@@ -21,12 +21,12 @@ impl Job {
                 _ => tracing::debug!(?event),
             }
             for command in self.machine.handle(self.clock.time(), event) {
-                self.obey(command);
+                self.carry_out(command);
             }
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn carry_out(&mut self, command: Command) {
         match &command {
             Command::Start { .. }
             | Command::StartRole { .. }
