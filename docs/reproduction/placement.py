@@ -12,6 +12,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import textwrap
 
 # Job edge: torus, Tofu, fat tree, dragonfly, each just large enough for the job with its spares.
 SIZES = {
@@ -22,6 +23,12 @@ SIZES = {
 TRAFFIC = [("stencil7", "4MiB"), ("barrier", "0"), ("allreduce", "64KiB")]
 METHODS = ("0d", "hybrid", "search")
 FAILURES = 6
+
+
+def paragraph(text):
+    """Prints a paragraph of the page."""
+    filled = textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
+    print(f"{filled}\n", flush=True)
 
 
 class Sweeps:
@@ -60,12 +67,16 @@ class Sweeps:
 
 def spare(sweeps):
     print("## Spare, figures 6 to 11: every failed x spare pair\n")
-    print(
-        "4 MiB a message, `--machine k` (four DMA engines start half a message apart, and a crowded link loses 8 % a message beyond the second: both "
-        "calibrated on these figures). Theirs: one direction at most 2 messages on a link and 2.0x; four directions at most 5 messages and 2.3x to 2.5x at "
-        "worst; time grows with the messages on the busiest link (figure 11). Jobs are virtual 2D shapes of the Tofu nodes 1x1x6x2x3x2 and 2x1x6x2x3x2; "
-        "one end line of the second axis is spare. Which end theirs was is not published; a folded axis ends on another side of its fold than it begins, "
-        "and five messages meet only with the spares at the low end.\n"
+    paragraph(
+        "4 MiB a message, `--machine k` (four DMA engines start half a message apart, "
+        "and a crowded link loses 8 % a message beyond the second: both calibrated on "
+        "these figures). Theirs: one direction at most 2 messages on a link and 2.0x; "
+        "four directions at most 5 messages and 2.3x to 2.5x at worst; time grows with "
+        "the messages on the busiest link (figure 11). Jobs are virtual 2D shapes of "
+        "the Tofu nodes 1x1x6x2x3x2 and 2x1x6x2x3x2; one end line of the second axis is"
+        " spare. Which end theirs was is not published; a folded axis ends on another "
+        "side of its fold than it begins, and five messages meet only with the spares "
+        "at the low end."
     )
     print(
         "| job | spares | traffic | "
@@ -121,9 +132,10 @@ def spare(sweeps):
                     + f" | {worst:.2f} | {theirs} |",
                     flush=True,
                 )
-    print(
-        "\nCells: least to largest slowdown (number of pairs). Plots of stencil5 with the spares at the low end: [6x12](spare-6x12.svg), "
-        "[12x12](spare-12x12.svg).\n"
+    print()
+    paragraph(
+        "Cells: least to largest slowdown (number of pairs). Plots of stencil5 with the"
+        " spares at the low end: [6x12](spare-6x12.svg), [12x12](spare-12x12.svg)."
     )
 
 
@@ -206,17 +218,21 @@ def main():
     many, fewer = int(sys.argv[4]), int(sys.argv[5])
     sweeps = Sweeps(bench, out, cache)
     print("# Placement: the papers' experiments\n")
-    print(
-        "Made by `docs/reproduction/placement.sh`; every figure is the planner's, theirs are named. Slowdown is communication time of one step over the "
-        "same before any failure.\n"
+    paragraph(
+        "Made by `docs/reproduction/placement.sh`; every figure is the planner's, "
+        "theirs are named. Slowdown is communication time of one step over the same "
+        "before any failure."
     )
     spare(sweeps)
     print("## Sliding, figures 2 to 6: worst slowdown by number of failures\n")
-    print(
-        "Jobs of 4³, 5³ and 7³ with spares 3D(2,1): stencil 4 MiB, Barrier, Allreduce 64 KiB. One after another the first nodes of random ranks fail, the "
-        "same for every method; so the search, which is never worse than the others on the same failures, is never worse in a cell. A node that a slide "
-        "has emptied may be hit, too, which costs that method nothing. Theirs: fat tree at most about 1.2x for any method and any position of the spares; K "
-        "up to 4.1x for the stencil, hybrid clearly better at few failures; dragonfly left open.\n"
+    paragraph(
+        "Jobs of 4³, 5³ and 7³ with spares 3D(2,1): stencil 4 MiB, Barrier, Allreduce "
+        "64 KiB. One after another the first nodes of random ranks fail, the same for "
+        "every method; so the search, which is never worse than the others on the same "
+        "failures, is never worse in a cell. A node that a slide has emptied may be "
+        "hit, too, which costs that method nothing. Theirs: fat tree at most about 1.2x"
+        " for any method and any position of the spares; K up to 4.1x for the stencil, "
+        "hybrid clearly better at few failures; dragonfly left open."
     )
     print("### Worst of 20 placements: 0d / hybrid / search\n")
     sliding(sweeps, 20, 20)
@@ -227,9 +243,10 @@ def main():
     )
     print(f"### Worst of {many} placements{rows}: 0d / hybrid / search\n")
     sliding(sweeps, many, fewer)
-    print(
-        "Plots of the worst, stencil, 7³: [torus](sliding-7-torus.svg), [Tofu](sliding-7-tofu.svg), [fat tree](sliding-7-fattree.svg), "
-        "[dragonfly](sliding-7-dragonfly.svg).\n"
+    paragraph(
+        "Plots of the worst, stencil, 7³: [torus](sliding-7-torus.svg), "
+        "[Tofu](sliding-7-tofu.svg), [fat tree](sliding-7-fattree.svg), "
+        "[dragonfly](sliding-7-dragonfly.svg)."
     )
     print(NOTES.strip())
 
@@ -237,17 +254,25 @@ def main():
 NOTES = """
 ## What is different, and why
 
-- **K.** Theirs, up to 4.1x, lies between our two models of the same machine: 5.0x and more where all six messages of a rank start at once (rows `Tofu`), 2.0x where
-  K's engines start them half a message apart (`--machine k`), so that a step takes 3.5 messages' time already before the failure. That calibration is from four
-  directions; how six messages share four engines is not published, nor by what rule their 0D chose its spare (ours takes the best, so `0d` is a lower bound).
-- **Fat tree.** Barrier and the stencil stay within theirs, but for hybrid from the third failure on: among 1000 placements there are some where slides in
-  several axes and a substitute on top bring eight to eleven messages onto one D-mod-k uplink that had six. Allreduce does not stay within theirs: its rounds are
-  permutations that D-mod-k routes without any conflict before the failure, so one displaced rank makes two messages share an uplink and that round twice as
-  long. Theirs was measured with software overhead in every round, which hides part of that. The search keeps nearly all of it away (1.22 at worst).
-- **Dragonfly.** One global link joins two groups and carries dozens of messages of such a job before any failure; the few that a substitute adds
-  matter little. Hybrid, which slides whole planes, reaches 1.45. Spreading ranks over more groups even helps, which the search finds.
-- **Below 1.00**: a placement after failures can be better than the row-major one before, most of all for collectives.
-- **More failures, lower figure**: the search decides after each failure anew, and with one node less it sometimes finds the better of two near-equal ways.
+- **K.** Theirs, up to 4.1x, lies between our two models of the same machine: 5.0x and more where
+  all six messages of a rank start at once (rows `Tofu`), 2.0x where K's engines start them half a
+  message apart (`--machine k`), so that a step takes 3.5 messages' time already before the failure.
+  That calibration is from four directions; how six messages share four engines is not published,
+  nor by what rule their 0D chose its spare (ours takes the best, so `0d` is a lower bound).
+- **Fat tree.** Barrier and the stencil stay within theirs, but for hybrid from the third failure
+  on: among 1000 placements there are some where slides in several axes and a substitute on top
+  bring eight to eleven messages onto one D-mod-k uplink that had six. Allreduce does not stay
+  within theirs: its rounds are permutations that D-mod-k routes without any conflict before the
+  failure, so one displaced rank makes two messages share an uplink and that round twice as long.
+  Theirs was measured with software overhead in every round, which hides part of that. The search
+  keeps nearly all of it away (1.22 at worst).
+- **Dragonfly.** One global link joins two groups and carries dozens of messages of such a job
+  before any failure; the few that a substitute adds matter little. Hybrid, which slides whole
+  planes, reaches 1.45. Spreading ranks over more groups even helps, which the search finds.
+- **Below 1.00**: a placement after failures can be better than the row-major one before, most of
+  all for collectives.
+- **More failures, lower figure**: the search decides after each failure anew, and with one node
+  less it sometimes finds the better of two near-equal ways.
 """
 
 
