@@ -1,45 +1,44 @@
-//! The first exchange on every connection: version, claim, mutual proof ([`eyrie_wire::auth`]), and
-//! between hosts an agreement on keys ([`crate::seal`]). The two sides are state machines without
-//! I/O, with functions around them for streams that block. The accepting side trusts nothing of a
-//! peer, and sends nothing to it, before the peer's first message has shown that it knows the
-//! secret. A peer that repeats the first message of another one gets the answer to it and no
-//! further.
+//! The first exchange on every connection: version, claim, mutual proof by the job's secret, and
+//! between hosts an agreement on keys ([`crate::seal`]). The exchange is that of the Noise protocol
+//! framework ([`crate::noise`]). The two sides are state machines without I/O, with functions around
+//! them for streams that block. The accepting side trusts nothing of a peer, and sends nothing to
+//! it, before the peer's first message has shown that it knows the secret. A peer that repeats the
+//! first message of another one gets the answer to it and no further.
 //!
-//! - connecting: `EYRI`, version u16, length u16, nonce 16, proof 32, then `length` bytes: security
-//!   u8, ciphers u8, public key 32, claim
-//! - accepting: `1`, nonce 16, cipher u8, public key 32, proof 32
-//! - or: `0`, length u16, reason, proof 32
-//! - connecting: proof 32
+//! - connecting: `EYRI`, version u16, length u16, then `length` bytes: public key 32, and encrypted
+//!   security u8, ciphers u8, claim
+//! - accepting: length u16, then `length` bytes: public key 32, and encrypted `1`, cipher u8; or
+//!   `0`, reason
+//! - connecting: a tag of 16 bytes over all of this
 //! - from here on everything is sealed, unless security is off
 //! - accepting: `1`, or `0`, length u16, reason
 
+use crate::noise::{self, KEY_LEN, TAG_LEN};
 use crate::seal::{Cipher, Keys, Security};
 use crate::Stream;
-use eyrie_wire::auth::{random, Purpose, Secret, NONCE_LEN, PROOF_LEN};
+use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
 use eyrie_wire::VERSION;
+use snow::{HandshakeState, TransportState};
 use std::io::{self, Read, Write};
 use std::time::Duration;
-use x25519_dalek::{x25519, X25519_BASEPOINT_BYTES};
 
 const MAGIC: &[u8; 4] = b"EYRI";
 /// How long connecting, and each step of a handshake, may take on either side.
 pub const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// Magic, version, length; nonce and proof follow. A new version may change only what comes later.
+/// Magic, version, length. A new version may change only what comes later.
 const HEAD_LEN: usize = 8;
-const HELLO_LEN: usize = HEAD_LEN + NONCE_LEN + PROOF_LEN;
-const KEY_LEN: usize = 32;
-/// Security, ciphers, public key.
-const TERMS_LEN: usize = 2 + KEY_LEN;
+/// Security and ciphers, before the claim.
+const TERMS_LEN: usize = 2;
 /// Longest encoded claim in bytes.
 pub const MAX_CLAIM: usize = 64;
-const MAX_BODY: usize = TERMS_LEN + MAX_CLAIM;
+const MIN_FIRST: usize = KEY_LEN + TERMS_LEN + TAG_LEN;
+const MAX_FIRST: usize = MIN_FIRST + MAX_CLAIM;
 /// Most bytes that the accepting side asks for at a time.
-pub const MAX_WANTED: usize = MAX_BODY;
-/// Nonce, cipher, public key.
-const ANSWER_LEN: usize = NONCE_LEN + 1 + KEY_LEN;
+pub const MAX_WANTED: usize = MAX_FIRST;
 const MAX_REASON: usize = 256;
-const _: () = assert!(MAX_WANTED >= HELLO_LEN && MAX_WANTED >= PROOF_LEN);
+const MAX_ANSWER: usize = KEY_LEN + 1 + MAX_REASON + TAG_LEN;
+const _: () = assert!(MAX_WANTED >= HEAD_LEN && MAX_WANTED >= TAG_LEN);
 
 /// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
@@ -60,45 +59,6 @@ pub enum HandshakeError {
     Refused(String),
 }
 
-/// A pair of keys for the agreement, used once.
-struct Pair {
-    private: [u8; KEY_LEN],
-    public: [u8; KEY_LEN],
-}
-
-impl Pair {
-    /// Makes a new pair, or an empty one where nothing is sealed.
-    fn new(security: Security) -> Pair {
-        if security == Security::Off {
-            return Pair { private: [0; KEY_LEN], public: [0; KEY_LEN] };
-        }
-        let private = random();
-        Pair { private, public: x25519(private, X25519_BASEPOINT_BYTES) }
-    }
-
-    /// The keys of the connection, from the messages of both sides; `None` where nothing is sealed.
-    fn agree(
-        &self,
-        theirs: [u8; KEY_LEN],
-        secret: &Secret,
-        terms: (Security, Cipher),
-        said: [&[u8]; 3],
-    ) -> Result<Option<Keys>, HandshakeError> {
-        let (security, cipher) = terms;
-        if security == Security::Off {
-            return Ok(None);
-        }
-        let shared = x25519(self.private, theirs);
-        // Some public keys give the same result with every private key.
-        if shared == [0; KEY_LEN] {
-            return Err(HandshakeError::Foreign);
-        }
-        let [connecting, accepting] = secret.keys(&[&shared, said[0], said[1], said[2]]);
-        let readable = security == Security::Authenticated;
-        Ok(Some(Keys { cipher, readable, connecting, accepting }))
-    }
-}
-
 /// The accepting side. It asks for exact numbers of bytes, so that it never reads beyond the
 /// handshake.
 pub struct Accepting {
@@ -107,18 +67,16 @@ pub struct Accepting {
 }
 
 enum Stage {
-    Hello,
-    Body { hello: [u8; HELLO_LEN], len: usize },
+    Head,
+    First { head: [u8; HEAD_LEN], len: usize },
     Proof(Box<Answered>),
-    Proven,
+    Over,
 }
 
-/// The connecting side's messages, and the answer to them.
+/// What the connecting side has said and not proven yet: its first message may be a repeated one.
 struct Answered {
-    hello: [u8; HELLO_LEN],
-    body: Vec<u8>,
-    answer: [u8; ANSWER_LEN],
     claim: Claim,
+    noise: TransportState,
     keys: Option<Keys>,
 }
 
@@ -131,36 +89,60 @@ pub enum Step {
     Proven(Claim, Option<Keys>),
 }
 
-/// The last bytes of the accepting side: the peer is admitted, or refused for a reason.
-pub fn verdict(admitted: Result<(), &str>) -> Vec<u8> {
-    let Err(reason) = admitted else { return vec![1] };
+/// The reason, cut to its greatest length.
+fn cut(reason: &str) -> &str {
     let mut take = reason.len().min(MAX_REASON);
     while !reason.is_char_boundary(take) {
         take -= 1;
     }
+    &reason[..take]
+}
+
+/// The last bytes of the accepting side: the peer is admitted, or refused for a reason.
+pub fn verdict(admitted: Result<(), &str>) -> Vec<u8> {
+    let Err(reason) = admitted else { return vec![1] };
+    let reason = cut(reason);
     let mut bytes = vec![0];
-    bytes.extend((take as u16).to_le_bytes());
-    bytes.extend(&reason.as_bytes()[..take]);
+    bytes.extend((reason.len() as u16).to_le_bytes());
+    bytes.extend(reason.as_bytes());
     bytes
 }
 
-fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N], HandshakeError> {
-    bytes.try_into().map_err(|_| HandshakeError::Foreign)
+/// The keys of the connection, when both sides have the messages of each other; `None` where
+/// nothing is sealed. The keys of the records are not those of the handshake's last message.
+fn keys(noise: &mut HandshakeState, security: Security, cipher: Cipher) -> Option<Keys> {
+    if security == Security::Off {
+        return None;
+    }
+    let (connecting, accepting) = noise.dangerously_get_raw_split();
+    let [connecting, accepting] = [connecting, accepting]
+        .map(|key| *blake3::keyed_hash(&key, b"eyrie records").as_bytes());
+    Some(Keys { cipher, readable: security == Security::Authenticated, connecting, accepting })
+}
+
+/// The next Noise message, with this payload.
+///
+/// # Errors
+/// When the peer's public key gives the same result with every private key.
+fn message(noise: &mut HandshakeState, payload: &[u8]) -> Result<Vec<u8>, HandshakeError> {
+    let mut message = vec![0; KEY_LEN + payload.len() + TAG_LEN];
+    noise.write_message(payload, &mut message).map_err(|_| HandshakeError::Foreign)?;
+    Ok(message)
 }
 
 impl Accepting {
     /// The accepting side of a connection that must be protected like this.
     pub fn new(security: Security) -> Accepting {
-        Accepting { security, stage: Stage::Hello }
+        Accepting { security, stage: Stage::Head }
     }
 
     /// How many bytes the next step needs, at most [`MAX_WANTED`].
     pub fn wanted(&self) -> usize {
         match &self.stage {
-            Stage::Hello => HELLO_LEN,
-            Stage::Body { len, .. } => *len,
-            Stage::Proof(_) => PROOF_LEN,
-            Stage::Proven => 0,
+            Stage::Head => HEAD_LEN,
+            Stage::First { len, .. } => *len,
+            Stage::Proof(_) => TAG_LEN,
+            Stage::Over => 0,
         }
     }
 
@@ -175,70 +157,58 @@ impl Accepting {
         secret: &Secret,
         out: &mut Vec<u8>,
     ) -> Result<Step, HandshakeError> {
-        match std::mem::replace(&mut self.stage, Stage::Proven) {
-            Stage::Hello => {
-                let hello: [u8; HELLO_LEN] = array(bytes)?;
-                let len = usize::from(u16::from_le_bytes([hello[6], hello[7]]));
-                if &hello[..4] != MAGIC || !(TERMS_LEN..=MAX_BODY).contains(&len) {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Head => {
+                let head: [u8; HEAD_LEN] = bytes.try_into().map_err(|_| HandshakeError::Foreign)?;
+                let len = usize::from(u16::from_le_bytes([head[6], head[7]]));
+                if &head[..4] != MAGIC || !(MIN_FIRST..=MAX_FIRST).contains(&len) {
                     return Err(HandshakeError::Foreign);
                 }
-                self.stage = Stage::Body { hello, len };
+                self.stage = Stage::First { head, len };
                 Ok(Step::More)
             }
-            Stage::Body { hello, .. } => {
-                let (said, proof) = hello.split_at(HEAD_LEN + NONCE_LEN);
-                if !secret.verify(Purpose::Hello, &[said, bytes], &array(proof)?) {
-                    return Err(HandshakeError::Secret);
-                }
-                let answered = self.answer(hello, bytes, secret).inspect_err(|e| {
-                    let refusal = verdict(Err(&e.to_string()));
-                    out.extend(&refusal);
-                    out.extend(secret.proof(Purpose::Refusal, &[&hello, &refusal]));
-                })?;
-                let Answered { body, answer, .. } = &*answered;
-                out.push(1);
-                out.extend(answer);
-                out.extend(secret.proof(Purpose::Accepting, &[&hello, body, answer]));
-                self.stage = Stage::Proof(answered);
+            Stage::First { head, .. } => {
+                let mut noise = noise::accepting(secret, &head);
+                let mut payload = [0; MAX_FIRST];
+                let len = noise.read_message(bytes, &mut payload);
+                let len = len.map_err(|_| HandshakeError::Secret)?;
+                let checked = self.check(&head, &payload[..len]);
+                let answer = match &checked {
+                    Ok((_, cipher)) => vec![1, *cipher as u8],
+                    Err(e) => [&[0], cut(&e.to_string()).as_bytes()].concat(),
+                };
+                let message = message(&mut noise, &answer)?;
+                out.extend((message.len() as u16).to_le_bytes());
+                out.extend(message);
+                let (claim, cipher) = checked?;
+                let keys = keys(&mut noise, self.security, cipher);
+                let noise = noise.into_transport_mode().expect("both messages were exchanged");
+                self.stage = Stage::Proof(Box::new(Answered { claim, noise, keys }));
                 Ok(Step::More)
             }
             Stage::Proof(answered) => {
-                let Answered { hello, body, answer, claim, keys } = *answered;
-                let said: [&[u8]; 3] = [&hello, &body, &answer];
-                if !secret.verify(Purpose::Connecting, &said, &array(bytes)?) {
-                    return Err(HandshakeError::Secret);
-                }
+                let Answered { claim, mut noise, keys } = *answered;
+                let proven = noise.read_message(bytes, &mut []);
+                proven.map_err(|_| HandshakeError::Secret)?;
                 Ok(Step::Proven(claim, keys))
             }
-            Stage::Proven => Err(HandshakeError::Foreign),
+            Stage::Over => Err(HandshakeError::Foreign),
         }
     }
 
-    /// The answer to a first message from a peer that knows the secret.
-    fn answer(
-        &self,
-        hello: [u8; HELLO_LEN],
-        body: &[u8],
-        secret: &Secret,
-    ) -> Result<Box<Answered>, HandshakeError> {
-        let version = u16::from_le_bytes([hello[4], hello[5]]);
+    /// What a peer that knows the secret claims to be, and the cipher for the connection.
+    fn check(&self, head: &[u8], payload: &[u8]) -> Result<(Claim, Cipher), HandshakeError> {
+        let version = u16::from_le_bytes([head[4], head[5]]);
         if version != VERSION {
             return Err(HandshakeError::Version(version));
         }
-        let (terms, claim) = body.split_at_checked(TERMS_LEN).ok_or(HandshakeError::Foreign)?;
+        let (terms, claim) = payload.split_at_checked(TERMS_LEN).ok_or(HandshakeError::Foreign)?;
         let cipher = Cipher::choose(terms[1]).ok_or(HandshakeError::Terms)?;
         if terms[0] != self.security as u8 {
             return Err(HandshakeError::Terms);
         }
         let claim = postcard::from_bytes(claim).map_err(|_| HandshakeError::Foreign)?;
-        let ours = Pair::new(self.security);
-        let mut answer = [0; ANSWER_LEN];
-        answer[..NONCE_LEN].copy_from_slice(&random::<NONCE_LEN>());
-        answer[NONCE_LEN] = cipher as u8;
-        answer[NONCE_LEN + 1..].copy_from_slice(&ours.public);
-        let said: [&[u8]; 3] = [&hello, body, &answer];
-        let keys = ours.agree(array(&terms[2..])?, secret, (self.security, cipher), said)?;
-        Ok(Box::new(Answered { hello, body: body.to_vec(), answer, claim, keys }))
+        Ok((claim, cipher))
     }
 }
 
@@ -256,20 +226,21 @@ fn read_reason(stream: &mut impl Read) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&reason).into_owned())
 }
 
-/// The first message of the connecting side: the part before the body, and the body.
-fn hello(secret: &Secret, claim: &Claim, terms: (Security, &Pair)) -> ([u8; HELLO_LEN], Vec<u8>) {
-    let (security, pair) = terms;
-    let mut body = vec![security as u8, Cipher::offered()];
-    body.extend(pair.public);
-    let body = postcard::to_extend(claim, body).expect("a claim is plain data");
-    let mut hello = [0; HELLO_LEN];
-    hello[..4].copy_from_slice(MAGIC);
-    hello[4..6].copy_from_slice(&VERSION.to_le_bytes());
-    hello[6..8].copy_from_slice(&(body.len() as u16).to_le_bytes());
-    hello[HEAD_LEN..][..NONCE_LEN].copy_from_slice(&random::<NONCE_LEN>());
-    let (said, proof) = hello.split_at_mut(HEAD_LEN + NONCE_LEN);
-    proof.copy_from_slice(&secret.proof(Purpose::Hello, &[said, &body]));
-    (hello, body)
+/// The first message of the connecting side, of this version.
+fn first(
+    secret: &Secret,
+    claim: &Claim,
+    security: Security,
+    version: u16,
+) -> (HandshakeState, Vec<u8>) {
+    let payload = vec![security as u8, Cipher::offered()];
+    let payload = postcard::to_extend(claim, payload).expect("a claim is plain data");
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(version.to_le_bytes());
+    bytes.extend(((KEY_LEN + payload.len() + TAG_LEN) as u16).to_le_bytes());
+    let mut noise = noise::connecting(secret, &bytes);
+    bytes.extend(message(&mut noise, &payload).expect("the first message needs no key of a peer"));
+    (noise, bytes)
 }
 
 /// The connecting side up to its last message.
@@ -279,32 +250,28 @@ fn prove(
     claim: &Claim,
     security: Security,
 ) -> Result<Option<Keys>, HandshakeError> {
-    let ours = Pair::new(security);
-    let (hello, body) = hello(secret, claim, (security, &ours));
-    stream.write_all(&[&hello[..], &body].concat())?;
-    match read_array::<1>(stream).map_err(no_answer)?[0] {
-        1 => {}
-        0 => {
-            let reason = read_reason(stream)?;
-            let proof = read_array(stream)?;
-            let known = secret.verify(Purpose::Refusal, &[&hello, &verdict(Err(&reason))], &proof);
-            return Err(if known {
-                HandshakeError::Refused(reason)
-            } else {
-                HandshakeError::Secret
-            });
+    let (mut noise, first) = first(secret, claim, security, VERSION);
+    stream.write_all(&first)?;
+    let len = usize::from(u16::from_le_bytes(read_array(stream).map_err(no_answer)?));
+    if len > MAX_ANSWER {
+        return Err(HandshakeError::Foreign);
+    }
+    let (mut answer, mut payload) = ([0; MAX_ANSWER], [0; MAX_ANSWER]);
+    stream.read_exact(&mut answer[..len])?;
+    let len = noise.read_message(&answer[..len], &mut payload);
+    let len = len.map_err(|_| HandshakeError::Secret)?;
+    let cipher = match &payload[..len] {
+        [1, cipher] => Cipher::from_u8(*cipher).ok_or(HandshakeError::Terms)?,
+        [0, reason @ ..] => {
+            return Err(HandshakeError::Refused(String::from_utf8_lossy(reason).into_owned()));
         }
         _ => return Err(HandshakeError::Foreign),
-    }
-    let answer: [u8; ANSWER_LEN] = read_array(stream)?;
-    let said: [&[u8]; 3] = [&hello, &body, &answer];
-    if !secret.verify(Purpose::Accepting, &said, &read_array(stream)?) {
-        return Err(HandshakeError::Secret);
-    }
-    let cipher = Cipher::from_u8(answer[NONCE_LEN]).ok_or(HandshakeError::Terms)?;
-    let theirs = array(&answer[NONCE_LEN + 1..])?;
-    let keys = ours.agree(theirs, secret, (security, cipher), said)?;
-    stream.write_all(&secret.proof(Purpose::Connecting, &said))?;
+    };
+    let keys = keys(&mut noise, security, cipher);
+    let mut noise = noise.into_transport_mode().expect("both messages were exchanged");
+    let mut proof = [0; TAG_LEN];
+    noise.write_message(&[], &mut proof).expect("a tag has room for a tag");
+    stream.write_all(&proof)?;
     Ok(keys)
 }
 
@@ -377,7 +344,7 @@ pub fn accept(
 mod tests {
     use super::*;
     use crate::{Bind, Interface, Listener, Ports};
-    use eyrie_wire::auth::SECRET_LEN;
+    use eyrie_wire::auth::{random, SECRET_LEN};
     use rand::rngs::SmallRng;
     use rand::{Rng, SeedableRng};
 
@@ -458,8 +425,7 @@ mod tests {
     }
 
     fn first_message(security: Security) -> Vec<u8> {
-        let (hello, body) = hello(&SECRET, &CLAIM, (security, &Pair::new(security)));
-        [&hello[..], &body].concat()
+        first(&SECRET, &CLAIM, security, VERSION).1
     }
 
     /// A million first messages: random bytes, valid messages with changes, truncated ones, and
@@ -503,14 +469,15 @@ mod tests {
     fn a_repeated_conversation_is_not_admitted() {
         for security in ALL {
             // What an eavesdropper has seen of the connecting side.
-            let mut seen = first_message(security);
+            let (mut noise, mut seen) = first(&SECRET, &CLAIM, security, VERSION);
             let mut accepting = Accepting::new(security);
             let mut out = Vec::new();
-            let (first, body) = seen.split_at(HELLO_LEN);
-            assert!(accepting.step(first, &SECRET, &mut out).is_ok());
-            assert!(accepting.step(body, &SECRET, &mut out).is_ok());
-            let answer = &out[1..1 + ANSWER_LEN];
-            let proof = SECRET.proof(Purpose::Connecting, &[first, body, answer]);
+            let (head, rest) = seen.split_at(HEAD_LEN);
+            assert!(accepting.step(head, &SECRET, &mut out).is_ok());
+            assert!(accepting.step(rest, &SECRET, &mut out).is_ok());
+            noise.read_message(&out[2..], &mut [0; MAX_ANSWER]).unwrap();
+            let mut proof = [0; TAG_LEN];
+            noise.into_transport_mode().unwrap().write_message(&[], &mut proof).unwrap();
             let step = accepting.step(&proof, &SECRET, &mut Vec::new());
             assert!(matches!(step, Ok(Step::Proven(CLAIM, _))));
             seen.extend(proof);
@@ -522,25 +489,17 @@ mod tests {
 
     #[test]
     fn a_peer_with_the_secret_learns_of_another_version_and_other_terms() {
-        let (mut hello, body) = hello(&SECRET, &CLAIM, (Security::Off, &Pair::new(Security::Off)));
-        let refused = |hello: &[u8], security| {
-            let (said, admitted) = answers_to(&[hello, &body[..]].concat(), &SECRET, security);
-            assert!(said[0] == 0 && !admitted);
-            String::from_utf8_lossy(&said[3..said.len() - PROOF_LEN]).into_owned()
+        let refused = |version, security| {
+            let (mut noise, bytes) = first(&SECRET, &CLAIM, Security::Off, version);
+            let (said, admitted) = answers_to(&bytes, &SECRET, security);
+            assert!(!admitted);
+            let mut payload = [0; MAX_ANSWER];
+            let len = noise.read_message(&said[2..], &mut payload).unwrap();
+            assert_eq!(payload[0], 0);
+            String::from_utf8_lossy(&payload[1..len]).into_owned()
         };
-        assert!(refused(&hello, Security::Encrypted).contains("protect"));
-        hello[4] ^= 0x55;
-        let (said, proof) = hello.split_at_mut(HEAD_LEN + NONCE_LEN);
-        proof.copy_from_slice(&SECRET.proof(Purpose::Hello, &[said, &body]));
-        assert!(refused(&hello, Security::Off).contains("version"));
-    }
-
-    #[test]
-    fn a_public_key_that_gives_every_peer_the_same_result_is_refused() {
-        let weak = Pair { private: [1; KEY_LEN], public: [0; KEY_LEN] };
-        let (hello, body) = hello(&SECRET, &CLAIM, (Security::Encrypted, &weak));
-        let (said, _) = answers_to(&[&hello[..], &body].concat(), &SECRET, Security::Encrypted);
-        assert_eq!(said[0], 0);
+        assert!(refused(VERSION, Security::Encrypted).contains("protect"));
+        assert!(refused(VERSION ^ 0x55, Security::Off).contains("version"));
     }
 
     /// A stream that returns these bytes and accepts everything.

@@ -8,6 +8,7 @@ mod directory;
 pub mod frame;
 pub mod handshake;
 mod interface;
+mod noise;
 pub mod role;
 pub mod seal;
 pub mod server;

@@ -1,14 +1,8 @@
-//! Authentication with the job's secret. A process that knows it proves so by a keyed hash over the
-//! messages of both sides, and both sides of a connection can derive keys from it. The secret
-//! itself is never sent over a connection, nor put into a command line.
+//! The job's secret, by which its processes prove themselves to each other (`eyrie-transport` has
+//! the handshake). The secret itself is never sent over a connection, nor put into a command line.
 
 /// Length of the job's secret in bytes.
 pub const SECRET_LEN: usize = 32;
-/// Length of a nonce in bytes.
-pub const NONCE_LEN: usize = 16;
-/// Length of a proof in bytes.
-pub const PROOF_LEN: usize = 32;
-
 /// The secret made for one job.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub [u8; SECRET_LEN]);
@@ -17,24 +11,6 @@ impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret(..)")
     }
-}
-
-/// The purpose of a proof. A proof for one purpose is invalid for another, so that no message can
-/// be reflected.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Purpose {
-    /// The first message of the connecting side.
-    Hello,
-    /// The answer of the accepting side.
-    Accepting,
-    /// The last message of the connecting side.
-    Connecting,
-    /// A refusal by the accepting side.
-    Refusal,
-    /// Keys of the connection.
-    Keys,
-    /// The identifier of this run of a job.
-    Run,
 }
 
 /// Length of a secret in a file: the secret, and the beginning of its hash.
@@ -57,46 +33,10 @@ impl Secret {
         (secret.kept() == *kept).then_some(secret)
     }
 
-    fn hasher(&self, purpose: Purpose, said: &[&[u8]]) -> blake3::Hasher {
-        let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        hasher.update(match purpose {
-            Purpose::Hello => b"eyrie hello     ",
-            Purpose::Accepting => b"eyrie accepting ",
-            Purpose::Connecting => b"eyrie connecting",
-            Purpose::Refusal => b"eyrie refusal   ",
-            Purpose::Keys => b"eyrie keys      ",
-            Purpose::Run => b"eyrie run       ",
-        });
-        for part in said {
-            hasher.update(&(part.len() as u64).to_le_bytes());
-            hasher.update(part);
-        }
-        hasher
-    }
-
-    /// The proof that its maker knows the secret and has these messages.
-    pub fn proof(&self, purpose: Purpose, said: &[&[u8]]) -> [u8; PROOF_LEN] {
-        *self.hasher(purpose, said).finalize().as_bytes()
-    }
-
-    /// Whether `proof` is the right one, compared in constant time.
-    pub fn verify(&self, purpose: Purpose, said: &[&[u8]], proof: &[u8; PROOF_LEN]) -> bool {
-        let expected = self.proof(purpose, said);
-        blake3::Hash::from_bytes(expected) == blake3::Hash::from_bytes(*proof)
-    }
-
     /// Identifies this run of a job. It reveals nothing of the secret.
     pub fn run(&self) -> String {
-        self.proof(Purpose::Run, &[])[..8].iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    /// Two keys derived from the shared key and the messages: one for what the connecting side
-    /// sends, and one for what the accepting side sends.
-    pub fn keys(&self, said: &[&[u8]]) -> [[u8; 32]; 2] {
-        let mut keys = [0; 64];
-        self.hasher(Purpose::Keys, said).finalize_xof().fill(&mut keys);
-        let half = |i: usize| keys[i * 32..][..32].try_into().expect("half of them");
-        [half(0), half(1)]
+        let hash = blake3::keyed_hash(&self.0, b"eyrie run");
+        hash.as_bytes()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
@@ -131,17 +71,5 @@ mod tests {
             assert_eq!(Secret::of_kept(&damaged), None);
             assert_eq!(Secret::of_kept(&kept[..changed]), None);
         }
-    }
-
-    #[test]
-    fn a_proof_holds_for_its_secret_its_purpose_and_what_was_said_only() {
-        let secret = Secret([7; SECRET_LEN]);
-        let proof = secret.proof(Purpose::Connecting, &[b"ab", b"c"]);
-        assert!(secret.verify(Purpose::Connecting, &[b"ab", b"c"], &proof));
-        assert!(!secret.verify(Purpose::Accepting, &[b"ab", b"c"], &proof));
-        assert!(!secret.verify(Purpose::Connecting, &[b"a", b"bc"], &proof));
-        assert!(!Secret([8; SECRET_LEN]).verify(Purpose::Connecting, &[b"ab", b"c"], &proof));
-        let [connecting, accepting] = secret.keys(&[b"x"]);
-        assert!(connecting != accepting && secret.keys(&[b"y"])[0] != connecting);
     }
 }
