@@ -15,18 +15,25 @@ import argparse
 import dataclasses
 import os
 import pathlib
-import re
 import signal
-import subprocess
 import sys
-import time
 
 os.environ.setdefault("EYRIE_TEST_LIMIT_S", "7200")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench"))
 
 import page
-from disturbing import PATIENCE_S, Wrong, drain, move
+from disturbing import (
+    TWO_NODES,
+    Disturbance,
+    Usual,
+    Wrong,
+    counted,
+    disturbed_once,
+    drain,
+    move,
+    on_nodes,
+)
 from jobs import (
     BUILD,
     EYRIE,
@@ -35,11 +42,8 @@ from jobs import (
     OPEN_MPI_ALONE,
     PROGRAMS,
     PYTHON,
-    RANDOM,
     ROOT,
-    Job,
     Program,
-    await_condition,
     check,
     lammps,
     main,
@@ -305,60 +309,18 @@ def lose_node(job, rank):
         os.kill(pid, signal.SIGKILL)
 
 
-@dataclasses.dataclass(frozen=True)
-class Disturbance:
-    """What is done to a job, so many times in a run, and how to see that it took place."""
-
-    name: str
-    do: object
-    event: str
-    options: tuple = ()
-    most: int = 1
-
-
-TWO_NODES = ("--nodes", 2, "--spares", 1)
-KILL = Disturbance("kill", kill, "rank_failed")
+KILL = Disturbance("kill", counted("rank_failed"), do=kill)
 KILLS = dataclasses.replace(KILL, most=3)
-LOSS = Disturbance("lost node", lose_node, "node_lost", options=("--nodes", 3, "--spares", 1))
-MOVE = Disturbance("move", move, "rank_moved", options=TWO_NODES)
-DRAIN = Disturbance("drain", drain, "node_drained", options=TWO_NODES)
-
-
-def disturbed_once(program, disturbance, usual_s):
-    """One run that is disturbed. Returns how often that took place, and how long the ranks ran once
-    connected."""
-    every = RANDOM.choice(["off", "100ms", "300ms"])
-    with Job(program, "--checkpoint-every", every, *disturbance.options) as job:
-        try:
-            await_condition(
-                lambda: len(job.events("connected")) >= program.ranks or job.has_ended(),
-                "the ranks",
-                PATIENCE_S,
-            )
-            begun = time.monotonic()
-            times = RANDOM.randint(1, disturbance.most)
-            for moment in sorted(RANDOM.uniform(0, usual_s) for _ in range(times)):
-                # The moment itself is what is random.
-                time.sleep(max(0, begun + moment - time.monotonic()))
-                disturbance.do(job, RANDOM.randrange(program.ranks))
-            job.wait(PATIENCE_S)
-            job.same_as_undisturbed()
-        except (AssertionError, subprocess.TimeoutExpired) as error:
-            print(
-                f"{job.command}\n{error}\n{job.stderr()}{job.output()[-2000:].decode()}", flush=True
-            )
-            said = [line for line in job.stderr().splitlines() if "refuse" in line or "not" in line]
-            raise Wrong(said[-1] if said else str(error)) from None
-        end = job.events("job_ended")[0]
-        connected = job.events("connected")[program.ranks - 1]["time"]
-        return len(job.events(disturbance.event)), end["time"] - connected
+LOSS = Disturbance("lost node", counted("node_lost"), on_nodes(3, 1), lose_node)
+MOVE = Disturbance("move", counted("rank_moved"), TWO_NODES, move)
+DRAIN = Disturbance("drain", counted("node_drained"), TWO_NODES, drain)
 
 
 def disturbed(programs, disturbances):
     """Runs the programs by turns, as often as each disturbance is to take place; returns a few
     words for the table."""
     done, runs = dict.fromkeys(disturbances, 0), 0
-    usual_s = dict.fromkeys(programs, 1.0)
+    usual = dict.fromkeys(programs, Usual())
     while any(done[d] < times for d, times in disturbances.items()):
         left = [d for d, times in disturbances.items() if done[d] < times]
         disturbance, program = left[runs % len(left)], programs[runs % len(programs)]
@@ -366,12 +328,11 @@ def disturbed(programs, disturbances):
         if runs > 4 * sum(disturbances.values()):
             break
         try:
-            hits, usual_s[program] = disturbed_once(program, disturbance, usual_s[program])
+            hits, usual[program] = disturbed_once(program, disturbance, usual[program])
         except Wrong as wrong:
-            text = re.sub(r"\s+", " ", str(wrong)).replace("|", "/")
-            return f"after {counted(done)}: {named(program)}: {text[:160]}"
+            return f"after {in_words(done)}: {named(program)}: {wrong}"
         done[disturbance] += hits
-    return f"{counted(done)}, right"
+    return f"{in_words(done)}, right"
 
 
 def named(program):
@@ -379,7 +340,7 @@ def named(program):
     return next(pathlib.Path(word).name for word in program.argv[1:] if "=" not in word)
 
 
-def counted(done):
+def in_words(done):
     words = []
     for disturbance, count in done.items():
         words.append(f"{count} {disturbance.name}{'' if count == 1 else 's'}")

@@ -1,7 +1,7 @@
 """Disturbs programs again and again, at random moments of the time that they usually run: ranks and
 nodes die, ranks move, and other processes of the job die at the worst moment. Each run's standard
 output, files and exit code are compared with those of an undisturbed run, byte for byte.
-tests/cases.py makes tables of it, tests/jobs/145 is a short form."""
+tests/matrix.py and tests/cases.py make tables of it, tests/jobs/145 is a short form."""
 
 import dataclasses
 import pathlib
@@ -46,14 +46,15 @@ class Usual:
 
 @dataclasses.dataclass(frozen=True)
 class Disturbance:
-    """What is done to a job, and how to see that it took place. It is asked for when the job
-    starts, or done while the job runs: `do` gets the job and one of its ranks, at a random
-    moment."""
+    """What is done to a job, and how to see how often it took place. It is asked for when the job
+    starts, or done while the job runs: `do` gets the job and one of its ranks, at random
+    moments."""
 
     name: str
-    took_place: object  # gets the job, and the text that `do` returned
+    took_place: object  # gets the job, and the text that `do` returned last
     options: object = lambda program, usual: ()
     do: object = None
+    most: int = 1  # `do` is called one to so many times
     images: tuple = ("off", "100ms", "400ms")
 
 
@@ -62,10 +63,15 @@ def seen(event, times=1):
     return lambda job, said: len(job.events(event)) >= times
 
 
+def counted(event):
+    """How many of these events."""
+    return lambda job, said: len(job.events(event))
+
+
 def moved(job, said):
     """A rank moved, or the move was refused by name, because several ranks map a file to write
     it."""
-    return job.events("rank_moved") or "did not move: it has" in said
+    return bool(job.events("rank_moved")) or "did not move: it has" in said
 
 
 def injected(*failures):
@@ -153,14 +159,14 @@ AT_WORST = (
     ),
     Disturbance(
         "a node's agent killed in a recovery",
-        lambda job, said: job.events("rank_failed") and job.events("node_lost"),
+        lambda job, said: bool(job.events("rank_failed") and job.events("node_lost")),
         on_nodes(2, 1, inject=["kill-rank={rank}", "kill-node={node}@recovery"]),
     ),
 )
 
 
 def disturbed_once(program, disturbance, usual):
-    """One run that is disturbed once. Returns whether that took place, and how long it ran."""
+    """One run that is disturbed. Returns how often that took place, and how long it ran."""
     every = RANDOM.choice(disturbance.images)
     options = disturbance.options(program, usual)
     with Job(program, "--checkpoint-every", every, *options) as job:
@@ -172,8 +178,11 @@ def disturbed_once(program, disturbance, usual):
                     "the ranks",
                     PATIENCE_S,
                 )
-                time.sleep(RANDOM.uniform(0, usual.then_s))  # the moment itself is what is random
-                said = disturbance.do(job, RANDOM.randrange(program.ranks))
+                begun, times = time.monotonic(), RANDOM.randint(1, disturbance.most)
+                for moment in sorted(RANDOM.uniform(0, usual.then_s) for _ in range(times)):
+                    # The moment itself is what is random.
+                    time.sleep(max(0, begun + moment - time.monotonic()))
+                    said = disturbance.do(job, RANDOM.randrange(program.ranks))
             job.wait(PATIENCE_S)
             job.same_as_undisturbed()
             differs = job.events("content_differs")
@@ -182,8 +191,9 @@ def disturbed_once(program, disturbance, usual):
             keep(job, f"{error}")
             words = ("refuse", "not")
             lines = [line for line in job.stderr().splitlines() if any(w in line for w in words)]
-            raise Wrong(lines[-1] if lines else str(error)) from None
-        return bool(disturbance.took_place(job, said)), Usual.of(job, program)
+            text = re.sub(r"\s+", " ", lines[-1] if lines else str(error))
+            raise Wrong(text.replace("|", "/")[:160]) from None
+        return int(disturbance.took_place(job, said)), Usual.of(job, program)
 
 
 def keep(job, why):
@@ -204,7 +214,7 @@ def disturbed(program, disturbance, times, go_on=False):
         try:
             hit, usual = disturbed_once(program, disturbance, usual)
         except Wrong as problem:
-            wrong.append(re.sub(r"\s+", " ", str(problem)).replace("|", "/")[:160])
+            wrong.append(str(problem))
             end_all()
             if not go_on:
                 break
