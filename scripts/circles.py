@@ -20,7 +20,6 @@ from pathlib import Path
 IMPORTS_NOT_CLEAN_YET = ["eyrie-host"]
 CALLS_NOT_CLEAN_YET = [
     "eyrie-agent",
-    "eyrie-router",
 ]
 
 ROOT = Path(__file__).resolve().parent.parent

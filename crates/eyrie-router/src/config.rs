@@ -12,7 +12,7 @@ pub struct Config {
     /// Its number, which its events carry.
     pub id: RouterId,
     /// For each rank of the job, whether this is its primary router.
-    pub at_home: Vec<bool>,
+    pub is_primary: Vec<bool>,
     /// Where ranks connect.
     pub listen: Bind,
     /// Where the log is written beyond `log_memory`.

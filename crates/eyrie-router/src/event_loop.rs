@@ -290,7 +290,7 @@ impl Loop {
         let files = Files::create(&config.spill_dir)?;
         let bounds = Bounds { memory: config.log_memory, disk: config.log_disk };
         let mut protocol =
-            Protocol::new(config.at_home, bounds, files).beginning_with(&config.incarnations);
+            Protocol::new(config.is_primary, bounds, files).beginning_with(&config.incarnations);
         if config.kept_until == KeptUntil::Received {
             protocol = protocol.keeping_until_received(UNRECEIVED_BYTES);
         }

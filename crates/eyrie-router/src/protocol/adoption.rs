@@ -1,7 +1,9 @@
-//! The state of a rank that has not said yet what it has, and the messages that are pending for it.
-//! Decides nothing.
+//! The ranks that have not said yet to a router that has taken over what they have, and the
+//! messages that are pending for them. Decides nothing.
 
 use super::mutation::{active, Mutation};
+use super::orders::RouterEvent;
+use super::output::Output;
 use eyrie_wire::data::{Message, Shown};
 use eyrie_wire::Rank;
 use std::collections::{BTreeMap, VecDeque};
@@ -64,5 +66,96 @@ impl Adoption {
         self.last.insert(source, message.ssn);
         self.pending.push_back(Pending { source, message: *message, payload: payload.into() });
         payload.len() as u64
+    }
+}
+
+/// The adoptions of a router.
+pub struct Adoptions {
+    /// Whether this router has taken over from a lost one.
+    takes_over: bool,
+    /// For each rank whose log this router does not know yet.
+    ranks: Vec<Option<Adoption>>,
+    /// Bytes of messages that are pending until an adoption.
+    pending_bytes: u64,
+}
+
+impl Adoptions {
+    /// None, of this many ranks.
+    pub fn none(ranks: usize) -> Adoptions {
+        Adoptions { takes_over: false, ranks: (0..ranks).map(|_| None).collect(), pending_bytes: 0 }
+    }
+
+    /// This router has taken over from a lost one: it knows the log of no rank whose primary router
+    /// it is.
+    pub fn take_over(&mut self, is_primary: &[bool]) {
+        self.takes_over = true;
+        self.ranks = is_primary.iter().map(|here| here.then(Adoption::default)).collect();
+    }
+
+    /// Whether this router has taken over from a lost one.
+    pub fn takes_over(&self) -> bool {
+        self.takes_over
+    }
+
+    /// This router goes on with one that had taken over, and has adopted its ranks.
+    pub fn restore(&mut self, takes_over: bool) {
+        self.takes_over = takes_over;
+    }
+
+    /// The first rank that is not adopted yet.
+    pub fn first(&self) -> Option<Rank> {
+        self.ranks.iter().position(Option::is_some).map(|rank| rank as Rank)
+    }
+
+    pub fn of(&self, rank: Rank) -> Option<&Adoption> {
+        self.ranks[rank as usize].as_ref()
+    }
+
+    pub fn of_mut(&mut self, rank: Rank) -> Option<&mut Adoption> {
+        self.ranks[rank as usize].as_mut()
+    }
+
+    /// The rank is adopted.
+    pub fn end(&mut self, rank: Rank) {
+        self.ranks[rank as usize] = None;
+    }
+
+    /// Keeps a message until it can be logged. False: its destination needs no adoption.
+    pub fn keep_pending(&mut self, source: Rank, message: &Message, payload: &[u8]) -> bool {
+        let Some(adoption) = &mut self.ranks[message.destination as usize] else { return false };
+        self.pending_bytes += adoption.keep_pending(source, message, payload);
+        true
+    }
+
+    /// This many bytes are not pending any more.
+    pub fn log_pending(&mut self, bytes: usize) {
+        self.pending_bytes -= bytes as u64;
+    }
+
+    /// Bytes of messages that are pending.
+    pub fn pending_bytes(&self) -> u64 {
+        self.pending_bytes
+    }
+
+    /// After the message `last` comes `next`: those in between are missing. If this router has
+    /// taken over, they are lost for good. If not, the sender is at fault; returns what it did
+    /// wrong.
+    pub fn missing<F>(
+        &self,
+        (source, destination): (Rank, Rank),
+        last: u64,
+        next: u64,
+        out: &mut impl Output<F>,
+    ) -> &'static str {
+        if self.takes_over {
+            let reason = format!(
+                "messages {} to {} from rank {source} to rank {destination} were lost with a \
+                 router",
+                last + 1,
+                next - 1
+            );
+            out.event(RouterEvent::Fatal { reason });
+        }
+        "a message is missing in the sequence of its sender"
     }
 }

@@ -2,11 +2,20 @@
 //! goes on with it. No rank sends meanwhile. Every logged message must be in it: ranks that come
 //! back from images need them as after a death.
 
+use super::adoption::Adoptions;
+use super::append::Append;
+use super::conns::Conns;
+use super::keep_room::KeepRoom;
+use super::kept::Kept;
 use super::log::Log;
 use super::mutation::{active, Mutation};
-use super::receipts::Receipts;
-use super::{ConnId, Output, Protocol, RouterEvent};
-use crate::space::Store;
+use super::orders::RouterEvent;
+use super::output::{ConnId, Output};
+use super::ranks::{Ranks, SavedProgress};
+use super::receipts::{Receipts, SavedReceipts};
+use super::room::Room;
+use super::streams::Streams;
+use crate::space::{Space, Store};
 use eyrie_transport::{frame, KeptUntil};
 use eyrie_wire::data::{
     Deliver, Determinant, Frame, Header, Message, ObservedPart, Place, MAX_FRAME, MAX_INLINE,
@@ -18,7 +27,7 @@ use std::io::{self, Read, Write};
 /// The beginning of a stream; all ranks follow.
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Head {
-    at_home: Vec<bool>,
+    is_primary: Vec<bool>,
     takes_over: bool,
     kept_until: KeptUntil,
 }
@@ -51,66 +60,69 @@ fn pieces(size: u64) -> impl Iterator<Item = (u64, usize)> {
     (0..size).step_by(MAX_INLINE).map(move |at| (at, (size - at).min(MAX_INLINE as u64) as usize))
 }
 
-impl<S: Store> Protocol<S> {
-    fn head(&self) -> Head {
-        let Protocol { takes_over, kept_until, .. } = *self;
-        Head { at_home: self.at_home.clone(), takes_over, kept_until }
+fn head(kept: &Kept, receipts: &Receipts, adoptions: &Adoptions) -> Head {
+    Head {
+        is_primary: kept.is_primary().to_vec(),
+        takes_over: adoptions.takes_over(),
+        kept_until: receipts.kept_until(),
     }
+}
 
+/// Writes all that a router holds.
+pub struct Save<'a, S: Store> {
+    pub ranks: &'a Ranks,
+    pub kept: &'a Kept,
+    pub receipts: &'a Receipts,
+    pub adoptions: &'a Adoptions,
+    pub space: &'a Space<S>,
+}
+
+impl<S: Store> Save<'_, S> {
     /// Writes all that this router holds.
     ///
     /// # Errors
     /// Those of the writer; when the log cannot be read, or a rank has not said yet which messages
     /// of a lost router it has.
     pub fn save(&self, to: &mut impl Write) -> io::Result<()> {
-        if let Some(rank) = self.adoptions.iter().position(Option::is_some) {
+        if let Some(rank) = self.adoptions.first() {
             let text = format!("rank {rank} has not said to its new router what it has received");
             return Err(io::Error::other(text));
         }
-        to.write_all(&frame::encode_long(&self.head())?)?;
-        for (rank, here) in self.at_home.iter().enumerate() {
+        let head = head(self.kept, self.receipts, self.adoptions);
+        to.write_all(&frame::encode_long(&head)?)?;
+        for (rank, log) in self.kept.logs() {
             to.write_all(&frame::encode_long(&self.saved_rank(rank))?)?;
-            if *here {
-                self.save_log(&self.logs[rank], to)?;
+            if self.kept.is_primary_of(rank) {
+                self.save_log(log, to)?;
             }
         }
         Ok(())
     }
 
-    fn saved_rank(&self, rank: usize) -> SavedRank {
-        let state = &self.ranks[rank];
-        let log = &self.logs[rank];
-        let sources = if self.at_home[rank] { self.ranks.len() as Rank } else { 0 };
-        let receipts = self.receipts.get(rank);
+    fn saved_rank(&self, rank: Rank) -> SavedRank {
+        let (progress, receipts) = (self.ranks.saved(rank), self.receipts.saved(rank));
+        let log = self.kept.log(rank);
         SavedRank {
-            incarnation: state.incarnation,
-            determinants: if active(Mutation::SaveNoDeterminants) {
-                Vec::new()
-            } else {
-                state.determinants.clone()
-            },
-            observed: if active(Mutation::SaveUnobserved) {
-                Vec::new()
-            } else {
-                state.observed.all()
-            },
-            spoken: state.last_clock,
-            needed_after: state.needed_after,
-            heard: state.has_reported,
+            incarnation: progress.incarnation,
+            determinants: progress.determinants,
+            observed: progress.observed,
+            spoken: progress.last_clock,
+            needed_after: progress.needed_after,
+            heard: progress.has_reported,
             floor: log.floor(),
-            last_ssn: (0..sources).map(|source| log.last_ssn(source)).collect(),
-            received: receipts.map_or(0, Receipts::rsn),
-            received_ssn: receipts.map_or(Vec::new(), |r| r.ssn.clone()),
-            exposed: receipts.and_then(|r| r.exposed),
+            last_ssn: (0..log.sources() as Rank).map(|source| log.last_ssn(source)).collect(),
+            received: receipts.rsn,
+            received_ssn: receipts.ssn,
+            exposed: receipts.exposed,
         }
     }
 
     /// Writes the frames of a log, each with its length before it and, if its payload is in a
     /// segment, with the payload behind it; then 0.
     fn save_log(&self, log: &Log, to: &mut impl Write) -> io::Result<()> {
-        let mut cursor = log.cursor_after(log.floor(), &self.space)?;
+        let mut cursor = log.cursor_after(log.floor(), self.space)?;
         let mut piece = vec![0; MAX_INLINE];
-        while let Some(logged) = log.next(&mut cursor, &self.space)? {
+        while let Some(logged) = log.next(&mut cursor, self.space)? {
             let Deliver { rsn, size, place, .. } = logged.deliver;
             let len = logged.frame.len();
             if rsn == log.newest() && active(Mutation::SaveNotTheLast) {
@@ -129,42 +141,57 @@ impl<S: Store> Protocol<S> {
         }
         to.write_all(&0u32.to_le_bytes())
     }
+}
 
-    /// This router, to which no rank has connected yet, with all that was saved.
+/// Reads all that a router held into one to which no rank has connected yet.
+pub struct Restore<'a, S: Store> {
+    pub conns: &'a mut Conns,
+    pub ranks: &'a mut Ranks,
+    pub kept: &'a mut Kept,
+    pub receipts: &'a mut Receipts,
+    pub adoptions: &'a mut Adoptions,
+    pub streams: &'a Streams,
+    pub room: &'a mut Room,
+    pub space: &'a mut Space<S>,
+}
+
+impl<S: Store> Restore<'_, S> {
+    /// Reads all that was saved.
     ///
     /// # Errors
     /// Those of the reader; when there is no room for the log, or the stream is that of a router
     /// that was started otherwise.
-    pub fn restored(mut self, from: &mut impl Read) -> io::Result<Self> {
-        let head: Head = frame::read_long(from)?;
-        self.takes_over = head.takes_over;
-        if head != self.head() {
+    pub fn restore(&mut self, from: &mut impl Read) -> io::Result<()> {
+        let saved: Head = frame::read_long(from)?;
+        self.adoptions.restore(saved.takes_over);
+        if saved != head(self.kept, self.receipts, self.adoptions) {
             return Err(invalid("the saved router has other ranks"));
         }
-        for rank in 0..self.ranks.len() {
+        for rank in 0..self.ranks.count() as Rank {
             let saved: SavedRank = frame::read_long(from)?;
-            let state = &mut self.ranks[rank];
-            state.incarnation = saved.incarnation;
-            state.determinants = saved.determinants;
-            state.last_clock = saved.spoken;
-            state.needed_after = saved.needed_after;
-            state.has_reported = saved.heard;
-            self.change_observed(rank as Rank, |log| log.add(saved.observed));
-            if !self.at_home[rank] {
+            let progress = SavedProgress {
+                incarnation: saved.incarnation,
+                determinants: saved.determinants,
+                observed: saved.observed,
+                last_clock: saved.spoken,
+                needed_after: saved.needed_after,
+                has_reported: saved.heard,
+            };
+            self.ranks.restore(rank, progress);
+            if !self.kept.is_primary_of(rank) {
                 continue;
             }
-            if saved.last_ssn.len() != self.logs[rank].sources() {
+            if saved.last_ssn.len() != self.kept.log(rank).sources() {
                 return Err(invalid("the saved router has another number of ranks"));
             }
-            self.logs[rank].adopt(saved.floor, &saved.last_ssn);
-            self.restore_log(rank as Rank, from)?;
-            let cursor = self.logs[rank].cursor_after(saved.received, &self.space)?;
-            if let Some(receipts) = self.receipts.get_mut(rank) {
-                receipts.go_on(saved.received, &saved.received_ssn, cursor);
-                receipts.exposed = saved.exposed;
-            }
+            self.kept.begin_log(rank, saved.floor, &saved.last_ssn);
+            self.restore_log(rank, from)?;
+            let cursor = self.kept.log(rank).cursor_after(saved.received, self.space)?;
+            let SavedRank { received, received_ssn, exposed, .. } = saved;
+            let receipts = SavedReceipts { rsn: received, ssn: received_ssn, exposed };
+            self.receipts.restore(rank, &receipts, cursor);
         }
-        Ok(self)
+        Ok(())
     }
 
     fn restore_log(&mut self, rank: Rank, from: &mut impl Read) -> io::Result<()> {
@@ -184,8 +211,7 @@ impl<S: Store> Protocol<S> {
             else {
                 return Err(invalid("a frame is damaged"));
             };
-            if d.rsn != self.logs[rank as usize].newest() + 1 || d.source >= self.ranks.len() as u32
-            {
+            if d.rsn != self.kept.log(rank).newest() + 1 || !self.ranks.has(d.source) {
                 return Err(invalid("a message is missing in a log"));
             }
             let place = match d.place {
@@ -195,14 +221,20 @@ impl<S: Store> Protocol<S> {
             let Deliver { source, ssn, envelope, size, .. } = d;
             // The determinants of its sender have its clock.
             let message = Message { destination: rank, ssn, clock: 0, envelope, size, place };
-            self.append(source, &message, payload, &mut NoOutput);
-            self.keep_room(&mut NoOutput);
+            self.log(source, &message, payload);
         }
         if let Some((segment, ..)) = segment {
             self.space.segments.close(segment);
         }
-        self.dirty.clear();
+        self.kept.forget_dirty();
         Ok(())
+    }
+
+    fn log(&mut self, source: Rank, message: &Message, payload: &[u8]) {
+        let Restore { conns, ranks, kept, receipts, adoptions, streams, room, space } = self;
+        Append { ranks, kept, room, space }.append(source, message, payload, &mut NoOutput);
+        KeepRoom { conns, ranks, kept, receipts, adoptions, streams, room, space }
+            .keep_room(&mut NoOutput);
     }
 
     fn restore_payload(

@@ -11,13 +11,13 @@ use super::*;
 use crate::testing::{on_all_processors, MemoryFile, MemoryStore, Said};
 use eyrie_transport::KeptUntil;
 use eyrie_wire::data::{
-    content_hash, put, put_plain, Deliver, Envelope, Message, Piece, Place, Repeat, Replayed,
-    Resume, SegmentRequest,
+    content_hash, put, put_plain, Deliver, Determinant, Envelope, Header, Message, ObservedPart,
+    Piece, Place, Repeat, Replayed, Resume, SegmentRequest, MAX_INLINE,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 /// Random interleavings in one run of the tests. EYRIE_TEST_MORE (`make test-more`) or
@@ -357,7 +357,7 @@ impl World {
     /// A message that reaches a router for the first time is an effect: from then on it must always
     /// be the same.
     fn note_sent(&mut self, k: usize, conn: ConnId, m: &Message, payload: &[u8]) {
-        let Some(from) = self.routers[k].conns.get(&conn) else { return };
+        let Some(from) = self.routers[k].conns.get(conn) else { return };
         let content = match m.place {
             None => payload.to_vec(),
             Some(Place { segment, offset }) => {
@@ -898,7 +898,7 @@ impl World {
         }
         let home = self.home(rank);
         assert!(
-            !self.routers[home].is_prepared(rank),
+            !self.routers[home].ranks.is_prepared(rank),
             "rank {rank} counts as prepared before its recovery"
         );
         let images = &mut self.images[rank as usize];
@@ -935,9 +935,10 @@ impl World {
             let mut saved = Vec::new();
             router.save(&mut saved).expect("it can be saved");
             let store = MemoryStore::new(self.disk.clone());
-            let mut next = Protocol::new(router.at_home.clone(), router.space.bounds, store);
-            if router.kept_until == KeptUntil::Received {
-                next = next.keeping_until_received(router.most_unreceived);
+            let mut next =
+                Protocol::new(router.kept.is_primary().to_vec(), router.space.bounds, store);
+            if router.receipts.kept_until() == KeptUntil::Received {
+                next = next.keeping_until_received(router.receipts.most_unreceived());
             }
             match next.restored(&mut &saved[..]) {
                 Ok(next) => self.routers[k] = next,
@@ -992,7 +993,7 @@ impl World {
                 continue;
             }
             assert!(self.processes[p].script.is_empty(), "rank {rank} has not replayed to its end");
-            let log = &self.routers[self.home(rank)].logs[rank as usize];
+            let log = &self.routers[self.home(rank)].kept.log(rank);
             assert_eq!(self.processes[p].model.rsn, log.newest(), "rank {rank} waits for messages");
             for source in 0..self.processes.len() {
                 let sent = self.processes[source].model.ssn[rank as usize];
@@ -1056,7 +1057,7 @@ fn a_gap_in_the_sequence_is_refused() {
     assert!(say(&mut router, &mut said, 1, &message(1, 5, 1)));
     assert!(!say(&mut router, &mut said, 1, &message(3, 5, 1)), "message 2 was skipped");
     assert!(matches!(said.events.last(), Some(RouterEvent::Refused { .. })));
-    assert_eq!(router.logs[1].newest(), 1);
+    assert_eq!(router.kept.log(1).newest(), 1);
 }
 
 fn another_envelope_is_a_divergence_and_other_content_is_reported_once() {
@@ -1096,7 +1097,7 @@ fn a_second_connection_replaces_the_first() {
     router.connected(2, instance(0, 1), StreamKind::Send, true, &mut said);
     assert_eq!(said.closed, [1]);
     assert!(!say(&mut router, &mut said, 1, &message(1, 5, 1)), "the old one can still send");
-    assert_eq!(router.logs[1].newest(), 0);
+    assert_eq!(router.kept.log(1).newest(), 0);
 }
 
 fn a_send_before_the_fence_makes_a_no_delivery_determinant() {
@@ -1180,7 +1181,7 @@ fn a_message_that_comes_twice_is_logged_once() {
     router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
     assert!(say(&mut router, &mut said, 1, &message(1, 5, 1)));
     assert!(say(&mut router, &mut said, 1, &message(1, 5, 1)));
-    assert_eq!((router.logs[1].newest(), router.logs[1].last_ssn(0)), (1, 1));
+    assert_eq!((router.kept.log(1).newest(), router.kept.log(1).last_ssn(0)), (1, 1));
 }
 
 fn a_piece_outside_of_its_senders_segments_is_refused() {
@@ -1256,12 +1257,4 @@ fn expect_panics() {
             shown(info);
         }
     }));
-}
-
-#[test]
-fn determinants_of_several_routers_make_one_history() {
-    let d = |clock, rsn| Determinant { clock, rsn };
-    // The second router knows of a send at clock 9, but not of what became visible at clock 5.
-    let merged = merge(vec![d(2, 1), d(5, 4), d(2, 1), d(9, 1), d(5, 4)]);
-    assert_eq!(merged, [d(2, 1), d(5, 4), d(9, 4)]);
 }

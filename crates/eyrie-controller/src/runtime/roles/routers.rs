@@ -44,7 +44,7 @@ fn config(
         takes_over: false,
         saved: None,
         incarnations: vec![1; at_home.len()],
-        at_home,
+        is_primary: at_home,
         listen: options.reach.bind_for(peer, dir, &format!("router-{name}")),
         spill_dir: dir.join(format!("log-{name}")),
         log_memory: options.log_memory,

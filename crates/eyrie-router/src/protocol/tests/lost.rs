@@ -238,14 +238,14 @@ fn a_log_goes_on_behind_what_its_rank_has() {
     assert!(resume(&mut router, &mut said, 1, 3));
     let adopted = RouterEvent::Adopted { instance: instance(1, 1), rsn: 3 };
     assert_eq!(said.events.iter().filter(|e| **e == adopted).count(), 1);
-    assert_eq!((router.logs[1].floor(), router.logs[1].newest()), (3, 5));
-    assert_eq!(router.logs[1].last_ssn(0), 5);
+    assert_eq!((router.kept.log(1).floor(), router.kept.log(1).newest()), (3, 5));
+    assert_eq!(router.kept.log(1).last_ssn(0), 5);
     say(&mut router, &mut said, 1, &Header::Determinants);
     assert_eq!(acknowledged(&said), 2, "two were received before");
     // On another connection it goes on in the log.
     assert!(resume(&mut router, &mut said, 1, 4));
     assert_eq!(said.events.iter().filter(|e| matches!(e, RouterEvent::Adopted { .. })).count(), 1);
-    assert_eq!(router.logs[1].newest(), 5);
+    assert_eq!(router.kept.log(1).newest(), 5);
 }
 
 fn a_dead_rank_is_not_adopted() {

@@ -1,0 +1,129 @@
+//! The messages that this router keeps: the logs of the ranks whose primary router it is. Decides
+//! nothing.
+
+use super::log::Log;
+use crate::space::{Space, Store};
+use eyrie_wire::data::Message;
+use eyrie_wire::Rank;
+use std::io;
+
+/// The logs of a router.
+pub struct Kept {
+    /// For each rank of the job whether this is its primary router.
+    is_primary: Vec<bool>,
+    /// Empty ones for the ranks that have another primary router.
+    logs: Vec<Log>,
+    /// Bytes of frames in memory.
+    memory: u64,
+    /// Messages and bytes logged since the start.
+    messages: u64,
+    bytes: u64,
+    /// Ranks with new messages.
+    dirty: Vec<Rank>,
+}
+
+impl Kept {
+    /// Nothing yet; `is_primary`: for each rank of the job whether this is its primary router.
+    pub fn new(is_primary: Vec<bool>) -> Kept {
+        let count = is_primary.len() as u32;
+        let log = |here: &bool| Log::new(if *here { count } else { 0 });
+        let logs = is_primary.iter().map(log).collect();
+        Kept { is_primary, logs, memory: 0, messages: 0, bytes: 0, dirty: Vec::new() }
+    }
+
+    /// For each rank of the job whether this is its primary router.
+    pub fn is_primary(&self) -> &[bool] {
+        &self.is_primary
+    }
+
+    pub fn is_primary_of(&self, rank: Rank) -> bool {
+        self.is_primary.get(rank as usize).copied().unwrap_or(false)
+    }
+
+    pub fn log(&self, rank: Rank) -> &Log {
+        &self.logs[rank as usize]
+    }
+
+    /// The logs of all ranks, in their order.
+    pub fn logs(&self) -> impl Iterator<Item = (Rank, &Log)> {
+        (0..).zip(&self.logs)
+    }
+
+    /// Bytes of frames in memory.
+    pub fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    /// Messages and bytes logged since the start.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.messages, self.bytes)
+    }
+
+    /// The log of a rank begins behind `rsn`, with these last send sequence numbers.
+    pub fn begin_log(&mut self, rank: Rank, rsn: u64, last_ssn: &[u64]) {
+        self.logs[rank as usize].adopt(rsn, last_ssn);
+    }
+
+    /// Logs the next message of its sender.
+    pub fn append(&mut self, source: Rank, m: &Message, payload: &[u8]) {
+        let log = &mut self.logs[m.destination as usize];
+        let before = log.memory();
+        log.append(source, m, payload);
+        self.memory += log.memory() - before;
+        self.messages += 1;
+        self.bytes += m.size;
+        if self.dirty.last() != Some(&m.destination) {
+            self.dirty.push(m.destination);
+        }
+    }
+
+    /// A rank with messages that have come since it was last returned.
+    pub fn next_dirty(&mut self) -> Option<Rank> {
+        self.dirty.pop()
+    }
+
+    /// No rank is to be given what has come.
+    pub fn forget_dirty(&mut self) {
+        self.dirty.clear();
+    }
+
+    /// Truncates the log of a rank: removes its messages up to `rsn`. Returns how many frames no
+    /// longer name each segment.
+    pub fn truncate<S: Store>(
+        &mut self,
+        rank: Rank,
+        rsn: u64,
+        space: &mut Space<S>,
+    ) -> Vec<(u32, u32)> {
+        let log = &mut self.logs[rank as usize];
+        let before = log.memory();
+        let freed = log.truncate(rsn, space);
+        self.memory -= before - log.memory();
+        freed
+    }
+
+    /// Moves blocks to disk, of the largest logs first, until those in memory take at most `goal`
+    /// bytes. Blocks that are still written are moved only with `also_last`, because that makes
+    /// small ones.
+    ///
+    /// # Errors
+    /// When the disk cannot be written.
+    pub fn spill<S: Store>(
+        &mut self,
+        goal: u64,
+        also_last: bool,
+        space: &mut Space<S>,
+    ) -> io::Result<()> {
+        let mut order: Vec<usize> = (0..self.logs.len()).collect();
+        order.sort_by_key(|i| std::cmp::Reverse(self.logs[*i].memory()));
+        for i in order {
+            while self.memory > goal {
+                match self.logs[i].spill_one(space, also_last)? {
+                    0 => break,
+                    moved => self.memory -= moved,
+                }
+            }
+        }
+        Ok(())
+    }
+}
