@@ -4,7 +4,6 @@
 use crate::{environment, files, interruption, observed, own_stack, process, program, random};
 
 /// The provider tells that this process is a rank, and by which signal images are asked for.
-#[no_mangle]
 pub extern "C" fn eyrie_calls_begin(capture_signal: libc::c_int) {
     interruption::begin(capture_signal);
     begin();

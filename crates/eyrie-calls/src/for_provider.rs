@@ -1,7 +1,7 @@
-//! The functions that the provider calls. It says when it is in a call or takes an image. It takes
-//! records, and gives the observations that are told again.
+//! The functions that the provider calls, through [`crate::table`]. It says when it is in a call or
+//! takes an image. It takes records, and gives the observations that are told again.
 
-use crate::files::{far, in_image, locks, pending, standing_in, storing};
+use crate::files::{far, in_image, locks, standing_in, storing};
 use crate::host_clocks;
 use crate::observed::{
     is_on, stream, this_thread, BUSY, HELD, INSIDE, OWNER, SEVERAL, SIGNAL, UNDERWAY, WAITS,
@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 
 /// A call of the provider begins in this thread. Its observations do not count, and the owner's
 /// observations wait. Returns the argument for [`eyrie_calls_leave`].
-#[no_mangle]
 pub extern "C" fn eyrie_calls_enter() -> usize {
     if OWNER.load(Ordering::Relaxed) == this_thread() {
         INSIDE.store(INSIDE.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -37,7 +36,6 @@ const BY_OWNER: usize = 1;
 const BY_OTHER: usize = 2;
 
 /// The call is over.
-#[no_mangle]
 pub extern "C" fn eyrie_calls_leave(entered: usize) {
     match entered {
         BY_OWNER => INSIDE.store(INSIDE.load(Ordering::Relaxed) - 1, Ordering::Relaxed),
@@ -48,7 +46,6 @@ pub extern "C" fn eyrie_calls_leave(entered: usize) {
 
 /// An image is about to be taken in this thread. If the thread is the owner, its observations are
 /// not its program's. Returns the argument for [`eyrie_calls_leave`].
-#[no_mangle]
 pub extern "C" fn eyrie_calls_enter_for_image() -> usize {
     match OWNER.load(Ordering::Relaxed) == this_thread() {
         true => eyrie_calls_enter(),
@@ -60,7 +57,6 @@ pub extern "C" fn eyrie_calls_enter_for_image() -> usize {
 /// [`eyrie_calls_release`]; 2 when that was so already. Returns 0 in three cases. A record is being
 /// made, and the signal comes when it is finished. Files have shadow files, which no image can
 /// hold. The rank has just locked a file, and has perhaps read what it will write back.
-#[no_mangle]
 pub extern "C" fn eyrie_calls_hold(signal: c_int) -> c_int {
     if !is_on() {
         return 1;
@@ -100,7 +96,6 @@ pub extern "C" fn eyrie_calls_hold(signal: c_int) -> c_int {
 }
 
 /// The image was taken, or this process has come back from it.
-#[no_mangle]
 pub extern "C" fn eyrie_calls_release() {
     HELD.store(false, Ordering::SeqCst);
 }
@@ -121,7 +116,6 @@ fn see_it_everywhere() {
 ///
 /// # Safety
 /// In a call of the provider, or while the owner is held. Both pointers must be valid.
-#[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_take(bytes: *mut *const u8, from: *mut u64) -> usize {
     // SAFETY: the caller promises sole access to the stream, and two valid pointers.
     unsafe {
@@ -140,7 +134,6 @@ pub unsafe extern "C" fn eyrie_calls_take(bytes: *mut *const u8, from: *mut u64)
 ///
 /// # Safety
 /// As [`eyrie_calls_take`].
-#[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_passed() -> u64 {
     // SAFETY: the caller promises sole access to the stream.
     let stream = unsafe { stream() };
@@ -152,7 +145,6 @@ pub unsafe extern "C" fn eyrie_calls_passed() -> u64 {
 ///
 /// # Safety
 /// As [`eyrie_calls_take`].
-#[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_waiting() -> usize {
     // SAFETY: the caller promises sole access to the stream.
     unsafe { stream() }.buffer.len
@@ -163,7 +155,6 @@ pub unsafe extern "C" fn eyrie_calls_waiting() -> usize {
 ///
 /// # Safety
 /// As [`eyrie_calls_take`].
-#[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_again(bytes: *const u8, len: usize) {
     // SAFETY: the caller promises sole access to the stream.
     let stream = unsafe { stream() };
@@ -178,7 +169,6 @@ pub unsafe extern "C" fn eyrie_calls_again(bytes: *const u8, len: usize) {
 ///
 /// # Safety
 /// As [`eyrie_calls_take`].
-#[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_skip(to: u64) {
     // SAFETY: the caller promises sole access to the stream.
     unsafe { stream() }.skip(to);
@@ -189,7 +179,6 @@ pub unsafe extern "C" fn eyrie_calls_skip(to: u64) {
 ///
 /// # Safety
 /// As [`eyrie_calls_take`]; `n` must be valid.
-#[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_signal_again(clock: u64, n: *mut u64) -> c_int {
     if !is_on() {
         return -1;
@@ -211,7 +200,6 @@ pub unsafe extern "C" fn eyrie_calls_signal_again(clock: u64, n: *mut u64) -> c_
 ///
 /// # Safety
 /// As [`eyrie_calls_take`].
-#[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_signal(clock: u64, n: u64, signal: u8) {
     if is_on() {
         // SAFETY: the caller promises sole access to the stream.
@@ -220,16 +208,8 @@ pub unsafe extern "C" fn eyrie_calls_signal(clock: u64, n: u64, signal: u8) {
 }
 
 /// `store` returns when the primary router holds all records that were made until then.
-#[no_mangle]
 pub extern "C" fn eyrie_calls_store_by(store: extern "C" fn()) {
     storing::store_by(store);
-}
-
-/// How much there is to do when the rank does something new. While this is 0, the next function
-/// need not be called.
-#[no_mangle]
-pub extern "C" fn eyrie_calls_standing_in() -> *const usize {
-    pending::count()
 }
 
 /// The rank sends a message that is new, as far as its router knows. Later changes of files may be
@@ -237,7 +217,6 @@ pub extern "C" fn eyrie_calls_standing_in() -> *const usize {
 ///
 /// # Safety
 /// As [`eyrie_calls_take`].
-#[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_new() {
     // SAFETY: the caller promises sole access to the stream.
     unsafe {
@@ -252,7 +231,6 @@ pub unsafe extern "C" fn eyrie_calls_new() {
 ///
 /// # Safety
 /// They must.
-#[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_note_files() -> bool {
     // SAFETY: the caller promises that all threads stand still.
     !is_on() || unsafe { in_image::note() }
@@ -263,7 +241,6 @@ pub unsafe extern "C" fn eyrie_calls_note_files() -> bool {
 ///
 /// # Safety
 /// All threads must stand still; `to` has room for so many.
-#[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_far(to: *mut u64, room: usize) -> usize {
     let devices = far::devices().into_iter().filter(|device| *device != 0).take(room);
     // SAFETY: the caller promises room for so many numbers at `to`.
@@ -274,7 +251,6 @@ pub unsafe extern "C" fn eyrie_calls_far(to: *mut u64, room: usize) -> usize {
 ///
 /// # Safety
 /// Only this thread may run.
-#[no_mangle]
 pub unsafe extern "C" fn eyrie_calls_come_back() {
     if is_on() {
         // SAFETY: the caller promises that only this thread runs.

@@ -64,7 +64,6 @@ pub unsafe extern "C-unwind" fn our_inotify_add_watch(
 }
 
 /// The `number`th path that was watched; null: there are no more. Async-signal-safe.
-#[no_mangle]
 pub extern "C" fn eyrie_calls_watched(number: usize) -> *const c_char {
     // The root has no names.
     let path = |path: &'static Path| if path.is_none() { c"/" } else { path.as_c() };

@@ -1,6 +1,6 @@
 //! The interface between the provider and this library for waits: that a wait is under way, that an
-//! image has interrupted it, by how much the clock has jumped. The provider calls the exported
-//! functions in its signal handler, so they must not allocate or lock.
+//! image has interrupted it, by how much the clock has jumped. The provider calls the functions
+//! of the table in its signal handler, so they must not allocate or lock.
 
 use crate::host_clocks;
 use std::cell::Cell;
@@ -36,7 +36,6 @@ pub fn begin(capture_signal: libc::c_int) {
 /// The provider tells that an image has interrupted a system call, and nothing else has;
 /// `stack_pointer` is that of the call. Returns 1 when one of our functions waits there: it will go
 /// on by itself. Async-signal-safe.
-#[no_mangle]
 pub extern "C" fn eyrie_calls_interrupted(stack_pointer: usize) -> libc::c_int {
     WAIT.with(|wait| {
         let frame = wait.frame.get();
@@ -50,7 +49,6 @@ pub extern "C" fn eyrie_calls_interrupted(stack_pointer: usize) -> libc::c_int {
 
 /// The provider tells, in a restored process, how far the monotonic clock is ahead of where it was
 /// when the image was taken, in nanoseconds. Async-signal-safe.
-#[no_mangle]
 pub extern "C" fn eyrie_calls_clock_jumped(ns: i64) {
     CLOCK_JUMPED_NS.fetch_add(ns, Ordering::Relaxed);
     host_clocks::come_back();

@@ -31,6 +31,7 @@ mod random;
 mod signals;
 mod sleeps;
 mod stream;
+pub mod table;
 mod threads;
 mod writes;
 

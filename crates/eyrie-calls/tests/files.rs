@@ -8,6 +8,7 @@ mod provider;
 
 use eyrie_calls::begin::eyrie_calls_begin;
 use eyrie_calls::for_provider::*;
+use eyrie_calls::table::TABLE;
 use provider::{again, take};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -23,8 +24,7 @@ fn new() {
 }
 
 fn stand_ins() -> usize {
-    // SAFETY: it lives as long as the library.
-    unsafe { *eyrie_calls_standing_in() }
+    TABLE.standing_in.load(Ordering::Relaxed)
 }
 
 /// Files that this program writes its words to: they are open in its images, too.

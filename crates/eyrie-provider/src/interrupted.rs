@@ -2,40 +2,14 @@
 //! this for the functions of the C library that it interposes. Other system calls are repeated if
 //! that does not lengthen their wait. Runs in a signal handler: it must not allocate or lock.
 
-use crate::symbol;
+use crate::calls::functions;
 use libc::{c_int, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Functions of libeyrie-calls, null where it is not loaded (a static program).
-static INTERRUPTED: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-static CLOCK_JUMPED: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-
-/// Looks for libeyrie-calls and tells it that this is a rank, and by which signal images are asked
-/// for.
-pub fn install(capture_signal: c_int) {
-    let find = |name| {
-        // SAFETY: a pointer to whatever it is.
-        let found = unsafe { symbol::function(libc::RTLD_DEFAULT, name) };
-        found.unwrap_or(std::ptr::null_mut())
-    };
-    INTERRUPTED.store(find(c"eyrie_calls_interrupted"), Ordering::Relaxed);
-    CLOCK_JUMPED.store(find(c"eyrie_calls_clock_jumped"), Ordering::Relaxed);
-    // SAFETY: the function of that name in eyrie-calls has this type.
-    let begin: Option<extern "C" fn(c_int)> =
-        unsafe { symbol::function(libc::RTLD_DEFAULT, c"eyrie_calls_begin") };
-    if let Some(begin) = begin {
-        begin(capture_signal);
-    }
-}
-
-/// Tells libeyrie-calls how far the monotonic clock is ahead of where it was when the image was
-/// taken.
+/// Tells libeyrie-calls, in a restored process, how far the monotonic clock is ahead of where it
+/// was when the image was taken, in nanoseconds.
 pub fn clock_jumped(ns: i64) {
-    let function = CLOCK_JUMPED.load(Ordering::Relaxed);
-    if !function.is_null() {
-        // SAFETY: the function of that name in eyrie-calls has this type.
-        let tell: extern "C" fn(i64) = unsafe { std::mem::transmute(function) };
-        tell(ns);
+    if let Some(f) = functions() {
+        (f.clock_jumped)(ns);
     }
 }
 
@@ -88,13 +62,9 @@ pub unsafe fn go_on(context: *mut c_void) {
     if !behind_a_call || another_signal_waits(&context.uc_sigmask) {
         return;
     }
-    let function = INTERRUPTED.load(Ordering::Relaxed);
-    if !function.is_null() {
-        // SAFETY: the function of that name in eyrie-calls has this type.
-        let tell: extern "C" fn(usize) -> c_int = unsafe { std::mem::transmute(function) };
-        if tell(registers[libc::REG_RSP as usize] as usize) == 1 {
-            return;
-        }
+    let stack_pointer = registers[libc::REG_RSP as usize] as usize;
+    if functions().is_some_and(|f| (f.interrupted)(stack_pointer) == 1) {
+        return;
     }
     if result < 0 {
         make_again(registers);

@@ -1,6 +1,7 @@
 //! libeyrie-fi.so, the libfabric provider in every rank. The MPI library loads it; nothing in the
 //! program changes. It must never start a thread, nor need a symbol of libfabric.
 
+mod calls;
 mod capture;
 mod channel;
 mod core;

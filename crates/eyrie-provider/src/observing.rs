@@ -1,85 +1,12 @@
-//! The functions of libeyrie-calls, which records what the program observes besides messages. A
-//! static program has not loaded it, and nothing is observed again. Observations of the provider
-//! itself must never be recorded.
+//! What the program observes besides messages: libeyrie-calls records it. A static program has not
+//! loaded that library, and nothing is observed again. Observations of the provider itself must
+//! never be recorded.
 
-use crate::symbol;
+use crate::calls::functions;
+use eyrie_calls_table::Table;
 use eyrie_wire::agent::{capture_signal, FAR};
-use libc::c_int;
-use std::ffi::{c_char, CStr};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-
-/// Functions of libeyrie-calls, which says what they do.
-struct Functions {
-    enter: extern "C" fn() -> usize,
-    enter_for_image: extern "C" fn() -> usize,
-    leave: extern "C" fn(usize),
-    hold: extern "C" fn(c_int) -> c_int,
-    release: extern "C" fn(),
-    take: unsafe extern "C" fn(*mut *const u8, *mut u64) -> usize,
-    passed: unsafe extern "C" fn() -> u64,
-    waiting: unsafe extern "C" fn() -> usize,
-    again: unsafe extern "C" fn(*const u8, usize),
-    skip: unsafe extern "C" fn(u64),
-    store_by: extern "C" fn(extern "C" fn()),
-    /// How much is to be done when the rank does something new.
-    standing_in: *const AtomicUsize,
-    new: unsafe extern "C" fn(),
-    note_files: unsafe extern "C" fn() -> bool,
-    far: unsafe extern "C" fn(*mut u64, usize) -> usize,
-    come_back: unsafe extern "C" fn(),
-    watched: extern "C" fn(usize) -> *const c_char,
-    shares: extern "C" fn() -> *const c_char,
-    signal_again: unsafe extern "C" fn(u64, *mut u64) -> c_int,
-    signal: unsafe extern "C" fn(u64, u64, u8),
-}
-
-static FUNCTIONS: AtomicPtr<Functions> = AtomicPtr::new(std::ptr::null_mut());
-
-fn functions() -> Option<&'static Functions> {
-    // SAFETY: set once, to what is never freed.
-    unsafe { FUNCTIONS.load(Ordering::Relaxed).as_ref() }
-}
-
-/// # Safety
-/// As [`symbol::function`].
-unsafe fn of_calls<F: Copy>(name: &CStr) -> Option<F> {
-    // SAFETY: handed on to the caller.
-    unsafe { symbol::function(libc::RTLD_DEFAULT, name) }
-}
-
-/// Looks for them; `store` returns when what was observed is safe.
-pub fn find(store: extern "C" fn()) {
-    // SAFETY: the functions of these names in eyrie-calls have the types of the fields.
-    let all = || unsafe {
-        let standing_in: extern "C" fn() -> _ = of_calls(c"eyrie_calls_standing_in")?;
-        Some(Functions {
-            enter: of_calls(c"eyrie_calls_enter")?,
-            enter_for_image: of_calls(c"eyrie_calls_enter_for_image")?,
-            leave: of_calls(c"eyrie_calls_leave")?,
-            hold: of_calls(c"eyrie_calls_hold")?,
-            release: of_calls(c"eyrie_calls_release")?,
-            take: of_calls(c"eyrie_calls_take")?,
-            passed: of_calls(c"eyrie_calls_passed")?,
-            waiting: of_calls(c"eyrie_calls_waiting")?,
-            again: of_calls(c"eyrie_calls_again")?,
-            skip: of_calls(c"eyrie_calls_skip")?,
-            store_by: of_calls(c"eyrie_calls_store_by")?,
-            standing_in: standing_in(),
-            new: of_calls(c"eyrie_calls_new")?,
-            note_files: of_calls(c"eyrie_calls_note_files")?,
-            far: of_calls(c"eyrie_calls_far")?,
-            come_back: of_calls(c"eyrie_calls_come_back")?,
-            watched: of_calls(c"eyrie_calls_watched")?,
-            shares: of_calls(c"eyrie_calls_shares")?,
-            signal_again: of_calls(c"eyrie_calls_signal_again")?,
-            signal: of_calls(c"eyrie_calls_signal")?,
-        })
-    };
-    if let Some(all) = all() {
-        (all.store_by)(store);
-        FUNCTIONS.store(Box::into_raw(Box::new(all)), Ordering::Relaxed);
-    }
-}
+use std::ffi::CStr;
+use std::sync::atomic::Ordering;
 
 /// What this thread observes as long as this lives is the provider's own.
 pub struct Inside(usize);
@@ -172,8 +99,7 @@ pub fn skip(to: u64) {
 /// What the rank does next it has never done before.
 #[inline]
 pub fn new() {
-    // SAFETY: the number lives as long as the library.
-    let waits = |f: &&Functions| unsafe { &*f.standing_in }.load(Ordering::Relaxed) > 0;
+    let waits = |f: &&Table| f.standing_in.load(Ordering::Relaxed) > 0;
     if let Some(f) = functions().filter(waits) {
         // SAFETY: as above.
         unsafe { (f.new)() };

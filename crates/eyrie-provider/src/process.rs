@@ -8,10 +8,10 @@ use crate::core::router_path::RouterPath;
 use crate::ending::or_end;
 use crate::entry::Rank;
 use crate::identity::{self, process_id, Identity};
-use crate::observing::{self, Inside};
+use crate::observing::Inside;
 use crate::sockets::Sockets;
-use crate::{capture, channel, entry, interrupted, stack};
-use eyrie_wire::agent::{capture_signal, FromRank, ToRank};
+use crate::{calls, capture, channel, entry, stack};
+use eyrie_wire::agent::{FromRank, ToRank};
 
 /// Makes this process a rank, once; [`memory::reserve`] has succeeded.
 ///
@@ -21,8 +21,7 @@ pub fn join() -> Result<(), String> {
     if entry::is_rank() {
         return Ok(());
     }
-    observing::find(store);
-    interrupted::install(capture_signal());
+    calls::begin(store)?;
     let _inside = Inside::new();
     stack::prepare();
     // The C library makes this library's thread-local memory, with the program's malloc, when it is

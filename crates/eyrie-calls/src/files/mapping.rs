@@ -405,7 +405,6 @@ static REFUSED: Name = Name(UnsafeCell::new([0; 4096]));
 
 /// The path of a file that this rank has mapped to write it, and that another one has mapped or
 /// opened to write: then there can be no image. Null: there is none.
-#[no_mangle]
 pub extern "C" fn eyrie_calls_shares() -> *const c_char {
     if !MARKS.load(Ordering::Relaxed) {
         return std::ptr::null();

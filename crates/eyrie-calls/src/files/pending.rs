@@ -11,9 +11,9 @@ pub fn any() -> bool {
     COUNT.load(Ordering::Relaxed) > 0
 }
 
-/// Where the number is.
-pub fn count() -> *const usize {
-    COUNT.as_ptr()
+/// The number, for the provider.
+pub const fn count() -> &'static AtomicUsize {
+    &COUNT
 }
 
 /// One thing more.

@@ -1,5 +1,5 @@
-//! What was written down must be with the rank's home router before the call is made that it is
-//! about: the provider sends it and waits. Before this process is a rank nobody can hold it.
+//! What was written down must be with the rank's primary router before the call is made that it is
+//! about: the provider sends it and waits. Before this process is a rank no router can hold it.
 
 use crate::observed::pause;
 use std::ffi::c_void;
