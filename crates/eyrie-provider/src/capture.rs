@@ -15,6 +15,7 @@ use eyrie_wire::agent::{
 };
 use eyrie_wire::page::What;
 use libc::c_int;
+use std::fmt::Display;
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -119,46 +120,10 @@ fn take_image(
     Order { image, sync, base, hold, out }: Order,
 ) {
     let start = Instant::now();
-    let refuse = |reason: &str| channel::tell(&FromRank::Refused { image, reason });
-    let refuse_with = |reason: &dyn std::fmt::Display| {
-        let mut text = [0u8; MAX_MESSAGE];
-        let mut rest = &mut text[..];
-        // A text that does not fit is cut.
-        let _ = write!(rest, "{reason}");
-        let len = MAX_MESSAGE - rest.len();
-        refuse(std::str::from_utf8(&text[..len]).unwrap_or("the process cannot be captured"));
-    };
-    let starter_pid = channel::agent_pid();
-    if starter_pid == 0 {
-        return refuse("it is in another namespace of process ids than its agent");
-    }
-    if let Some(path) = observing::shared_file() {
-        return refuse_with(&format_args!(
-            "it has {} mapped to be written (mmap, numpy.memmap), and another rank has mapped it \
-             or opened it to write, too: what they store there is lost when one goes back to an \
-             image; let one rank alone map and write it, or all write to it by write or MPI-IO",
-            path.to_str().unwrap_or("a file")
-        ));
-    }
-    if !path.settled(SETTLE_TIMEOUT) {
-        return refuse("large messages are still on their way to a router");
-    }
+    let Some(starter_pid) = may_begin(path, image) else { return };
     let (clock, position) = (path.clock(), path.rsn());
     let observed = path.world().observed();
-    // No other thread prints any more either.
-    let still = || {
-        if !observing::note_files() {
-            return Err(
-                "it has more files mapped to be written (mmap, numpy.memmap) than an image holds, \
-                 which is 128: unmap some, or write to them by write",
-            );
-        }
-        let far = observing::far_devices();
-        channel::tell(&FromRank::Still { image, clock, rsn: position, observed, far });
-        await_go(image, GO_TIMEOUT)
-            .then_some(())
-            .ok_or("the agent has not read the rank's output in time")
-    };
+    let still = || all_stand_still(image, clock, position, observed);
     // It goes on elsewhere, or here when it is told so or hears nothing.
     let written = |pause_ns| {
         channel::tell(&FromRank::Captured { image, child_pid: 0, pause_ns });
@@ -213,7 +178,7 @@ fn take_image(
             drop(out);
         }
         Outcome::Refused(refusal) => {
-            refuse_with(&refusal);
+            refuse(image, &refusal);
             // Closed after the reason was sent: a store that sees the stream end can then know the
             // reason.
             drop(out);
@@ -223,6 +188,60 @@ fn take_image(
             std::mem::forget(out);
             come_back(path);
         }
+    }
+}
+
+/// Tells the agent why there is no image. Allocates nothing: a text that does not fit is cut.
+fn refuse(image: u64, reason: &dyn Display) {
+    let mut text = [0u8; MAX_MESSAGE];
+    let mut rest = &mut text[..];
+    // A text that does not fit is cut.
+    let _ = write!(rest, "{reason}");
+    let len = MAX_MESSAGE - rest.len();
+    let reason = std::str::from_utf8(&text[..len]).unwrap_or("the process cannot be captured");
+    channel::tell(&FromRank::Refused { image, reason });
+}
+
+/// Whether an image can be taken now: then the agent's number as a process. If not, the agent has
+/// been told why.
+fn may_begin(path: &mut impl Path<World = Sockets>, image: u64) -> Option<i32> {
+    let agent = channel::agent_pid();
+    if agent == 0 {
+        refuse(image, &"it is in another namespace of process ids than its agent");
+        return None;
+    }
+    if let Some(shared) = observing::shared_file() {
+        let reason = format_args!(
+            "it has {} mapped to be written (mmap, numpy.memmap), and another rank has mapped it \
+             or opened it to write, too: what they store there is lost when one goes back to an \
+             image; let one rank alone map and write it, or all write to it by write or MPI-IO",
+            shared.to_str().unwrap_or("a file")
+        );
+        refuse(image, &reason);
+        return None;
+    }
+    if !path.settled(SETTLE_TIMEOUT) {
+        refuse(image, &"large messages are still on their way to a router");
+        return None;
+    }
+    Some(agent)
+}
+
+/// No thread runs any more: notes what is to be known of files, and waits until the agent has read
+/// what the rank has printed.
+fn all_stand_still(image: u64, clock: u64, rsn: u64, observed: u64) -> Result<(), &'static str> {
+    if !observing::note_files() {
+        return Err(
+            "it has more files mapped to be written (mmap, numpy.memmap) than an image holds, \
+             which is 128: unmap some, or write to them by write",
+        );
+    }
+    let far = observing::far_devices();
+    channel::tell(&FromRank::Still { image, clock, rsn, observed, far });
+    if await_go(image, GO_TIMEOUT) {
+        Ok(())
+    } else {
+        Err("the agent has not read the rank's output in time")
     }
 }
 

@@ -97,7 +97,7 @@ impl Host for Sockets {
         Ok(Socket { fd, passes_files, sealed })
     }
 
-    fn home(&self, rank: eyrie_wire::Rank) -> RouterId {
+    fn primary_router(&self, rank: eyrie_wire::Rank) -> RouterId {
         self.identity.directory.home(rank)
     }
 
@@ -121,14 +121,22 @@ impl Host for Sockets {
         self.identity.take_directory()
     }
 
-    fn wait(&mut self, stream: &Socket, interest: Interest, timeout: Duration) {
-        let events = match interest {
-            Interest::Read => libc::POLLIN,
-            Interest::Write => libc::POLLOUT | libc::POLLIN,
+    fn wait<'a>(
+        &mut self,
+        streams: impl Iterator<Item = (&'a Socket, Interest)>,
+        timeout: Duration,
+    ) {
+        let polled = |(stream, interest): (&Socket, Interest)| {
+            let events = match interest {
+                Interest::Read => libc::POLLIN,
+                Interest::Write => libc::POLLOUT | libc::POLLIN,
+            };
+            libc::pollfd { fd: stream.fd.as_raw_fd(), events, revents: 0 }
         };
-        let mut poll = libc::pollfd { fd: stream.fd.as_raw_fd(), events, revents: 0 };
-        // SAFETY: one pollfd, which lives through the call.
-        unsafe { libc::poll(&mut poll, 1, timeout.as_millis() as i32) };
+        let mut polled: Vec<libc::pollfd> = streams.map(polled).collect();
+        let count = polled.len() as libc::nfds_t;
+        // SAFETY: so many, which live through the call.
+        unsafe { libc::poll(polled.as_mut_ptr(), count, timeout.as_millis() as i32) };
     }
 
     fn pause(&mut self, time: Duration) {

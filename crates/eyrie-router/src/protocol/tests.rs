@@ -199,7 +199,7 @@ impl World {
         world
     }
 
-    fn home(&self, rank: Rank) -> usize {
+    fn primary(&self, rank: Rank) -> usize {
         rank as usize % self.routers.len()
     }
 
@@ -289,7 +289,7 @@ impl World {
     fn connect(&mut self, p: usize) {
         let instance = self.processes[p].instance;
         if self.processes[p].delivery.is_none() {
-            let k = self.home(instance.rank);
+            let k = self.primary(instance.rank);
             let conn = self.next_conn;
             self.next_conn += 1;
             self.routers[k].admit(instance).expect("the present incarnation is admitted");
@@ -435,7 +435,7 @@ impl World {
             for conn in [self.processes[p].delivery, self.processes[p].links[k].conn] {
                 let Some(conn) = conn else { continue };
                 if conn == self.processes[p].delivery.unwrap_or(0)
-                    && k != self.home(self.processes[p].instance.rank)
+                    && k != self.primary(self.processes[p].instance.rank)
                 {
                     continue;
                 }
@@ -640,7 +640,7 @@ impl World {
         let rsn = process.model.rsn;
         let rank = process.instance.rank;
         let conn = process.delivery.expect("connected");
-        self.put_on_wire(self.home(rank), conn, &Header::Replayed(Replayed { rsn }), &[]);
+        self.put_on_wire(self.primary(rank), conn, &Header::Replayed(Replayed { rsn }), &[]);
     }
 
     /// Observes a byte that is in no message; a rank that re-executes observes the same one again.
@@ -896,9 +896,9 @@ impl World {
                 self.drop_conn(p, k, *conn);
             }
         }
-        let home = self.home(rank);
+        let primary = self.primary(rank);
         assert!(
-            !self.routers[home].ranks.is_prepared(rank),
+            !self.routers[primary].ranks.is_prepared(rank),
             "rank {rank} counts as prepared before its recovery"
         );
         let images = &mut self.images[rank as usize];
@@ -910,13 +910,13 @@ impl World {
         if comes_early {
             self.connect(p);
             let conn = self.processes[p].delivery.expect("it has connected");
-            self.arrive(home, conn);
-            let said = self.said[home].frames.get(&conn).map_or(0, VecDeque::len);
+            self.arrive(primary, conn);
+            let said = self.said[primary].frames.get(&conn).map_or(0, VecDeque::len);
             assert_eq!(said, 0, "rank {rank} gets a frame before its recovery is prepared");
         }
         let recover = RouterCommand::Recover { instance, determinants, observed };
-        self.routers[home].command(recover, &mut self.said[home]);
-        self.check(home);
+        self.routers[primary].command(recover, &mut self.said[primary]);
+        self.check(primary);
     }
 
     /// All ranks die, and the routers with them: other routers go on with what was saved.
@@ -993,7 +993,7 @@ impl World {
                 continue;
             }
             assert!(self.processes[p].script.is_empty(), "rank {rank} has not replayed to its end");
-            let log = &self.routers[self.home(rank)].kept.log(rank);
+            let log = &self.routers[self.primary(rank)].kept.log(rank);
             assert_eq!(self.processes[p].model.rsn, log.newest(), "rank {rank} waits for messages");
             for source in 0..self.processes.len() {
                 let sent = self.processes[source].model.ssn[rank as usize];

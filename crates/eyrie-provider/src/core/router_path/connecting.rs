@@ -69,7 +69,7 @@ impl<H: Host> RouterPath<H> {
     /// brings the determinants that are to be followed; later those in hand go on, the router's
     /// copy of them is the same. `live`: the rank does not re-execute.
     fn connect_delivery(&mut self, live: bool) -> Result<(), RankError> {
-        let router = self.host.home(self.number);
+        let router = self.host.primary_router(self.number);
         let mut attempts = self.attempts();
         while let Err(e) = self.try_delivery(live)? {
             attempts.failed(&mut self.host, router, e)?;
@@ -79,7 +79,7 @@ impl<H: Host> RouterPath<H> {
     }
 
     fn try_delivery(&mut self, live: bool) -> Result<Result<(), ConnectError>, RankError> {
-        let (router, clock) = (self.host.home(self.number), self.replay.clock());
+        let (router, clock) = (self.host.primary_router(self.number), self.replay.clock());
         match self.host.connect(router, data::StreamKind::Delivery) {
             Ok(stream) => self.delivery.begin(stream, clock, live),
             Err(e) => return Ok(Err(e)),
@@ -143,7 +143,7 @@ impl<H: Host> RouterPath<H> {
     }
 
     pub(super) fn lose_delivery(&mut self, e: &io::Error) -> Result<(), RankError> {
-        let (router, code) = (self.host.home(self.number), e.raw_os_error().unwrap_or(0));
+        let (router, code) = (self.host.primary_router(self.number), e.raw_os_error().unwrap_or(0));
         self.host.trace(What::DeliveryLost, self.replay.clock(), router, code as u64);
         self.drop_delivery();
         refused(e)
@@ -175,7 +175,7 @@ impl<H: Host> RouterPath<H> {
             let clock = self.replay.clock();
             self.host.trace(What::SendLost, clock, router, 0);
             self.senders[router as usize].replace();
-            if router == self.host.home(self.number) && !self.is_replaying_alone() {
+            if router == self.host.primary_router(self.number) && !self.is_replaying_alone() {
                 self.host.trace(What::DeliveryLost, clock, router, 0);
                 self.drop_delivery();
             }
@@ -220,8 +220,8 @@ impl<H: Host> RouterPath<H> {
     /// Whether a router's knowledge of this rank may be lost together with the rank, and so must be
     /// kept elsewhere. If the primary router is on the rank's own host, nothing can help.
     pub(super) fn dies_with(&self, k: usize) -> bool {
-        let is_home = self.host.home(self.number) as usize == k;
-        self.kept_until == KeptUntil::Received && !is_home && self.host.is_beside(k as u32)
+        let is_primary = self.host.primary_router(self.number) as usize == k;
+        self.kept_until == KeptUntil::Received && !is_primary && self.host.is_beside(k as u32)
     }
 }
 

@@ -88,7 +88,7 @@ pub trait Host: ImagePoint {
     ) -> Result<Self::RouterStream, ConnectError>;
 
     /// The primary router of a rank, and how many routers there are.
-    fn home(&self, rank: eyrie_wire::Rank) -> RouterId;
+    fn primary_router(&self, rank: eyrie_wire::Rank) -> RouterId;
     fn routers(&self) -> u32;
 
     /// Until when messages are kept by those who send them.
@@ -101,8 +101,14 @@ pub trait Host: ImagePoint {
     /// has changed. Cheap when there is none.
     fn changed_routers(&mut self) -> Vec<RouterId>;
 
-    /// Waits until the stream can be read or written, at most `timeout`. It may come back earlier.
-    fn wait(&mut self, stream: &Self::RouterStream, interest: Interest, timeout: Duration);
+    /// Waits until one of the streams can be read or written, at most `timeout`. It may come back
+    /// earlier.
+    fn wait<'a>(
+        &mut self,
+        streams: impl Iterator<Item = (&'a Self::RouterStream, Interest)>,
+        timeout: Duration,
+    ) where
+        Self::RouterStream: 'a;
 
     /// Lets time pass between two attempts.
     fn pause(&mut self, time: Duration);

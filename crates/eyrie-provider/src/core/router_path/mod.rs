@@ -59,8 +59,8 @@ pub struct RouterPath<H: Host> {
 impl<H: Host> RouterPath<H> {
     /// Of rank `number` of `ranks`, without any connection.
     pub fn new(host: H, number: Rank, ranks: u32) -> RouterPath<H> {
-        let (home, kept_until) = (host.home(number), host.kept_until());
-        let sender = |k| Sender::new(ranks, kept_until, k == home);
+        let (primary, kept_until) = (host.primary_router(number), host.kept_until());
+        let sender = |k| Sender::new(ranks, kept_until, k == primary);
         let sources = match kept_until {
             KeptUntil::Logged => 0,
             KeptUntil::Received => ranks,

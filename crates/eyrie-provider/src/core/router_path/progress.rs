@@ -71,7 +71,7 @@ impl<H: Host> RouterPath<H> {
         }
         if self.kept_until == KeptUntil::Received {
             self.seen = self.now();
-            self.keep_home_informed()?;
+            self.report_progress()?;
         }
         Ok(Found { something, messages })
     }
@@ -113,7 +113,7 @@ impl<H: Host> RouterPath<H> {
             self.look_at_directory();
             let waited = self.host.now().saturating_sub(begun);
             if waited > REPLAY_TIMEOUT {
-                let router = self.host.home(self.number);
+                let router = self.host.primary_router(self.number);
                 let rsn = self.delivery.rsn() + 1;
                 return Err(RankError::NoReplay { router, rsn, waited });
             }
@@ -152,7 +152,7 @@ impl<H: Host> RouterPath<H> {
 
     /// After messages were shown, tells the primary router what was received before that is too
     /// much, and that a re-execution has ended.
-    pub(super) fn keep_home_informed(&mut self) -> Result<(), RankError> {
+    pub(super) fn report_progress(&mut self) -> Result<(), RankError> {
         if self.unstored.len() >= MAX_UNSTORED && self.unstored.len() % MAX_UNSTORED == 0 {
             self.send_determinants()?;
         }

@@ -4,7 +4,7 @@
 //! Nothing may leave without the determinants of all that was shown before it. Nothing here may
 //! wait: [`super::sending`] does.
 
-use super::host::{File, Host, RouterStream};
+use super::host::{File, Host, Interest, RouterStream};
 use crate::core::error::RankError;
 use crate::core::mutation::{active, Mutation};
 use eyrie_transport::KeptUntil;
@@ -266,12 +266,14 @@ fn put_pieces(out: &mut Vec<u8>, place: Place, content: &[u8]) {
 
 impl<H: Host> Sender<H> {
     /// A stream that is not connected yet, to a router that acknowledges what was received, or what
-    /// is logged. `home`: it is the rank's primary router.
-    pub fn new(ranks: u32, kept_until: KeptUntil, home: bool) -> Sender<H> {
+    /// is logged. `is_primary`: it is the rank's primary router.
+    pub fn new(ranks: u32, kept_until: KeptUntil, is_primary: bool) -> Sender<H> {
         let bytes = Vec::with_capacity(KEPT_BYTES);
         Sender {
             kept_until,
-            stores: home || kept_until == KeptUntil::Logged || active(Mutation::StoredAnywhere),
+            stores: is_primary
+                || kept_until == KeptUntil::Logged
+                || active(Mutation::StoredAnywhere),
             wanted: false,
             unlooked: 0,
             stream: None,
@@ -301,6 +303,14 @@ impl<H: Host> Sender<H> {
 
     pub fn stream(&self) -> Option<&H::RouterStream> {
         self.stream.as_ref()
+    }
+
+    /// Its stream, and what that is to be waited for: until something comes over it, or, where not
+    /// everything is written, until it takes more.
+    pub fn awaited(&self) -> Option<(&H::RouterStream, Interest)> {
+        let written = self.kept.written == self.kept.bytes.len();
+        let interest = if written { Interest::Read } else { Interest::Write };
+        self.stream.as_ref().map(|stream| (stream, interest))
     }
 
     pub fn is_greeted(&self) -> bool {

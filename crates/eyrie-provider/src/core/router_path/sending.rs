@@ -2,7 +2,7 @@
 //! it depends on: determinants, and what the rank has observed besides messages.
 
 use super::connecting::ANSWER_TIMEOUT;
-use super::host::{Host, Interest};
+use super::host::Host;
 use super::sender::{Offer, Outgoing};
 use super::{refused, RouterPath};
 use crate::core::error::RankError;
@@ -49,7 +49,7 @@ impl<H: Host> RouterPath<H> {
         let ssn = self.ssn[destination as usize] + 1;
         let (clock, size) = (self.replay.clock(), content.len() as u64);
         let message = Message { destination, ssn, clock, envelope, size, place: None };
-        let k = self.host.home(destination) as usize;
+        let k = self.host.primary_router(destination) as usize;
         if self.dies_with(k) {
             self.store_determinants()?;
         }
@@ -130,12 +130,59 @@ impl<H: Host> RouterPath<H> {
 
     /// Waits until a sender has what is wanted, or has lost its stream.
     pub(super) fn await_sender(&mut self, k: usize, want: Want) -> Result<(), RankError> {
+        self.await_senders(vec![k], want)
+    }
+
+    /// Waits until each of these senders has what is wanted, or has lost its stream.
+    fn await_senders(&mut self, mut pending: Vec<usize>, want: Want) -> Result<(), RankError> {
         let mut begun = self.host.now();
-        let mut given = self.senders[k].given();
+        let mut given = self.given(&pending);
         loop {
+            let came = self.exchange_all(&mut pending, want)?;
+            let Some(first) = pending.first().copied() else { return Ok(()) };
+            if came {
+                continue;
+            }
+            if given != self.given(&pending) {
+                // A large message takes its time.
+                (begun, given) = (self.host.now(), self.given(&pending));
+            }
+            let waited = self.host.now().saturating_sub(begun);
+            if waited > ANSWER_TIMEOUT {
+                return Err(RankError::NoAnswer { router: first as u32, waited });
+            }
+            let unacknowledged = self.senders[first].unacknowledged() as u64;
+            self.host.trace(What::Waits, self.replay.clock(), first as u32, unacknowledged);
+            self.wait_for_senders(&pending, WAIT);
+            self.look_at_directory();
+            self.attach_meanwhile()?;
+            if !self.progressing {
+                // The router that does not take more may itself wait for an image of this very
+                // rank.
+                H::image_point(self);
+            }
+        }
+    }
+
+    /// Bytes that were given to these senders' streams.
+    fn given(&self, which: &[usize]) -> u64 {
+        which.iter().map(|k| self.senders[*k].given()).sum()
+    }
+
+    /// Writes to the streams of the senders that are `pending` what they take, and reads what has
+    /// come. Those that have what is wanted, or have lost their streams, are pending no more.
+    /// Returns whether something came for one that still is.
+    fn exchange_all(&mut self, pending: &mut Vec<usize>, want: Want) -> Result<bool, RankError> {
+        let mut any = false;
+        let mut next = 0;
+        while let Some(k) = pending.get(next).copied() {
             let (written, came) = match self.exchange(k) {
                 Ok(step) => step,
-                Err(e) => return self.lose_sender(k, &e),
+                Err(e) => {
+                    self.lose_sender(k, &e)?;
+                    pending.remove(next);
+                    continue;
+                }
             };
             let sender = &self.senders[k];
             let has = match want {
@@ -147,30 +194,13 @@ impl<H: Host> RouterPath<H> {
                 Want::Stored { clock, observed } => self.unstored.are_stored(clock, observed),
             };
             if has {
-                return Ok(());
-            }
-            if came {
-                continue;
-            }
-            if given != self.senders[k].given() {
-                // A large message takes its time.
-                (begun, given) = (self.host.now(), self.senders[k].given());
-            }
-            let waited = self.host.now().saturating_sub(begun);
-            if waited > ANSWER_TIMEOUT {
-                return Err(RankError::NoAnswer { router: k as u32, waited });
-            }
-            let unacknowledged = self.senders[k].unacknowledged() as u64;
-            self.host.trace(What::Waits, self.replay.clock(), k as u32, unacknowledged);
-            self.wait_for_sender(k, written, WAIT);
-            self.look_at_directory();
-            self.attach_meanwhile()?;
-            if !self.progressing {
-                // The router that does not take more may itself wait for an image of this very
-                // rank.
-                H::image_point(self);
+                pending.remove(next);
+            } else {
+                any |= came;
+                next += 1;
             }
         }
+        Ok(any)
     }
 
     /// Writes to a stream what it takes, and reads what has come over it. Returns whether
@@ -180,13 +210,11 @@ impl<H: Host> RouterPath<H> {
         Ok((written, self.senders[k].receive(&mut self.unstored)?))
     }
 
-    /// Waits until something may have come over a stream, or, where not everything is `written`, it
-    /// takes more.
-    fn wait_for_sender(&mut self, k: usize, written: bool, timeout: Duration) {
-        let interest = if written { Interest::Read } else { Interest::Write };
-        if let Some(stream) = self.senders[k].stream() {
-            self.host.wait(stream, interest, timeout);
-        }
+    /// Waits until something may have come over one of these senders' streams, or, where not
+    /// everything is written, one takes more.
+    fn wait_for_senders(&mut self, which: &[usize], timeout: Duration) {
+        let streams = which.iter().filter_map(|k| self.senders[*k].awaited());
+        self.host.wait(streams, timeout);
     }
 
     /// Finds out whether a router has closed a stream with messages on it that it never
@@ -213,7 +241,7 @@ impl<H: Host> RouterPath<H> {
         if self.unstored.is_empty() {
             return Ok(());
         }
-        let k = self.host.home(self.number) as usize;
+        let k = self.host.primary_router(self.number) as usize;
         self.ready_sender(k)?;
         self.senders[k].offer_determinants(&self.unstored);
         self.write_sender(k)
@@ -229,12 +257,12 @@ impl<H: Host> RouterPath<H> {
         self.unstored.push_no_delivery(present);
         self.cut_observed();
         let observed = self.unstored.observed();
-        let home = self.host.home(self.number) as usize;
+        let primary = self.host.primary_router(self.number) as usize;
         while !self.unstored.are_stored(present.clock, observed) {
-            self.ready_sender(home)?;
+            self.ready_sender(primary)?;
             if !self.unstored.are_stored(present.clock, observed) {
-                self.senders[home].offer_word(&self.unstored);
-                self.await_sender(home, Want::Stored { clock: present.clock, observed })?;
+                self.senders[primary].offer_word(&self.unstored);
+                self.await_sender(primary, Want::Stored { clock: present.clock, observed })?;
             }
         }
         Ok(())
@@ -256,16 +284,16 @@ impl<H: Host> RouterPath<H> {
     pub(super) fn store_what_was_observed(&mut self) -> Result<(), RankError> {
         self.cut_observed();
         let observed = self.unstored.observed();
-        let home = self.host.home(self.number) as usize;
+        let primary = self.host.primary_router(self.number) as usize;
         while !self.unstored.are_stored(0, observed) {
-            self.ready_sender(home)?;
+            self.ready_sender(primary)?;
             if !self.unstored.are_stored(0, observed) {
                 // Where messages are acknowledged when they were received, a flush waits for that.
                 match self.kept_until {
-                    KeptUntil::Received => self.senders[home].offer_word(&self.unstored),
-                    KeptUntil::Logged => self.senders[home].offer_flush(&self.unstored),
+                    KeptUntil::Received => self.senders[primary].offer_word(&self.unstored),
+                    KeptUntil::Logged => self.senders[primary].offer_flush(&self.unstored),
                 }
-                self.await_sender(home, Want::Stored { clock: 0, observed })?;
+                self.await_sender(primary, Want::Stored { clock: 0, observed })?;
             }
         }
         Ok(())
@@ -280,16 +308,21 @@ impl<H: Host> RouterPath<H> {
         if let Err(e) = self.delivery.tell_received() {
             self.lose_delivery(&e)?;
         }
-        for k in 0..self.senders.len() {
-            while self.senders[k].is_busy() {
-                self.ready_sender(k)?;
-                if self.senders[k].is_busy() {
-                    self.senders[k].offer_flush(&self.unstored);
-                    self.await_sender(k, Want::AllAcknowledged)?;
+        loop {
+            let busy: Vec<usize> =
+                (0..self.senders.len()).filter(|k| self.senders[*k].is_busy()).collect();
+            if busy.is_empty() {
+                return Ok(());
+            }
+            for k in &busy {
+                self.ready_sender(*k)?;
+                if self.senders[*k].is_busy() {
+                    self.senders[*k].offer_flush(&self.unstored);
                 }
             }
+            // All at once: each router may take its time for receivers that do not receive.
+            self.await_senders(busy, Want::AllAcknowledged)?;
         }
-        Ok(())
     }
 
     /// Whether an image taken now would hold all that it needs: waits shortly for payloads on their
@@ -305,9 +338,7 @@ impl<H: Host> RouterPath<H> {
                 let left = end.saturating_sub(self.host.now());
                 match self.exchange(k) {
                     Ok((_, true)) => {}
-                    Ok((written, false)) if !left.is_zero() => {
-                        self.wait_for_sender(k, written, left);
-                    }
+                    Ok((_, false)) if !left.is_zero() => self.wait_for_senders(&[k], left),
                     _ => return false,
                 }
             }

@@ -92,10 +92,10 @@ impl Router {
         routers: u32,
         with: impl FnOnce(Protocol<MemoryStore>) -> Protocol<MemoryStore>,
     ) -> Router {
-        let at_home = (0..RANKS).map(|r| r % routers == number).collect();
+        let is_primary = (0..RANKS).map(|r| r % routers == number).collect();
         let bounds = Bounds { memory: 4 << 20, disk: 1 << 30 };
         Router {
-            protocol: with(Protocol::new(at_home, bounds, MemoryStore::default())),
+            protocol: with(Protocol::new(is_primary, bounds, MemoryStore::default())),
             said: Said { room: 16, ..Said::default() },
             wires: BTreeMap::new(),
             sent: lost::Sent::default(),
@@ -269,8 +269,8 @@ impl World {
             determinants.extend(list);
             observed.extend(parts);
         }
-        let home = instance.rank as usize % self.routers.len();
-        let router = &mut self.routers[home];
+        let primary = instance.rank as usize % self.routers.len();
+        let router = &mut self.routers[primary];
         let recover = RouterCommand::Recover { instance, determinants, observed };
         router.protocol.command(recover, &mut router.said);
     }
@@ -456,7 +456,7 @@ impl Host for TestHost {
         Ok(stream)
     }
 
-    fn home(&self, rank: eyrie_wire::Rank) -> RouterId {
+    fn primary_router(&self, rank: eyrie_wire::Rank) -> RouterId {
         rank % self.routers()
     }
 
@@ -479,7 +479,7 @@ impl Host for TestHost {
         self.world.borrow_mut().changed_routers(self.instance.rank)
     }
 
-    fn wait(&mut self, _: &TestStream, _: Interest, _: Duration) {
+    fn wait<'a>(&mut self, _: impl Iterator<Item = (&'a TestStream, Interest)>, _: Duration) {
         self.pause(Duration::from_millis(1));
     }
 

@@ -80,18 +80,18 @@ impl World {
 
     fn empty_router(&self, k: usize) -> Protocol<MemoryStore> {
         let loss = self.loss.as_ref().expect("routers may be lost");
-        let at_home = (0..self.images.len()).map(|r| self.home(r as Rank) == k).collect();
+        let is_primary = (0..self.images.len()).map(|r| self.primary(r as Rank) == k).collect();
         let store = MemoryStore::new(self.disk.clone());
-        Protocol::new(at_home, loss.bounds, store).keeping_until_received(loss.most)
+        Protocol::new(is_primary, loss.bounds, store).keeping_until_received(loss.most)
     }
 
     /// Loses a router, unless messages would be lost for good; an empty one takes over.
     pub fn lose_router(&mut self) {
         let Some(loss) = &self.loss else { return };
         let k = self.random.gen_range(0..self.routers.len());
-        let at_home: Vec<usize> =
-            (0..self.processes.len()).filter(|p| self.home(*p as Rank) == k).collect();
-        if !at_home
+        let served: Vec<usize> =
+            (0..self.processes.len()).filter(|p| self.primary(*p as Rank) == k).collect();
+        if !served
             .iter()
             .all(|p| self.processes[*p].is_live() && !loss.exposed.contains(&(*p as Rank)))
         {
@@ -103,7 +103,7 @@ impl World {
         self.said[k] = Said { room, ..Said::default() };
         for p in 0..self.processes.len() {
             let process = &self.processes[p];
-            let delivery = process.delivery.filter(|_| at_home.contains(&p));
+            let delivery = process.delivery.filter(|_| served.contains(&p));
             for conn in [delivery, process.links[k].conn].into_iter().flatten() {
                 self.drop_conn(p, k, conn);
             }
@@ -114,7 +114,7 @@ impl World {
             }
         }
         let Some(loss) = &mut self.loss else { return };
-        for p in at_home {
+        for p in served {
             let rank = p as Rank;
             let model = &self.processes[p].model;
             loss.adrift.insert(rank, false);
@@ -163,7 +163,7 @@ impl World {
             return;
         }
         let process = &self.processes[p];
-        let k = self.home(p as Rank);
+        let k = self.primary(p as Rank);
         let conn = process.delivery.expect("connected");
         let rsn = process.model.rsn;
         self.put_on_wire(k, conn, &Header::Received(Received { rsn }), &[]);
@@ -193,7 +193,7 @@ impl World {
 
     /// A router holds determinants up to this clock, and observations up to this byte.
     pub fn stored(&mut self, p: usize, k: usize, clock: u64, observed: u64) {
-        if self.loss.is_none() || self.home(p as Rank) == k {
+        if self.loss.is_none() || self.primary(p as Rank) == k {
             let model = &mut self.processes[p].model;
             model.unstored.retain(|d| d.clock > clock);
             model.unstored_observed.retain(|part| part.end() > observed);

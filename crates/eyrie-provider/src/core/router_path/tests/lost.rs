@@ -75,7 +75,7 @@ impl World {
         let routers = self.routers.len() as u32;
         let most = 1 << self.random.gen_range(12..22);
         let sent = Sent(Some(Rc::default()));
-        // A single one is beside ranks that it is home of, as on a last host.
+        // A single one is beside ranks whose primary router it is, as on a last host.
         let beside = self.random.gen_bool(0.5);
         for k in 0..routers {
             let with = |p: Protocol<MemoryStore>| p.keeping_until_received(most);
@@ -190,16 +190,16 @@ impl Job {
     pub fn lose_router(&mut self, after: u32) {
         let routers = self.world.borrow().routers.len();
         let k = after as usize % routers;
-        let at_home = || (0..RANKS as usize).filter(|r| r % routers == k);
+        let served = || (0..RANKS as usize).filter(|r| r % routers == k);
         {
             let world = self.world.borrow();
             let Some(loss) = &world.loss else { return };
             let can = |r: usize| self.processes[r].rank.path.can_lose_its_router();
-            if !at_home().all(|r| can(r) && !loss.exposed.contains(&(r as u32))) {
+            if !served().all(|r| can(r) && !loss.exposed.contains(&(r as u32))) {
                 return;
             }
         }
-        for r in at_home() {
+        for r in served() {
             self.images[r].clear();
         }
         self.world.borrow_mut().lose(k, &self.incarnations);
@@ -357,7 +357,19 @@ fn what_an_image_holds_is_safe() {
     assert_eq!(receive_all(&mut ranks, 1, 1), [(3, b"later".to_vec())]);
 }
 
+/// A rank that is about to end waits for the receivers of all routers at once.
+fn receivers_that_do_not_receive_are_waited_for_at_once() {
+    let (world, mut ranks) = pair_with(2, Some(false));
+    (0..RANKS).for_each(|to| ranks[0].send(to, tagged(1), b"hello").unwrap());
+    let begun = world.borrow().now;
+    ranks[0].path.flush().unwrap();
+    let waited = world.borrow().now - begun;
+    let one = Duration::from_secs(1);
+    assert!(waited > one && waited < one * 3 / 2, "two routers, waited for {waited:?}");
+}
+
 fn single_rules() {
+    receivers_that_do_not_receive_are_waited_for_at_once();
     what_an_image_holds_is_safe();
     who_observes_again_re_executes();
     a_rank_that_re_executes_goes_on_without_its_router();
