@@ -70,27 +70,27 @@ impl Page {
     /// Sets the signals that were sent to all ranks of the job before this one started.
     pub fn set_signals(&self, all: &[u8]) {
         // SAFETY: `self` keeps the mapping; agent and rank access these numbers atomically only.
-        unsafe { (*self.memory).set_signals(all) };
+        unsafe { (*self.memory).signals().set_sent(all) };
     }
 
     /// Adds the `n`th signal of the job (from 0), unless it is there. False: there is no room.
     pub fn add_signal(&self, n: u64, signal: u8) -> bool {
         // SAFETY: `self` keeps the mapping; agent and rank access these numbers atomically only.
-        unsafe { (*self.memory).signals() != n || (*self.memory).add_signal(signal) }
+        unsafe { (*self.memory).signals().add(n, signal) }
     }
 
     /// Whether there are signals that the rank has not got.
     pub fn lacks_signals(&self) -> bool {
         // SAFETY: `self` keeps the mapping; agent and rank access these numbers atomically only.
-        unsafe { (*self.memory).signals_got() < (*self.memory).signals() }
+        unsafe { (*self.memory).signals().got() < (*self.memory).signals().sent() }
     }
 
     /// The next signal that the rank has not got.
     pub fn next_signal(&self) -> Option<(u64, u8)> {
         // SAFETY: `self` keeps the mapping; agent and rank access these numbers atomically only.
         let next = unsafe {
-            let n = (*self.memory).signals_got();
-            (n, (*self.memory).signal_number(n))
+            let n = (*self.memory).signals().got();
+            (n, (*self.memory).signals().number(n))
         };
         self.lacks_signals().then_some(next)
     }
@@ -104,7 +104,7 @@ impl Page {
     /// Claims a signal. Agent or rank, the one that gets true delivers it.
     pub fn claim_signal(&self, n: u64) -> bool {
         // SAFETY: `self` keeps the mapping; agent and rank access this number atomically only.
-        unsafe { (*self.memory).claim_signal(n) }
+        unsafe { (*self.memory).signals().claim(n) }
     }
 
     /// The state of the rank's endpoint, also when the rank has ended.

@@ -24,7 +24,7 @@ impl Agent {
             if !p.page.add_signal(n, signal) {
                 let rank = p.instance.rank;
                 let text = format!(
-                    "rank {rank} does not get signal {signal}: 1024 others are pending for it"
+                    "rank {rank} does not get signal {signal}: 1024 others came since its last MPI call"
                 );
                 self.connection.send(&FromAgent::Note { text });
             }

@@ -20,17 +20,17 @@ impl Signals {
     /// before; until now its process got signals as any other does.
     pub fn begin(&mut self, first: bool) {
         if first {
-            self.got = memory::page().signals();
+            self.got = memory::page().signals().sent();
         }
         self.is_new = false;
-        memory::page().set_signals_got(self.got);
+        memory::page().signals().set_got(self.got);
     }
 
     /// The signal that the program gets at the end of the progress call at this clock. `is_over`:
     /// there are no determinants to follow any more.
     #[inline]
     pub fn at(&mut self, clock: u64, is_over: bool) -> Option<c_int> {
-        match self.is_new && memory::page().signals() == self.got {
+        match self.is_new && memory::page().signals().sent() == self.got {
             true => None,
             false => self.look(clock, is_over),
         }
@@ -43,7 +43,7 @@ impl Signals {
             match signal_before(clock) {
                 Before::Signal { n, signal } => {
                     self.got = n + 1;
-                    page.set_signals_got(self.got);
+                    page.signals().set_got(self.got);
                     return Some(signal.into());
                 }
                 Before::Unknown if is_over => {
@@ -53,11 +53,13 @@ impl Signals {
                 Before::Unknown | Before::None => return None,
             }
         }
-        while self.got < page.signals() {
+        let signals = page.signals();
+        while self.got < signals.sent() {
             let n = self.got;
-            let (signal, claimed) = (page.signal_number(n), page.claim_signal(n));
+            let (signal, claimed) = (signals.number(n), signals.claim(n));
             note_signal(clock, n, signal);
             self.got = n + 1;
+            signals.note(self.got);
             if claimed {
                 return Some(signal.into());
             }

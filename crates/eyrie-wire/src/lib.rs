@@ -9,6 +9,7 @@ pub mod control;
 pub mod data;
 pub mod entries;
 pub mod page;
+pub mod signals;
 
 /// Version of everything in this crate. Processes with different versions refuse each other.
 pub const VERSION: u16 = 18;

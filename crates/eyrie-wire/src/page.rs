@@ -3,7 +3,8 @@
 //! readable when the rank is dead (the trace of what it did last). Both sides have the same layout.
 
 use crate::auth::SECRET_LEN;
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use crate::signals::Signals;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Length of the shared memory in bytes.
 pub const PAGE_BYTES: usize = 4096 + RECORDS * size_of::<Record>();
@@ -83,15 +84,10 @@ pub struct RankPage {
     polled: AtomicU64,
     /// The state of the rank's endpoint: an [`Endpoint`].
     endpoint: AtomicU64,
-    /// Number of signals that were sent to the job's ranks, and number of them that this one has
-    /// received.
-    signals: AtomicU64,
-    signals_got: AtomicU64,
     /// The rank does what it has never done before: it is not re-executing.
     is_new: AtomicU64,
-    /// The numbers of the newest signals.
-    signal_numbers: [AtomicU8; SIGNALS],
-    reserved: [u8; 4096 - SECRET_LEN - 72 - SIGNALS],
+    signals: Signals<SIGNALS>,
+    reserved: [u8; 4096 - SECRET_LEN - 56 - size_of::<Signals<SIGNALS>>()],
     records: [Record; RECORDS],
 }
 const _: () = assert!(size_of::<RankPage>() == PAGE_BYTES && PAGE_BYTES % 4096 == 0);
@@ -118,53 +114,10 @@ impl RankPage {
         self.directory.store(epoch, Ordering::Release);
     }
 
-    /// Notes another signal that was sent to the job's ranks. Only the agent calls this. False:
-    /// there is no room, because the rank has not received earlier ones.
-    pub fn add_signal(&self, signal: u8) -> bool {
-        let n = self.signals.load(Ordering::Relaxed);
-        if n >= self.signals_got() + SIGNALS as u64 {
-            return false;
-        }
-        self.signal_numbers[n as usize % SIGNALS].store(signal, Ordering::Relaxed);
-        self.signals.store(n + 1, Ordering::Release);
-        true
-    }
-
-    /// Notes all signals that were sent before the rank had this page. Only the agent calls this.
-    pub fn set_signals(&self, all: &[u8]) {
-        let from = all.len().saturating_sub(SIGNALS);
-        for (n, signal) in all.iter().enumerate().skip(from) {
-            self.signal_numbers[n % SIGNALS].store(*signal, Ordering::Relaxed);
-        }
-        self.signals.store(all.len() as u64, Ordering::Release);
-    }
-
-    /// How many signals were sent.
+    /// The signals of the job for this rank.
     #[inline]
-    pub fn signals(&self) -> u64 {
-        self.signals.load(Ordering::Acquire)
-    }
-
-    /// How many of them the rank has received.
-    pub fn signals_got(&self) -> u64 {
-        self.signals_got.load(Ordering::Acquire)
-    }
-
-    /// Notes how many signals the rank received before it had this page, or has received again.
-    /// Only the rank calls this.
-    pub fn set_signals_got(&self, got: u64) {
-        self.signals_got.store(got, Ordering::Release);
-    }
-
-    /// Claims the rank's `n`th signal (from 0). Only the caller that gets true delivers it.
-    pub fn claim_signal(&self, n: u64) -> bool {
-        let success = Ordering::AcqRel;
-        let failure = Ordering::Relaxed;
-        self.signals_got.compare_exchange(n, n + 1, success, failure).is_ok()
-    }
-
-    pub fn signal_number(&self, n: u64) -> u8 {
-        self.signal_numbers[n as usize % SIGNALS].load(Ordering::Relaxed)
+    pub fn signals(&self) -> &Signals<SIGNALS> {
+        &self.signals
     }
 
     /// Notes whether the rank does what it has never done before. Only the rank calls this.
@@ -301,12 +254,12 @@ mod tests {
         page.add_polled(300);
         page.add_polled(700);
         assert_eq!(page.polled_ns(1000 + 4000, 50_000 + 2000), 500);
-        let sent = SIGNALS as u64 + 3;
-        page.set_signals(&[2; SIGNALS + 3]);
-        page.set_signals_got(sent - 1);
-        assert!(page.add_signal(10) && page.signals() == sent + 1);
-        assert!(!page.claim_signal(7) && page.claim_signal(sent - 1) && page.claim_signal(sent));
-        assert_eq!((page.signal_number(sent - 1), page.signal_number(sent)), (2, 10));
+        let (sent, signals) = (SIGNALS as u64 + 3, page.signals());
+        signals.set_sent(&[2; SIGNALS + 3]);
+        signals.set_got(sent - 1);
+        assert!(signals.add(sent, 10) && signals.sent() == sent + 1);
+        assert!(!signals.claim(7) && signals.claim(sent - 1) && signals.claim(sent));
+        assert_eq!((signals.number(sent - 1), signals.number(sent)), (2, 10));
         assert_eq!(page.endpoint(), Endpoint::None);
         page.set_endpoint(Endpoint::Closed);
         assert_eq!(page.endpoint(), Endpoint::Closed);
