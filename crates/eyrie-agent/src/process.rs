@@ -10,7 +10,7 @@ use crate::slow::Slowed;
 use crate::streams::{Input, Output};
 use crate::transfer::Line;
 use crate::writer::Writer;
-use eyrie_image::format::exit;
+use eyrie_image_format::exit;
 use eyrie_transport::Addr;
 use eyrie_wire::agent::ToRank;
 use eyrie_wire::control::{Ending, ImageMeta, MpiStage, StartFault};

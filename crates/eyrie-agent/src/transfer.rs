@@ -2,7 +2,7 @@
 //! control connection must never wait for an image.
 
 use crate::connection::connect;
-use eyrie_image::stream::{Kind, RecordHeader};
+use eyrie_image_format::stream::{Kind, RecordHeader};
 use eyrie_transport::{frame, Addr, Stream};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta, StartFault};

@@ -2,7 +2,7 @@
 //! whether two of them are compatible ([`eyrie_image::fingerprint::obstacles`]).
 
 use eyrie_image::fingerprint::{self, Obstacle};
-use eyrie_image::format::Fingerprint;
+use eyrie_image_format::Fingerprint;
 use serde::{Deserialize, Serialize};
 
 /// What images need from a host's kernel and processor. The size of pages and of user addresses is

@@ -146,10 +146,10 @@ fn one_tracked(pages: &str, written: &str, kind: &str) -> [f64; 3] {
         let mut len = 0u64;
         loop {
             output.read_exact(&mut header).unwrap();
-            let record = eyrie_image::stream::RecordHeader::decode(&header).unwrap();
+            let record = eyrie_image_format::stream::RecordHeader::decode(&header).unwrap();
             output.read_exact(&mut piece[..record.len as usize]).unwrap();
             len += 32 + record.len;
-            if record.kind == eyrie_image::stream::Kind::Trailer {
+            if record.kind == eyrie_image_format::stream::Kind::Trailer {
                 break;
             }
         }

@@ -4,11 +4,11 @@
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-use crate::format::{
-    self, Descriptor, Fingerprint, Header, Mapping, MetaHash, Object, FILE_DESCRIPTOR, FILE_OBJECT,
-    MAGIC, META_MAX, VERSION,
+use eyrie_image_format::stream::{Kind, RecordHeader, RECORD_HEADER_LEN};
+use eyrie_image_format::{
+    self as format, Descriptor, Fingerprint, Header, Mapping, MetaHash, Object, FILE_DESCRIPTOR,
+    FILE_OBJECT, MAGIC, META_MAX, VERSION,
 };
-use crate::stream::{Kind, RecordHeader, RECORD_HEADER_LEN};
 
 /// Yields the records of a stream and checks the trailer.
 pub struct ImageReader<R> {

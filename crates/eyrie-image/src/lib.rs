@@ -1,30 +1,18 @@
-//! Process images: the capture in the process itself, the format, and its readers. [`capture`] and
+//! Process images: the capture in the process itself, and readers. [`capture`] and
 //! all that it calls never allocate, lock or call the C library, because it may run in a signal
 //! handler. The program that restores is embedded, see [`restore`].
 
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-compile_error!(
-    "Eyrie takes process images on x86_64 Linux only: registers and signal frames differ elsewhere"
-);
-
 mod capture;
-pub mod fingerprint;
-pub mod format;
-mod holes;
 pub mod inspect;
 mod mapped;
-mod maps;
-mod names;
 mod refusal;
 mod request;
 pub mod restore;
 pub mod start;
-pub mod stream;
-#[allow(dead_code)] // the restorer uses the rest
-mod sys;
 mod tracker;
 
 pub use capture::is_made_up;
+pub use eyrie_image_kernel::fingerprint;
 pub use mapped::number_in_maps;
 pub use refusal::{Refusal, Text};
 pub use request::{Hooks, Mode, Outcome, Request, Track};

@@ -3,8 +3,8 @@
 //! overlayfs those of the overlay. So a file is compared with a mapping by mapping it once more.
 //! Must not allocate; makes no lasting change.
 
-use crate::maps;
-use crate::sys::{self, PAGE};
+use eyrie_image_kernel::maps;
+use eyrie_image_kernel::sys::{self, PAGE};
 
 /// Device and inode number of a file, as either of the two has them.
 pub type Number = (u64, u64);

@@ -53,7 +53,7 @@ pub struct Request<'a> {
     /// Ranges (start, length in bytes) that are left out. After a restore nothing is mapped there.
     pub exclude: &'a [(usize, usize)],
     /// Descriptors that the restorer is given, each as a slot (below
-    /// [`crate::format::HELD_FROM`]). Slots 0, 1 and 2 are standard input, output and error.
+    /// [`eyrie_image_format::HELD_FROM`]). Slots 0, 1 and 2 are standard input, output and error.
     pub slots: &'a [(i32, u32)],
     /// Whether a descriptor is one of the caller's connections, of which there may be any number.
     /// It comes back as a dead socket: reads return end of file, writes EPIPE.

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::format::{HELD_FROM, SLOTS_MAX};
+use eyrie_image_format::{HELD_FROM, SLOTS_MAX};
 
 /// The restorer, a static program, see docs/images.md.
 static RESTORER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/eyrie-restorer"));
@@ -20,7 +20,7 @@ static RESTORER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/eyrie-restore
 /// cannot, one line on its standard error says why.
 ///
 /// The process id of the spawned child is that of the restored process. It exits with a code of
-/// [`crate::format::exit`] if there is no restored process.
+/// [`eyrie_image_format::exit`] if there is no restored process.
 pub fn command(
     image: BorrowedFd,
     slots: &[Option<BorrowedFd>],

@@ -7,7 +7,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::refusal::Refusal;
-use crate::sys::{self, nr};
+use eyrie_image_kernel::sys::{self, nr};
 
 /// Most ranges that can be settled.
 const SETTLED_MAX: usize = 1 << 16;

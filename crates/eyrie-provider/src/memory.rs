@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Where the stretch begins: above programs and their heaps, below the restorer's stretch
-/// (`eyrie_image::format::WINDOW_START`) and far below what the kernel gives to mmap.
+/// (`eyrie_image_format::WINDOW_START`) and far below what the kernel gives to mmap.
 const START: usize = 0x6400_0000_0000;
 /// Lengths in bytes that are tried in turn. Where address space is limited (`ulimit -v`) the
 /// program needs some, too: then it is the first that is at most half of what is left, or else the

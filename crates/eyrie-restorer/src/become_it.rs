@@ -3,9 +3,9 @@
 
 use crate::descriptors::Table;
 use crate::fail::{self, Errno};
-use crate::format::*;
+use eyrie_image_format::*;
 use crate::image::Image;
-use crate::sys::{self, nr};
+use eyrie_image_kernel::sys::{self, nr};
 use core::arch::asm;
 
 pub fn parent() -> usize {

@@ -3,12 +3,12 @@
 
 use crate::fail::{self, malformed, Errno, ERROR_FD};
 use crate::files::{self, error as file_error, Finder, Missing, Name};
-use crate::fingerprint::build_id;
-use crate::format::*;
+use eyrie_image_kernel::fingerprint::build_id;
+use eyrie_image_format::*;
 use crate::gone;
 use crate::image::{DescriptorEntry, Image, Input};
 use crate::link::Link;
-use crate::sys::{self, nr};
+use eyrie_image_kernel::sys::{self, nr};
 use crate::within;
 use core::sync::atomic::Ordering;
 
@@ -169,7 +169,7 @@ impl Table {
 
     /// A file in the same directory that has no name yet.
     fn new_shared_file(&self, path: &'static [u8], r: &Object) -> i32 {
-        let made = files::nameless_in(crate::names::directory(path), r.mode);
+        let made = files::nameless_in(eyrie_image_kernel::names::directory(path), r.mode);
         let fd = self.raise(made).unwrap_or_else(|e| {
             file_error(path, format_args!("cannot make it anew: {}", Errno(e)))
         });

@@ -1,8 +1,9 @@
 //! Prints one line on standard error and exits. Must never return to a half-made process.
 
-use crate::{format::exit, sys};
 use core::fmt::{Arguments, Write};
 use core::sync::atomic::{AtomicI32, Ordering};
+use eyrie_image_format::exit;
+use eyrie_image_kernel::sys;
 
 /// Where messages go; moved out of the way of the image's own descriptors.
 pub static ERROR_FD: AtomicI32 = AtomicI32::new(2);

@@ -2,13 +2,13 @@
 //! old name back where the process was writing it. Must never use another file that got the name.
 
 use crate::fail::{self, Bytes, Errno};
-use crate::fingerprint;
-use crate::format::*;
-use crate::holes::data_runs;
+use eyrie_image_kernel::fingerprint;
+use eyrie_image_format::*;
+use eyrie_image_kernel::holes::data_runs;
 use crate::image::Image;
 use crate::link::Link;
-use crate::names::{self, Path};
-use crate::sys::{self, nr};
+use eyrie_image_kernel::names::{self, Path};
+use eyrie_image_kernel::sys::{self, nr};
 
 /// Most entries of a directory that are looked at.
 const ENTRIES_MAX: usize = 1 << 20;

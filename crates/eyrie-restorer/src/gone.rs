@@ -3,8 +3,8 @@
 
 use crate::fail::Errno;
 use crate::files::error;
-use crate::names::{directory, Path};
-use crate::sys::{self, nr};
+use eyrie_image_kernel::names::{directory, Path};
+use eyrie_image_kernel::sys::{self, nr};
 
 /// At most so many directories above it may be gone as well: each takes a call with paths on the
 /// stack.

@@ -2,9 +2,9 @@
 //! Everything read is untrusted until the trailer has been seen.
 
 use crate::fail::{self, malformed};
-use crate::format::*;
-use crate::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
-use crate::sys::{self, nr, IoVec, PAGE};
+use eyrie_image_format::*;
+use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
+use eyrie_image_kernel::sys::{self, nr, IoVec, PAGE};
 use crate::watched::watched_paths;
 
 /// Where the description is kept, behind our program in our stretch of addresses.

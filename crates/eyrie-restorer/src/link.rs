@@ -1,6 +1,6 @@
 //! `/proc/self/fd/N`: another way to an open file, whatever its name is.
 
-use crate::sys;
+use eyrie_image_kernel::sys;
 
 pub struct Link([u8; 32], usize);
 

@@ -3,9 +3,9 @@
 
 use crate::fail::Errno;
 use crate::files::error;
-use crate::format::*;
+use eyrie_image_format::*;
 use crate::image::{DescriptorEntry, Image};
-use crate::sys::{self, nr};
+use eyrie_image_kernel::sys::{self, nr};
 
 /// How long to wait for other processes that hold a lock. (The restore as a whole may take longer.)
 const PATIENCE_NS: u64 = 10_000_000_000;

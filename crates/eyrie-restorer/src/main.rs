@@ -4,27 +4,6 @@
 #![no_std]
 #![no_main]
 
-#[path = "../../eyrie-image/src/fingerprint.rs"]
-#[allow(dead_code)] // the capture uses the rest
-mod fingerprint;
-#[path = "../../eyrie-image/src/format.rs"]
-#[allow(dead_code)] // the capture uses the rest
-mod format;
-#[path = "../../eyrie-image/src/holes.rs"]
-mod holes;
-#[path = "../../eyrie-image/src/maps.rs"]
-#[allow(dead_code)] // the capture uses the rest
-mod maps;
-#[path = "../../eyrie-image/src/names.rs"]
-#[allow(dead_code)] // the capture uses the rest
-mod names;
-#[path = "../../eyrie-image/src/stream.rs"]
-#[allow(dead_code)] // the capture uses the rest
-mod stream;
-#[path = "../../eyrie-image/src/sys.rs"]
-#[allow(dead_code)] // the capture uses the rest
-mod sys;
-
 mod address_space;
 mod become_it;
 mod descriptors;
@@ -42,7 +21,8 @@ mod watched;
 mod within;
 
 use core::arch::global_asm;
-use format::{exit, SLOTS_MAX};
+use eyrie_image_format::{exit, SLOTS_MAX};
+use eyrie_image_kernel::{maps, sys};
 
 // The kernel starts us with the argument count at the stack pointer. That stack lies where the
 // restored process has its own, so everything runs on one in our own stretch.

@@ -2,8 +2,8 @@
 //! Must never touch its surroundings.
 
 use crate::fail;
-use crate::format::{advice, exit, map_flag, Mapping};
-use crate::sys::{self, nr};
+use eyrie_image_format::{advice, exit, map_flag, Mapping};
+use eyrie_image_kernel::sys::{self, nr};
 
 /// Protection while pages are read in.
 pub fn working_prot(m: &Mapping) -> u32 {

@@ -2,10 +2,10 @@
 //! the way, and later to where the image had them.
 
 use crate::fail::{self, Bytes};
-use crate::fingerprint::{self, obstacles, Obstacle, Special};
-use crate::format::{exit, Fingerprint, WINDOW_START};
+use eyrie_image_kernel::fingerprint::{self, obstacles, Obstacle, Special};
+use eyrie_image_format::{exit, Fingerprint, WINDOW_START};
 use crate::image::Image;
-use crate::sys::{self, nr};
+use eyrie_image_kernel::sys::{self, nr};
 
 /// Where the kernel's mappings wait.
 const PARKING: u64 = WINDOW_START + (1 << 36);
@@ -70,7 +70,7 @@ impl Here {
         for s in self.specials.iter().filter(|s| s.flag != 0) {
             relocate(s.start, PARKING + self.offset(s), s.len);
         }
-        use crate::format::{USER_END, WINDOW_END};
+        use eyrie_image_format::{USER_END, WINDOW_END};
         for (start, end) in [(0, WINDOW_START), (WINDOW_END, USER_END)] {
             // SAFETY: our program, its stack and data lie between the two.
             let done = unsafe { sys::munmap(start as usize, (end - start) as usize) };

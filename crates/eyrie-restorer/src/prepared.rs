@@ -4,12 +4,12 @@
 //! Memory that an image does not mention must be unmapped.
 
 use crate::fail::{self, malformed};
-use crate::format::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
+use eyrie_image_format::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
 use crate::image::{self, Arena, Image, Input, List};
 use crate::mapping::{advise_early, map_own, open_own};
 use crate::place::Here;
-use crate::stream::{Kind, RecordHeader, MAX_PAYLOAD};
-use crate::sys::{self, PAGE};
+use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD};
+use eyrie_image_kernel::sys::{self, PAGE};
 
 const WINDOW: u64 = MAX_PAYLOAD as u64;
 const PAGE_LEN: u64 = PAGE as u64;

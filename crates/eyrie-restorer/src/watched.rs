@@ -1,6 +1,6 @@
 //! Reads from an image what an inotify instance watches. It changes nothing.
 
-use crate::format::*;
+use eyrie_image_format::*;
 
 /// What an inotify instance watches, with each path; `None` where the content ends in the middle.
 pub fn watched_paths(content: &[u8]) -> impl Iterator<Item = Option<(WatchedPath, &[u8])>> {

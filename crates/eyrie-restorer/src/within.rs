@@ -3,10 +3,10 @@
 //! process.
 
 use crate::fail;
-use crate::format::*;
+use eyrie_image_format::*;
 use crate::image::{DescriptorEntry, Image};
 use crate::link::Link;
-use crate::sys::{self, nr};
+use eyrie_image_kernel::sys::{self, nr};
 use crate::watched::watched_paths;
 use core::mem::size_of;
 

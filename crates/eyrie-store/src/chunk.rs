@@ -3,7 +3,7 @@
 //! on earlier images.
 
 use crate::window::pages_of;
-use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
+use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 
 /// Longest chunk in the stream: one record of the longest kind.
 pub const MAX_CHUNK: usize = RECORD_HEADER_LEN + MAX_PAYLOAD;

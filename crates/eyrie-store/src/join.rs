@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use eyrie_image::stream::{RecordHeader, MAX_PAYLOAD};
+use eyrie_image_format::stream::{RecordHeader, MAX_PAYLOAD};
 
 use crate::error::{Fault, StreamError};
 use crate::intake::Intake;

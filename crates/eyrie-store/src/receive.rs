@@ -4,8 +4,8 @@
 use std::io::{self, ErrorKind, Read};
 use std::time::{Duration, Instant};
 
-use eyrie_image::format::PAGES_SAME;
-use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
+use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
+use eyrie_image_format::PAGES_SAME;
 
 use crate::catalog::Catalog;
 use crate::chunk::{is_fragmented, Cutter, ZeroRuns, MAX_CHUNK};

@@ -4,8 +4,8 @@
 
 use std::io::Write;
 
-use eyrie_image::format::{take, Mapping, PAGES_SAME};
-use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
+use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
+use eyrie_image_format::{take, Mapping, PAGES_SAME};
 
 use crate::error::SendError;
 use crate::manifest::{ChunkKey, ImageId, Manifest};

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
+use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 
 pub const PAGE: usize = 4096;
 /// Pages of a window: one bit each, lowest address first.

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
-use eyrie_image::stream::{Kind, MAX_PAYLOAD};
+use eyrie_image_format::stream::{Kind, MAX_PAYLOAD};
 use eyrie_store::{Copied, CopyError, ImageInfo, Options, SendError, Store};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

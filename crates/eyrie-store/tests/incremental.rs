@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use eyrie_image::format::PAGES_SAME;
-use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
+use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
+use eyrie_image_format::PAGES_SAME;
 use eyrie_store::{Committed, ImageInfo, Options, ReceiveError, Store, StreamError};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD};
+use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD};
 use eyrie_store::{ImageInfo, Options, ReceiveError, SendError, Store, StoreError, StreamError};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

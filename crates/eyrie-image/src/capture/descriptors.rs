@@ -8,14 +8,14 @@ use super::object::object_of;
 use super::proc::{for_each_number, read_link, PathBuf};
 use super::scratch::{List, Scratch};
 use super::within::{self, Info, No, UNIX};
-use crate::format::{
+use crate::refusal::{Refusal, Text};
+use crate::request::Request;
+use eyrie_image_format::{
     bytes_of, bytes_of_all, fd_kind, is_begun, lock_kind, object_kind, Descriptor, Identity, Lock,
     Object, Watch, PATH_LEN_MAX,
 };
-use crate::names::{self, DELETED};
-use crate::refusal::{Refusal, Text};
-use crate::request::Request;
-use crate::sys;
+use eyrie_image_kernel::names::{self, DELETED};
+use eyrie_image_kernel::sys;
 
 /// Most bytes that unmapped deleted files may hold together.
 pub const DELETED_LIMIT: u64 = 64 << 20;

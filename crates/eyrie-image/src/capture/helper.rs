@@ -4,9 +4,9 @@
 
 use super::scratch::Scratch;
 use crate::refusal::Refusal;
-use crate::sys::{self, nr};
 use core::arch::global_asm;
 use core::ffi::c_void;
+use eyrie_image_kernel::sys::{self, nr};
 
 const STACK_LEN: usize = 256 << 10;
 

@@ -4,9 +4,9 @@
 //! another process is. Never reads from a file, because that moves its offset.
 
 use super::proc::read_link;
-use crate::maps::decimal;
-use crate::names::Path;
-use crate::sys;
+use eyrie_image_kernel::maps::decimal;
+use eyrie_image_kernel::names::Path;
+use eyrie_image_kernel::sys;
 
 /// The file systems, by the magic numbers of statfs(2).
 const PROC: u64 = 0x9fa0;

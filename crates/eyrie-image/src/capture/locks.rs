@@ -1,10 +1,10 @@
 //! The locks of an open file, as /proc/self/fdinfo lists them. Only looks.
 
 use super::proc::{read_file, PathBuf};
-use crate::format::{lock_kind, Lock};
-use crate::maps;
 use crate::refusal::Refusal;
-use crate::sys;
+use eyrie_image_format::{lock_kind, Lock};
+use eyrie_image_kernel::maps;
+use eyrie_image_kernel::sys;
 
 /// Calls `each` with every lock of a descriptor, or with what the file has that a restore cannot
 /// give it again. `buf` is a buffer for the kernel's answer.

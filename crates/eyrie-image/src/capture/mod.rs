@@ -22,17 +22,17 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 pub use kernel_files::is_made_up;
 
-use crate::fingerprint;
-use crate::format::{
-    self, bytes_of, bytes_of_all, fd_kind, object_kind, writer_exit, Header, FILE_DESCRIPTOR,
-    FILE_OBJECT, MAGIC, MAPS_FILES, META_MAX, NAMES_STAY, VERSION,
-};
 use crate::refusal::{Refusal, Text};
 use crate::request::{Mode, Outcome, Request};
-use crate::stream::Kind;
-use crate::sys::{self, nr};
 use descriptors::Table;
 use enter::{eyrie_image_enter, eyrie_image_resume};
+use eyrie_image_format::stream::Kind;
+use eyrie_image_format::{
+    self as format, bytes_of, bytes_of_all, fd_kind, object_kind, writer_exit, Header,
+    FILE_DESCRIPTOR, FILE_OBJECT, MAGIC, MAPS_FILES, META_MAX, NAMES_STAY, VERSION,
+};
+use eyrie_image_kernel::fingerprint;
+use eyrie_image_kernel::sys::{self, nr};
 use memory::{AddressSpace, Changes, Contents, FirstLook, Lifted, Range, Scan};
 use output::Output;
 use scratch::{List, Scratch};

@@ -1,7 +1,7 @@
 //! Files as objects of the image.
 
-use crate::format::{Identity, Object};
-use crate::sys;
+use eyrie_image_format::{Identity, Object};
+use eyrie_image_kernel::sys;
 
 /// An open file as an object of the image.
 pub fn object_of(kind: u32, (fd, st): (i32, &sys::Stat), path_len: usize) -> Object {

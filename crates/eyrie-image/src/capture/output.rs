@@ -2,10 +2,10 @@
 //! to the pipe page by page (vmsplice) when the memory can no longer change.
 
 use super::scratch::Scratch;
-use crate::format::{bytes_of, MetaHash};
 use crate::refusal::Refusal;
-use crate::stream::{Kind, RecordHeader, RECORD_HEADER_LEN};
-use crate::sys::{self, nr, IoVec};
+use eyrie_image_format::stream::{Kind, RecordHeader, RECORD_HEADER_LEN};
+use eyrie_image_format::{bytes_of, MetaHash};
+use eyrie_image_kernel::sys::{self, nr, IoVec};
 
 /// Room for record headers, bytes. Lent headers cannot be reused while the pipe may hold them.
 const HEADER_ROOM: usize = 16 << 20;
@@ -216,7 +216,7 @@ fn wait_until_empty(fd: i32) -> Result<(), i32> {
 ///
 /// # Safety
 /// Must not outlive the scratch.
-pub unsafe fn keep<T: crate::format::Plain>(
+pub unsafe fn keep<T: eyrie_image_format::Plain>(
     scratch: &mut Scratch,
     value: &T,
 ) -> Result<&'static [u8], Refusal> {

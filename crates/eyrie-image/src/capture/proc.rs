@@ -2,9 +2,9 @@
 //! answers are read into buffers of the scratch.
 
 use super::scratch::Scratch;
-use crate::maps;
 use crate::refusal::Refusal;
-use crate::sys;
+use eyrie_image_kernel::maps;
+use eyrie_image_kernel::sys;
 
 /// A path such as `/proc/self/fd/7`, built without allocation and NUL-terminated.
 pub struct PathBuf {

@@ -2,7 +2,7 @@
 //! afterwards. So an image never contains state of the engine.
 
 use crate::refusal::Refusal;
-use crate::sys;
+use eyrie_image_kernel::sys;
 
 /// Address space of a scratch; only what is touched costs memory.
 const LEN: usize = 192 << 20;

@@ -5,15 +5,15 @@
 use super::proc::{read_file, read_link, PathBuf, Status};
 use super::scratch::Scratch;
 use super::thread::{affinity_of, io_priority_of, sched_attr_of, Thread, RSEQ_SIGNATURE};
-use crate::format::{
+use crate::refusal::{Refusal, Text};
+use eyrie_image_format::{
     scheduling, Context, SigAction, AFFINITY_WORDS, AUXV_WORDS, PATH_LEN_MAX, PENDING_MAX,
     SIGINFO_LEN, UNKNOWN,
 };
-use crate::maps;
-use crate::names;
-use crate::refusal::{Refusal, Text};
-use crate::sys;
-use crate::sys::nr;
+use eyrie_image_kernel::maps;
+use eyrie_image_kernel::names;
+use eyrie_image_kernel::sys;
+use eyrie_image_kernel::sys::nr;
 
 /// The state, and the path that follows it in its record.
 pub struct CapturedState {

@@ -7,7 +7,7 @@ use super::proc::{read_file, read_link, PathBuf, Status};
 use super::scratch::Scratch;
 use super::thread::Thread;
 use crate::refusal::{Refusal, Text};
-use crate::sys::{self, nr};
+use eyrie_image_kernel::sys::{self, nr};
 
 /// Lines of /proc/PID/status that must be the same in both.
 const SAME: [(&[u8], &str); 9] = [

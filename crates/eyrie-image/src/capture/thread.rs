@@ -2,9 +2,9 @@
 //! it again in a restored process. It must not call the C library: it may have interrupted any code
 //! of the thread.
 
-use crate::format::{exit, AFFINITY_WORDS};
 use crate::refusal::Refusal;
-use crate::sys::{self, nr};
+use eyrie_image_format::{exit, AFFINITY_WORDS};
+use eyrie_image_kernel::sys::{self, nr};
 
 /// Signature with which C libraries register their restartable sequences on x86.
 pub const RSEQ_SIGNATURE: u32 = 0x5305_3053;

@@ -9,15 +9,15 @@ use super::enter::{eyrie_image_clone, eyrie_image_enter};
 use super::proc::{for_each_number, read_file, PathBuf};
 use super::scratch::{List, Scratch};
 use super::thread::{give_up, Thread};
-use crate::format::SigAction;
-use crate::maps;
 use crate::refusal::{Refusal, Text};
 use crate::request::Hooks;
-use crate::sys::{self, nr};
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use eyrie_image_format::SigAction;
+use eyrie_image_kernel::maps;
+use eyrie_image_kernel::sys::{self, nr};
 
 /// Most threads of a process.
 const THREADS_MAX: usize = 1024;

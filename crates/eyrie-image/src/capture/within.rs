@@ -4,13 +4,13 @@
 
 use super::proc::{read_file, PathBuf};
 use super::scratch::Scratch;
-use crate::format::{
+use crate::refusal::Refusal;
+use core::ffi::CStr;
+use eyrie_image_format::{
     bytes_of, fd_kind, Descriptor, Socket, TimerState, Watch, WatchedPath, CONTENT_MAX,
 };
-use crate::maps;
-use crate::refusal::Refusal;
-use crate::sys::{self, nr};
-use core::ffi::CStr;
+use eyrie_image_kernel::maps;
+use eyrie_image_kernel::sys::{self, nr};
 
 /// A Unix socket that is not one end of a pair within the process.
 pub const UNIX: &str = "a Unix socket";
@@ -377,7 +377,7 @@ pub unsafe fn socket(
         Err(refusal) => return Ok(Err(refusal)),
     };
     let (front, bytes) = room.split_at_mut(size_of::<Socket>());
-    front.copy_from_slice(crate::format::bytes_of(&state));
+    front.copy_from_slice(eyrie_image_format::bytes_of(&state));
     peek_all(record.fd, bytes)?;
     Ok(Ok(room))
 }

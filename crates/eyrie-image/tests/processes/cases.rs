@@ -3,8 +3,8 @@
 
 use super::harness::*;
 use super::target::Random;
-use eyrie_image::format::{exit, writer_exit};
 use eyrie_image::inspect::summary;
+use eyrie_image_format::{exit, writer_exit};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -915,8 +915,8 @@ fn damaged() {
     let mut end = 0;
     loop {
         let header: &[u8; 32] = image[end..end + 32].try_into().unwrap();
-        let header = eyrie_image::stream::RecordHeader::decode(header).unwrap();
-        if header.kind == eyrie_image::stream::Kind::Pages {
+        let header = eyrie_image_format::stream::RecordHeader::decode(header).unwrap();
+        if header.kind == eyrie_image_format::stream::Kind::Pages {
             break;
         }
         end += 32 + header.len as usize;

@@ -4,10 +4,10 @@
 
 use super::harness::{make_dir, restore, start, Running};
 use super::target::{report, Random};
-use eyrie_image::format::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
 use eyrie_image::inspect::ImageReader;
-use eyrie_image::stream::{Kind, RecordHeader, RECORD_HEADER_LEN};
 use eyrie_image::{capture, Mode, Outcome, Request, Track, Tracker};
+use eyrie_image_format::stream::{Kind, RecordHeader, RECORD_HEADER_LEN};
+use eyrie_image_format::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;

@@ -2,8 +2,8 @@
 //! for each page. So any image can be made again from a few numbers and compared byte for byte.
 #![allow(dead_code)]
 
-use eyrie_image::format::{bytes_of, Mapping, NO_OBJECT, PAGES_SAME};
-use eyrie_image::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
+use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
+use eyrie_image_format::{bytes_of, Mapping, NO_OBJECT, PAGES_SAME};
 
 /// `short`, or `full` with EYRIE_TEST_MORE (`make test-more`).
 pub fn short_or_full(short: usize, full: usize) -> usize {

@@ -9,14 +9,14 @@ use super::first_look::{FirstLook, MAPPINGS_MAX};
 use super::ranges::{within, Range};
 use super::scan::Scan;
 use super::smaps::{for_each_line, read_flags, refused, Details};
-use crate::fingerprint::build_id;
-use crate::format::{
+use crate::mapped::{is_listed_as, Number};
+use crate::refusal::{Refusal, Text};
+use eyrie_image_format::{
     map_flag, object_kind, Fingerprint, Identity, Mapping, Object, NO_OBJECT, PATH_LEN_MAX, UNKNOWN,
 };
-use crate::mapped::{is_listed_as, Number};
-use crate::maps::{self, Line};
-use crate::refusal::{Refusal, Text};
-use crate::sys::{self, nr};
+use eyrie_image_kernel::fingerprint::build_id;
+use eyrie_image_kernel::maps::{self, Line};
+use eyrie_image_kernel::sys::{self, nr};
 
 /// An object with its path.
 #[derive(Clone, Copy)]

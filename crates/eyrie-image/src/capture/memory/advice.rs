@@ -3,9 +3,9 @@
 
 use super::own::advise;
 use super::ranges::Range;
-use crate::format::advice;
 use crate::refusal::{Refusal, Text};
-use crate::sys;
+use eyrie_image_format::advice;
+use eyrie_image_kernel::sys;
 
 /// Advice that keeps memory from a child and is lifted during the clone.
 #[repr(C)]

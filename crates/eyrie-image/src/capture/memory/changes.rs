@@ -99,7 +99,7 @@ impl Changes {
             let mut kept = Ok(());
             scan.mark(start, end, 0, |run| {
                 kept = self.runs.push(run);
-                kept.map_err(|_| crate::sys::ENOMEM)
+                kept.map_err(|_| eyrie_image_kernel::sys::ENOMEM)
             })
             .map_err(failed)?;
             self.settled.push((start, end))?;

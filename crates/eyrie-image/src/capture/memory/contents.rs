@@ -9,11 +9,11 @@ use super::super::proc::PathBuf;
 use super::super::scratch::{List, Scratch};
 use super::first_look::{FirstLook, SharedMapping};
 use super::own::{is_zero, protect, read_own};
-use crate::format::{object_kind, Identity, Object};
-use crate::holes::data_runs;
 use crate::mapped::{is_listed_as, number_in_maps, Number};
 use crate::refusal::{Refusal, Text};
-use crate::sys::{self, nr, PAGE};
+use eyrie_image_format::{object_kind, Identity, Object};
+use eyrie_image_kernel::holes::data_runs;
+use eyrie_image_kernel::sys::{self, nr, PAGE};
 
 /// Bytes read at once where holes and content cannot be told apart.
 const PIECE: usize = 256 << 10;

@@ -6,11 +6,11 @@ use super::own::advise;
 use super::ranges::{add_range, subtract, within, Range};
 use super::scan::Scan;
 use super::smaps::{for_each_line, read_flags, refused, Details};
-use crate::format::{advice, map_flag, USER_END, WINDOW_END, WINDOW_START};
-use crate::maps::{self, Line};
-use crate::names::DELETED;
 use crate::refusal::{Refusal, Text};
-use crate::sys;
+use eyrie_image_format::{advice, map_flag, USER_END, WINDOW_END, WINDOW_START};
+use eyrie_image_kernel::maps::{self, Line};
+use eyrie_image_kernel::names::DELETED;
+use eyrie_image_kernel::sys;
 
 /// Most mappings; the kernel's own default limit is 65530.
 pub const MAPPINGS_MAX: usize = 1 << 17;

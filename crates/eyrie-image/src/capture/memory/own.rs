@@ -2,7 +2,7 @@
 //! it. Each caller must undo its changes.
 
 use super::ranges::Range;
-use crate::sys::{self, nr, IoVec};
+use eyrie_image_kernel::sys::{self, nr, IoVec};
 
 /// Changes the protection of memory of this process.
 pub fn protect(start: u64, len: u64, prot: u32) -> Result<(), i32> {

@@ -7,9 +7,9 @@ use super::contents::FileContent;
 use super::own::{is_zero, protect};
 use super::ranges::Range;
 use super::scan::Scan;
-use crate::format::{map_flag, NO_OBJECT, PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
-use crate::stream::MAX_PAYLOAD;
-use crate::sys::{self, PAGE};
+use eyrie_image_format::stream::MAX_PAYLOAD;
+use eyrie_image_format::{map_flag, NO_OBJECT, PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
+use eyrie_image_kernel::sys::{self, PAGE};
 
 /// Writes the pages of all regions, or which of them are unchanged.
 ///

@@ -4,7 +4,7 @@
 use super::super::scratch::Scratch;
 use super::smaps::open_proc;
 use crate::refusal::Refusal;
-use crate::sys::{self, nr, PAGE};
+use eyrie_image_kernel::sys::{self, nr, PAGE};
 
 /// A run of pages: `struct page_region` of the PAGEMAP_SCAN ioctl.
 #[repr(C)]

@@ -1,10 +1,10 @@
 //! Reads the kernel's description of this process's mappings, line by line: /proc/self/maps and
 //! smaps.
 
-use crate::format::{advice, map_flag};
-use crate::maps;
 use crate::refusal::Refusal;
-use crate::sys;
+use eyrie_image_format::{advice, map_flag};
+use eyrie_image_kernel::maps;
+use eyrie_image_kernel::sys;
 
 pub fn refused(step: &'static str) -> impl Fn(i32) -> Refusal {
     move |errno| Refusal::Kernel { step, errno }

@@ -1,11 +1,11 @@
 //! What a node is: kernel, vDSO and CPU, as far as a running program may depend on them; and which
 //! differences between two nodes forbid that an image of one becomes a process on the other.
-//! Compiled into both sides; must not allocate or call a C library.
+//! Must not allocate or call a C library.
 
-use super::format::{map_flag, Fingerprint, MetaHash};
-use super::{maps, sys};
+use crate::{maps, sys};
 use core::arch::x86_64::{__cpuid_count, _xgetbv};
 use core::fmt;
+use eyrie_image_format::{map_flag, Fingerprint, MetaHash};
 
 /// Instructions that user code can see in cpuid and use, named as in /proc/cpuinfo, each after the
 /// number of its bit. The other features (power management, virtualization, what only kernels use)

@@ -1,7 +1,7 @@
 //! Finds where a file has content and where it has holes. Compiled into both sides; must not
 //! allocate.
 
-use super::sys;
+use crate::sys;
 
 /// Calls `each` with every run of content between two offsets. A file system without holes has one
 /// run.

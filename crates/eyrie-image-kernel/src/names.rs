@@ -1,8 +1,8 @@
-//! Finds the present name of a file, in the directory where it was. Compiled into both sides; must
-//! not allocate. Opens only directories and, with O_PATH, candidates: closing these drops no lock.
+//! Finds the present name of a file, in the directory where it was. Must not
+//! allocate. Opens only directories and, with O_PATH, candidates: closing these drops no lock.
 
-use super::format::{Identity, PATH_LEN_MAX};
-use super::sys;
+use crate::sys;
+use eyrie_image_format::{Identity, PATH_LEN_MAX};
 
 /// What the kernel appends to the path of a file that has lost its name.
 pub const DELETED: &[u8] = b" (deleted)";

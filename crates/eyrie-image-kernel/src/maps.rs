@@ -1,7 +1,7 @@
-//! Reads the lines of /proc/self/maps and /proc/self/smaps through a buffer of the caller. Compiled
-//! into both sides; must not allocate.
+//! Reads the lines of /proc/self/maps and /proc/self/smaps through a buffer of the caller. Must
+//! not allocate.
 
-use super::sys;
+use crate::sys;
 
 /// One line of maps, borrowed from the buffer.
 #[derive(Clone, Copy)]

@@ -1,8 +1,8 @@
-//! Raw Linux system calls for x86_64, used by the capture and, through a `#[path]`, by the
-//! restorer. Nothing here may call a C library, allocate, take a lock or access errno: it runs
+//! Raw Linux system calls for x86_64. Nothing here may call a C library, allocate, take a lock or access errno: it runs
 //! inside signal handlers and in a program without libc.
 
 use core::arch::asm;
+use eyrie_image_format::{Identity, SIGINFO_LEN};
 
 /// System call numbers (arch/x86/entry/syscalls/syscall_64.tbl).
 pub mod nr {
@@ -484,9 +484,9 @@ pub fn alone(fd: i32) -> Option<bool> {
 }
 
 /// Which file is open as `fd`.
-pub fn identity(fd: i32) -> Result<super::format::Identity, i32> {
+pub fn identity(fd: i32) -> Result<Identity, i32> {
     let st = fstat(fd)?;
-    Ok(super::format::Identity { dev: st.dev, ino: st.ino, born_ns: born_ns(fd) })
+    Ok(Identity { dev: st.dev, ino: st.ino, born_ns: born_ns(fd) })
 }
 
 pub fn getpid() -> i32 {
@@ -574,7 +574,7 @@ pub fn block_all_signals() -> u64 {
 /// Queues a signal for this process, with this `siginfo_t`. The id of the calling thread names the
 /// process: the kernel lets a thread send a signal that looks like one of kill(2) or of the kernel
 /// only to its own id. The signal is still for the whole process.
-pub fn queue_signal(info: &[u8; super::format::SIGINFO_LEN]) -> Result<(), i32> {
+pub fn queue_signal(info: &[u8; SIGINFO_LEN]) -> Result<(), i32> {
     let signal = i32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
     let tid = gettid() as usize;
     let at = info.as_ptr() as usize;

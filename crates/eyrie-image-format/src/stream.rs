@@ -30,6 +30,8 @@ pub enum Kind {
     /// Precedes the first record of an image that another one follows in the same stream: `a` is
     /// its number. The reader puts the memory in place and waits for the next image.
     Prepared = 8,
+    /// Something that has a name, see [`crate::named`].
+    Named = 9,
 }
 
 impl Kind {
@@ -44,6 +46,7 @@ impl Kind {
             6 => Kind::Trailer,
             7 => Kind::Base,
             8 => Kind::Prepared,
+            9 => Kind::Named,
             _ => return None,
         })
     }
@@ -54,6 +57,15 @@ impl Kind {
         !matches!(self, Kind::Pages | Kind::Trailer | Kind::Base | Kind::Prepared)
     }
 }
+
+/// `flags` of a Pages record that holds file content: `a` is the offset, `b` the object.
+pub const PAGES_OF_OBJECT: u32 = 1;
+/// `flags` of a Pages record without content: `b` bytes from `a` on are guard pages.
+pub const PAGES_GUARD: u32 = 2;
+/// `flags` of a Pages record without content, in an incremental image. `a` is a multiple of the
+/// longest payload. Those of the pages from `a` on whose bits are set in `b` (lowest first) are
+/// unchanged since the image that this one builds on.
+pub const PAGES_SAME: u32 = 4;
 
 /// A record header: little-endian `kind u32, flags u32, a u64, b u64, len u64`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
