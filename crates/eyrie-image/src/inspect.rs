@@ -4,10 +4,11 @@
 use std::io::{self, Read};
 use std::path::PathBuf;
 
+use eyrie_image_format::named::{Named, Verdict};
 use eyrie_image_format::stream::{Kind, RecordHeader, RECORD_HEADER_LEN};
 use eyrie_image_format::{
     self as format, Descriptor, Fingerprint, Header, Mapping, MetaHash, Object, FILE_DESCRIPTOR,
-    FILE_OBJECT, MAGIC, META_MAX, VERSION,
+    FILE_OBJECT, META_MAX,
 };
 
 /// Yields the records of a stream and checks the trailer.
@@ -91,13 +92,7 @@ pub struct HeaderInfo {
 pub fn decode_header(payload: &[u8]) -> io::Result<HeaderInfo> {
     let (h, meta) =
         format::take::<Header>(payload).ok_or_else(|| invalid("the header is too short"))?;
-    if h.magic != MAGIC {
-        return Err(invalid("the first bytes are not those of an image"));
-    }
-    if h.version != VERSION {
-        let found = h.version;
-        return Err(invalid(format!("the image has format {found}, this is for format {VERSION}")));
-    }
+    h.check().map_err(|why| invalid(why.to_string()))?;
     if meta.len() != h.meta_len as usize || meta.len() > META_MAX {
         return Err(invalid("the header has another length"));
     }
@@ -113,6 +108,15 @@ pub fn decode_header(payload: &[u8]) -> io::Result<HeaderInfo> {
     })
 }
 
+/// A record with a name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamedInfo {
+    pub name: String,
+    pub content: Vec<u8>,
+    /// What a restorer of this version does with it.
+    pub verdict: Verdict,
+}
+
 /// What an image holds, without its pages.
 #[derive(Clone, Debug)]
 pub struct Summary {
@@ -121,6 +125,8 @@ pub struct Summary {
     /// Objects and the paths of those that have one.
     pub objects: Vec<(Object, PathBuf)>,
     pub descriptors: Vec<(Descriptor, PathBuf)>,
+    /// State that the kernel does not know.
+    pub named: Vec<NamedInfo>,
     /// Bytes of page and file content.
     pub content_bytes: u64,
     /// Length of the whole stream, bytes.
@@ -144,6 +150,7 @@ pub fn summary(input: impl Read) -> io::Result<Summary> {
         mappings: Vec::new(),
         objects: Vec::new(),
         descriptors: Vec::new(),
+        named: Vec::new(),
         content_bytes: 0,
         stream_bytes: 0,
     };
@@ -159,6 +166,15 @@ pub fn summary(input: impl Read) -> io::Result<Summary> {
                 let path = path.ok_or_else(|| invalid("a path has another length"))?;
                 let path = if format::fd_kind::has_content(d.kind) { &[] } else { path };
                 summary.descriptors.push((d, path_of(path)));
+            }
+            (Kind::Named, _) => {
+                let named = Named::read(&record, payload);
+                let named = named.ok_or_else(|| invalid("a record has no sound name"))?;
+                summary.named.push(NamedInfo {
+                    name: named.name.to_owned(),
+                    content: named.content.to_owned(),
+                    verdict: named.verdict(),
+                });
             }
             (Kind::Pages, _) => summary.content_bytes += record.len,
             _ => {}
@@ -191,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_stream_makes_the_reader_panic(bytes: Vec<u8>, kinds in prop::collection::vec(1u32..8, 0..5)) {
+        fn no_stream_makes_the_reader_panic(bytes: Vec<u8>, kinds in prop::collection::vec(1u32..10, 0..5)) {
             prop_assert!(summary(&bytes[..]).is_err());
             let kinds = kinds.into_iter().filter_map(Kind::from_u32);
             let records: Vec<u8> = kinds.flat_map(|kind| record(kind, &bytes)).collect();

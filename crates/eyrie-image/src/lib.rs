@@ -3,6 +3,7 @@
 //! handler. The program that restores is embedded, see [`restore`].
 
 mod capture;
+mod holder;
 pub mod inspect;
 mod mapped;
 mod refusal;
@@ -13,6 +14,7 @@ mod tracker;
 
 pub use capture::is_made_up;
 pub use eyrie_image_kernel::fingerprint;
+pub use holder::{Claim, Given, Holder};
 pub use mapped::number_in_maps;
 pub use refusal::{Refusal, Text};
 pub use request::{Hooks, Mode, Outcome, Request, Track};

@@ -1,5 +1,6 @@
 //! The arguments and the result of a capture.
 
+use crate::holder::Holder;
 use crate::refusal::Refusal;
 use crate::tracker::Tracker;
 use core::ffi::{c_void, CStr};
@@ -52,12 +53,8 @@ pub struct Request<'a> {
     pub rsn: u64,
     /// Ranges (start, length in bytes) that are left out. After a restore nothing is mapped there.
     pub exclude: &'a [(usize, usize)],
-    /// Descriptors that the restorer is given, each as a slot (below
-    /// [`eyrie_image_format::HELD_FROM`]). Slots 0, 1 and 2 are standard input, output and error.
-    pub slots: &'a [(i32, u32)],
-    /// Whether a descriptor is one of the caller's connections, of which there may be any number.
-    /// It comes back as a dead socket: reads return end of file, writes EPIPE.
-    pub dropped: &'a dyn Fn(i32) -> bool,
+    /// The parts of the process with state that the kernel does not know.
+    pub holders: &'a [&'a dyn Holder],
     /// Sockets that lead out of the process become dead ones instead of refusing the image.
     pub drop_sockets: bool,
     /// The process will not repeat renames and removals of files: files keep the names that they
@@ -73,10 +70,6 @@ pub struct Request<'a> {
     /// the same there are not the process's own: a restored one has those of the process that
     /// restores it.
     pub starter_pid: i32,
-    /// Called when all threads stand still and nothing was looked at yet. So what the process does
-    /// to others, such as its output, is either before the image or after it. An error, in words
-    /// for the user, refuses the image. As for [`Hooks`], any lock may be held.
-    pub still: Option<&'a dyn Fn() -> Result<(), &'static str>>,
     /// For [`Mode::Sync`]: called when the stream is written, with the nanoseconds that this took.
     /// All threads still stand still, and continue when it returns. As for [`Hooks`], any lock may
     /// be held.
@@ -97,14 +90,12 @@ impl Request<'static> {
             clock: 0,
             rsn: 0,
             exclude: &[],
-            slots: &[],
-            dropped: &|_| false,
+            holders: &[],
             drop_sockets: false,
             names_stay: false,
             watched: None,
             meta: &[],
             starter_pid: 0,
-            still: None,
             written: None,
             hooks: Hooks { interrupted: None, clock_jumped: None },
             track: None,

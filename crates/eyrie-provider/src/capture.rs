@@ -9,12 +9,14 @@ use crate::identity::process_id;
 use crate::observing::{self, Held};
 use crate::sockets::Sockets;
 use crate::{channel, entry, interrupted, memory, stack};
-use eyrie_image::{Hooks, Mode, Outcome, Request, Track, Tracker};
+use eyrie_image::{Claim, Holder, Hooks, Mode, Outcome, Request, Track, Tracker};
+use eyrie_image_format::named::{self, Named, CONTENT_MAX};
 use eyrie_wire::agent::{
     capture_signal, FromRank, ToRank, ENV_DROP_SOCKETS, ENV_IMAGES, IMAGES_FULL, MAX_MESSAGE,
 };
 use eyrie_wire::page::What;
 use libc::c_int;
+use std::cell::RefCell;
 use std::fmt::Display;
 use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -121,9 +123,7 @@ fn take_image(
 ) {
     let start = Instant::now();
     let Some(starter_pid) = may_begin(path, image) else { return };
-    let (clock, position) = (path.clock(), path.rsn());
-    let observed = path.world().observed();
-    let still = || all_stand_still(image, clock, position, observed);
+    let connections = Connections { path: RefCell::new(path), image };
     // It goes on elsewhere, or here when it is told so or hears nothing.
     let written = |pause_ns| {
         channel::tell(&FromRank::Captured { image, child_pid: 0, pause_ns });
@@ -131,26 +131,21 @@ fn take_image(
         unsafe { libc::close(out.as_raw_fd()) };
         await_go(image, HOLD_TIMEOUT);
     };
-    let slots = [(channel::descriptor(), SLOT_AGENT), (PMI_FD.load(Ordering::Relaxed), SLOT_PMI)];
-    let (connections, identity) = (&*path, path.world().identity.descriptor());
-    let dropped =
-        |fd: i32| identity == Some(fd) || connections.descriptors().any(|other| other == fd);
+    let (rank, incarnation, clock, rsn) = connections.identify();
     let request = Request {
         out_fd: out.as_raw_fd(),
         mode: if sync { Mode::Sync } else { Mode::Async },
-        rank: path.number(),
-        incarnation: path.world().identity.instance.incarnation,
+        rank,
+        incarnation,
         clock,
-        rsn: position,
+        rsn,
         exclude: &[memory::PAGE_STRETCH],
-        slots: &slots,
-        dropped: &dropped,
+        holders: &[&Files, &connections],
         drop_sockets: DROP_SOCKETS.load(Ordering::Relaxed),
         names_stay: observing::records_files(),
         watched: Some(observing::watched),
         meta: &[],
         starter_pid,
-        still: Some(&still),
         written: if hold { Some(&written) } else { None },
         hooks: Hooks {
             interrupted: Some(let_go_on),
@@ -163,17 +158,14 @@ fn take_image(
             marks: TRACKER.pays(),
         }),
     };
-    // SAFETY: the provider's state bears being continued elsewhere: `come_back` makes it a dropped
-    // connection.
+    // SAFETY: the rank's state can continue in another process: each part of it that the kernel does
+    // not know has a holder.
     match without_pipe_signal(|| unsafe { eyrie_image::capture(&request) }) {
-        Outcome::Captured { .. } if sync && hold => {
-            path.world_mut().trace(What::Image, clock, 0, image);
-            std::mem::forget(out);
-        }
+        // `written` has reported it, and has closed the descriptor.
+        Outcome::Captured { .. } if sync && hold => std::mem::forget(out),
         Outcome::Captured { child_pid, .. } => {
             let pause_ns = start.elapsed().as_nanos() as u64;
             channel::tell(&FromRank::Captured { image, child_pid: child_pid as u32, pause_ns });
-            path.world_mut().trace(What::Image, clock, 0, image);
             // Closed after the pause was sent: when the image is stored, the pause is known.
             drop(out);
         }
@@ -183,10 +175,93 @@ fn take_image(
             // reason.
             drop(out);
         }
-        Outcome::Restored => {
-            // The descriptor is not open here.
-            std::mem::forget(out);
-            come_back(path);
+        // The descriptor is not open here.
+        Outcome::Restored => std::mem::forget(out),
+    }
+}
+
+/// What libeyrie-calls knows of the program's files.
+struct Files;
+
+impl Holder for Files {
+    fn before_capture(&self) -> Result<(), &'static str> {
+        observing::note_files().then_some(()).ok_or(
+            "it has more files mapped to be written (mmap, numpy.memmap) than an image holds, \
+             which is 128: unmap some, or write to them by write",
+        )
+    }
+
+    fn describe<'a>(&self, _: &'a mut [u8; CONTENT_MAX]) -> Option<Named<'a>> {
+        let named = Named { name: named::FILES, content: &[], is_optional: false };
+        observing::records_files().then_some(named)
+    }
+
+    fn restore(&self) {
+        observing::come_back();
+    }
+}
+
+/// The connections of the rank to its agent, to routers and to other ranks.
+struct Connections<'a, P> {
+    path: RefCell<&'a mut P>,
+    /// The number of the image.
+    image: u64,
+}
+
+impl<P: Path<World = Sockets>> Connections<'_, P> {
+    /// Rank and incarnation, clock and rsn.
+    fn identify(&self) -> (u32, u32, u64, u64) {
+        let path = self.path.borrow();
+        let incarnation = path.world().identity.instance.incarnation;
+        (path.number(), incarnation, path.clock(), path.rsn())
+    }
+}
+
+impl<P: Path<World = Sockets>> Holder for Connections<'_, P> {
+    /// The agent reads the rank's output to its end: no other thread prints any more either.
+    fn before_capture(&self) -> Result<(), &'static str> {
+        let (image, (_, _, clock, rsn)) = (self.image, self.identify());
+        let observed = self.path.borrow().world().observed();
+        let far = observing::far_devices();
+        channel::tell(&FromRank::Still { image, clock, rsn, observed, far });
+        await_go(image, GO_TIMEOUT)
+            .then_some(())
+            .ok_or("the agent has not read the rank's output in time")
+    }
+
+    fn claim(&self, fd: i32) -> Option<Claim> {
+        let path = self.path.borrow();
+        let is_dropped = path.world().identity.descriptor() == Some(fd)
+            || path.descriptors().any(|other| other == fd);
+        match fd {
+            _ if is_dropped => Some(Claim::Dropped),
+            _ if fd == channel::descriptor() => Some(Claim::Slot(SLOT_AGENT)),
+            _ if fd == PMI_FD.load(Ordering::Relaxed) => Some(Claim::Slot(SLOT_PMI)),
+            _ => None,
+        }
+    }
+
+    /// Says how many connections come back dead.
+    fn describe<'a>(&self, room: &'a mut [u8; CONTENT_MAX]) -> Option<Named<'a>> {
+        let count = self.path.borrow().descriptors().count() as u32;
+        let content = &mut room[..size_of::<u32>()];
+        content.copy_from_slice(&count.to_le_bytes());
+        Some(Named { name: named::CONNECTIONS, content, is_optional: false })
+    }
+
+    fn restore(&self) {
+        self.path.borrow_mut().forget_connections();
+    }
+
+    fn resume(&self, outcome: &Outcome) {
+        let mut path = self.path.borrow_mut();
+        match outcome {
+            Outcome::Captured { .. } => {
+                let clock = path.clock();
+                path.world_mut().trace(What::Image, clock, 0, self.image);
+            }
+            Outcome::Restored => join_again(&mut **path),
+            Outcome::Refused(_) => {}
         }
     }
 }
@@ -225,24 +300,6 @@ fn may_begin(path: &mut impl Path<World = Sockets>, image: u64) -> Option<i32> {
         return None;
     }
     Some(agent)
-}
-
-/// No thread runs any more: notes what is to be known of files, and waits until the agent has read
-/// what the rank has printed.
-fn all_stand_still(image: u64, clock: u64, rsn: u64, observed: u64) -> Result<(), &'static str> {
-    if !observing::note_files() {
-        return Err(
-            "it has more files mapped to be written (mmap, numpy.memmap) than an image holds, \
-             which is 128: unmap some, or write to them by write",
-        );
-    }
-    let far = observing::far_devices();
-    channel::tell(&FromRank::Still { image, clock, rsn, observed, far });
-    if await_go(image, GO_TIMEOUT) {
-        Ok(())
-    } else {
-        Err("the agent has not read the rank's output in time")
-    }
 }
 
 /// Lets a system call of another thread go on that only the image has interrupted.
@@ -291,15 +348,13 @@ fn without_pipe_signal<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// This is a restored process: a new incarnation whose connections are gone.
-fn come_back(path: &mut impl Path<World = Sockets>) {
-    path.forget_connections();
+/// The restored process is a new incarnation, and connects again.
+fn join_again(path: &mut impl Path<World = Sockets>) {
     if let Err(e) = path.world_mut().identity.be_welcomed() {
         fatal(&e);
     }
     channel::tell(&FromRank::Loaded { pid: process_id() });
     track();
-    observing::come_back();
     let incarnation = path.world().identity.instance.incarnation;
     let (clock, rsn) = (path.clock(), path.rsn());
     path.world_mut().trace(What::Restored, clock, incarnation, rsn);

@@ -2,6 +2,7 @@
 //! Everything read is untrusted until the trailer has been seen.
 
 use crate::fail::{self, malformed};
+use eyrie_image_format::named::{Named, Unknown, Verdict};
 use eyrie_image_format::*;
 use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 use eyrie_image_kernel::sys::{self, nr, IoVec, PAGE};
@@ -397,15 +398,10 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
     let payload = &mut room[..first.len as usize];
     input.payload(payload);
     let (header, meta) = fixed::<Header>(payload);
-    if header.magic != MAGIC {
-        malformed("its first bytes are not those of an image");
-    }
-    if header.version != VERSION {
-        let (found, known) = (header.version, VERSION);
-        fail::now(
-            exit::MALFORMED,
-            format_args!("the image has format {found}, this restorer reads format {known}"),
-        );
+    match header.check() {
+        Ok(()) => {}
+        Err(Unreadable::NoImage) => malformed("its first bytes are not those of an image"),
+        Err(why) => fail::now(exit::MALFORMED, format_args!("{why}")),
     }
     if meta.len() != header.meta_len as usize || meta.len() > META_MAX {
         malformed("its header has another length");
@@ -483,6 +479,7 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
                 }
                 mappings.push(mapping);
             }
+            (Kind::Named, _) => check_named(&record, payload),
             _ => malformed("a record is in a place where it is not allowed"),
         }
     }
@@ -503,6 +500,18 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
     };
     validate(&image);
     image
+}
+
+/// Says what the image has that this version does not know, and goes on only if it is optional.
+fn check_named(record: &RecordHeader, payload: &[u8]) {
+    let Some(named) = Named::read(record, payload) else {
+        malformed("a record has no sound name")
+    };
+    match named.verdict() {
+        Verdict::Known => {}
+        Verdict::Skip => fail::note(format_args!("{}", Unknown(named))),
+        Verdict::Refuse => fail::now(exit::MALFORMED, format_args!("{}", Unknown(named))),
+    }
 }
 
 /// Files that the process maps again by itself are private memory until then. They must not get the
@@ -564,7 +573,7 @@ fn validate(image: &Image) {
     for d in image.descriptors {
         let r = &d.record;
         let ok = match r.kind {
-            fd_kind::SLOT => (r.arg as usize) < SLOTS_MAX,
+            fd_kind::SLOT => (r.arg as usize) < HELD_FROM,
             fd_kind::DROPPED | fd_kind::EVENT | fd_kind::SIGNALS => true,
             fd_kind::PIPE => d.content.len() <= CONTENT_MAX,
             fd_kind::SOCKET => {

@@ -2,7 +2,7 @@
 //! its images between two steps, and prints a result that depends on every cell. It has one thread,
 //! and no files except the one for its image.
 
-use eyrie_image::{capture, Mode, Outcome, Request};
+use eyrie_image::{capture, Given, Mode, Outcome, Request};
 use std::fs::OpenOptions;
 use std::os::fd::IntoRawFd;
 
@@ -45,9 +45,9 @@ fn take_image(to: &str) -> anyhow::Result<bool> {
     let out = OpenOptions::new().write(true).create(true).truncate(true).open(to)?;
     write_line(WRITING)?;
     let starter_pid = std::os::unix::process::parent_id() as i32;
-    let slots = [0, 1, 2].map(|fd| (fd, fd as u32));
-    let request =
-        Request { starter_pid, slots: &slots, ..Request::plain(out.into_raw_fd(), Mode::Sync) };
+    let streams = Given(&[(0, 0), (1, 1), (2, 2)]);
+    let plain = Request::plain(out.into_raw_fd(), Mode::Sync);
+    let request = Request { starter_pid, holders: &[&streams], ..plain };
     // SAFETY: this process has one thread, and nothing that a restored one cannot have.
     match unsafe { capture(&request) } {
         Outcome::Captured { .. } => Ok(false),

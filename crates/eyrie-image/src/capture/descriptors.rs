@@ -8,11 +8,12 @@ use super::object::object_of;
 use super::proc::{for_each_number, read_link, PathBuf};
 use super::scratch::{List, Scratch};
 use super::within::{self, Info, No, UNIX};
+use crate::holder::Claim;
 use crate::refusal::{Refusal, Text};
 use crate::request::Request;
 use eyrie_image_format::{
     bytes_of, bytes_of_all, fd_kind, is_begun, lock_kind, object_kind, Descriptor, Identity, Lock,
-    Object, Watch, PATH_LEN_MAX,
+    Object, Watch, HELD_FROM, PATH_LEN_MAX,
 };
 use eyrie_image_kernel::names::{self, DELETED};
 use eyrie_image_kernel::sys;
@@ -188,12 +189,17 @@ impl Table {
             reserved: 0,
         };
         let mut entry = Entry { record, path: &[], first_lock: 0 };
-        if (request.dropped)(fd) {
-            entry.record.kind = fd_kind::DROPPED;
-            return Ok(entry);
-        }
-        let slot = request.slots.iter().find(|(slot_fd, _)| *slot_fd == fd).map(|(_, slot)| *slot);
-        let slot = slot.or_else(|| streams.same(fd, &st, record.open_flags));
+        let slot = match request.holders.iter().find_map(|holder| holder.claim(fd)) {
+            Some(Claim::Dropped) => {
+                entry.record.kind = fd_kind::DROPPED;
+                return Ok(entry);
+            }
+            Some(Claim::Slot(slot)) if slot as usize >= HELD_FROM => {
+                return Err(Refusal::Request("a slot number is 16 or more"));
+            }
+            Some(Claim::Slot(slot)) => Some(slot),
+            None => streams.same(fd, &st, record.open_flags),
+        };
         // A regular file has O_ASYNC because of a lease, which is refused by its own name.
         if record.open_flags & sys::O_ASYNC != 0 && record.file_type != sys::S_IFREG {
             let link = PathBuf::new(b"/proc/thread-self/fd/", fd as u64, b"");

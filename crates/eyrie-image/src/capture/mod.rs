@@ -1,6 +1,7 @@
 //! Takes the image of the calling process. All of this runs in a signal handler of an unknown
 //! program: raw system calls only, no allocation, no lock, no panic, little stack.
 
+mod described;
 mod descriptors;
 mod enter;
 mod helper;
@@ -24,6 +25,7 @@ pub use kernel_files::is_made_up;
 
 use crate::refusal::{Refusal, Text};
 use crate::request::{Mode, Outcome, Request};
+use described::Described;
 use descriptors::Table;
 use enter::{eyrie_image_enter, eyrie_image_resume};
 use eyrie_image_format::stream::Kind;
@@ -62,6 +64,10 @@ pub unsafe fn capture(request: &Request) -> Outcome {
         Err(refusal) => Outcome::Refused(refusal),
     };
     sys::set_signal_mask(mask);
+    if matches!(outcome, Outcome::Restored) {
+        request.holders.iter().for_each(|holder| holder.restore());
+    }
+    request.holders.iter().for_each(|holder| holder.resume(&outcome));
     outcome
 }
 
@@ -121,11 +127,12 @@ fn capture_stopped(job: &mut Job, rsp: u64) -> Result<Outcome, Refusal> {
         let status = proc::Status::read(&mut job.scratch, b"/proc/thread-self/status\0")?;
         (status, Threads::stop(&mut job.scratch, job.own, rsp)?)
     };
-    let still = job.request.still.map_or(Ok(()), |tell| tell());
-    let still = still.map_err(|what| Refusal::State { what, detail: Text::EMPTY });
+    let mut holders = job.request.holders.iter();
+    let ready = holders.try_for_each(|holder| holder.before_capture());
+    let ready = ready.map_err(|what| Refusal::State { what, detail: Text::EMPTY });
     // SAFETY: the other threads stand still, and the caller of `capture` guarantees the rest of its
     // contract.
-    let result = still.and_then(|()| unsafe {
+    let result = ready.and_then(|()| unsafe {
         Engine::run(&mut job.scratch, job.request, job.started_ns, &status, &threads)
     });
     threads.resume();
@@ -153,6 +160,7 @@ const START_LIMIT_NS: u64 = 10_000_000_000;
 struct Engine<'a> {
     request: &'a Request<'a>,
     table: Table,
+    described: List<Described>,
     state: CapturedState,
     look: FirstLook,
     contents: Contents,
@@ -199,11 +207,13 @@ impl Engine<'_> {
             unsafe { CapturedState::take(scratch, status, request.starter_pid, threads.leader())? };
         state.context.rip = eyrie_image_resume as *const () as u64;
         // SAFETY: as above, the results are dropped before the scratch is released.
-        let (table, look, lifted) = unsafe {
+        let (table, described, look, lifted) = unsafe {
             let tracking = tracker.map_or(-1, |t| t.descriptor());
             let own = [request.out_fd, tracking];
             let table = Table::take(scratch, own, request)?;
-            (table, FirstLook::take(scratch, cuts.as_slice())?, scratch.list(BOARD_RANGES)?)
+            let described = described::describe(scratch, request.holders)?;
+            let look = FirstLook::take(scratch, cuts.as_slice())?;
+            (table, described, look, scratch.list(BOARD_RANGES)?)
         };
         surroundings::check_keys(look.hidden_code as usize)?;
         // SAFETY: as above, and the caller guarantees that no other thread runs.
@@ -217,6 +227,7 @@ impl Engine<'_> {
         let mut engine = Engine {
             request,
             table,
+            described,
             state,
             look,
             contents,
@@ -509,6 +520,9 @@ impl Engine<'_> {
         let context = bytes_of(&*self.state.context);
         let parts = [context, self.state.pending.as_flattened(), self.state.cwd];
         out.describe(Kind::Context, 0, &parts).map_err(output)?;
+        for state in self.described.as_slice() {
+            out.named(state.header, state.payload).map_err(output)?;
+        }
         for object in space.objects.as_slice() {
             out.describe(Kind::File, FILE_OBJECT, &[bytes_of(&object.record), object.path])
                 .map_err(output)?;
@@ -577,10 +591,6 @@ fn check_request(request: &Request) -> Result<(), Refusal> {
     }
     if sys::fcntl(request.out_fd, sys::F_GETFD, 0).is_err() {
         return Err(Refusal::Request("out_fd is not open"));
-    }
-    // The restorer holds files from there on.
-    if request.slots.iter().any(|(_, slot)| *slot as usize >= format::HELD_FROM) {
-        return Err(Refusal::Request("a slot number is 16 or more"));
     }
     Ok(())
 }

@@ -65,6 +65,13 @@ impl Output {
         Ok(())
     }
 
+    /// Queues a record with a name. Its payload must stay unchanged until the end.
+    pub fn named(&mut self, header: RecordHeader, payload: &[u8]) -> Result<(), i32> {
+        self.header(header)?;
+        self.hash.update(payload);
+        self.piece(payload.as_ptr() as usize, payload.len())
+    }
+
     /// Queues a Pages record for `address` whose content is at `data`.
     ///
     /// # Safety

@@ -4,6 +4,7 @@
 
 mod cases;
 mod harness;
+mod holders;
 mod shapes;
 mod target;
 mod threads;

@@ -29,6 +29,7 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "inherits" => inherits(mode),
         "threads" => super::threads::of_every_kind(mode, &args[1]),
         "deaf" => super::threads::deaf(dir),
+        "device" => super::holders::device(mode, &args[1..]),
         "hooks" => super::threads::hooks(dir),
         "first thread" => super::threads::without_the_first(mode),
         "rotates" => rotates(dir, mode),

@@ -2,7 +2,7 @@
 //! [ARGS...]`. On SIGUSR1 they capture asynchronously, on SIGUSR2 synchronously, into the named
 //! pipe DIR/image. On standard error they report how it ended.
 
-use eyrie_image::{capture, Hooks, Mode, Outcome, Request};
+use eyrie_image::{capture, Claim, Holder, Hooks, Mode, Outcome, Request};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
@@ -45,11 +45,27 @@ pub fn report(what: std::fmt::Arguments) {
 }
 
 pub fn take_image(mode: Mode) -> Outcome {
+    take_image_with(mode, &[&Descriptors])
+}
+
+/// The descriptors of the target that an image cannot describe.
+struct Descriptors;
+
+impl Holder for Descriptors {
+    fn claim(&self, fd: i32) -> Option<Claim> {
+        let dropped = DROPPED_FD.load(Ordering::Relaxed);
+        if dropped >= 0 && (dropped..dropped + CONNECTIONS).contains(&fd) {
+            return Some(Claim::Dropped);
+        }
+        (fd == SLOT_FD.load(Ordering::Relaxed)).then_some(Claim::Slot(3))
+    }
+}
+
+/// Takes an image into the named pipe, with these holders.
+pub fn take_image_with(mode: Mode, holders: &[&dyn Holder]) -> Outcome {
     // SAFETY: `install` wrote PIPE, which ends in a NUL, before any capture, and nothing writes it
     // later.
     let out_fd = unsafe { libc::open((&raw const PIPE).cast(), libc::O_WRONLY | libc::O_CLOEXEC) };
-    let slots = [(SLOT_FD.load(Ordering::Relaxed), 3)];
-    let dropped = DROPPED_FD.load(Ordering::Relaxed);
     let outcome = {
         let request = Request {
             out_fd,
@@ -59,14 +75,12 @@ pub fn take_image(mode: Mode) -> Outcome {
             clock: CAPTURES.fetch_add(1, Ordering::Relaxed),
             rsn: WRITTEN.load(Ordering::Relaxed),
             exclude: &[],
-            slots: &slots,
-            dropped: &|fd| dropped >= 0 && (dropped..dropped + CONNECTIONS).contains(&fd),
+            holders,
             drop_sockets: false,
             names_stay: false,
             watched: Some(super::within::watched),
             meta: b"a test",
             starter_pid: STARTER_PID.load(Ordering::Relaxed),
-            still: None,
             written: None,
             hooks: Hooks { interrupted: None, clock_jumped: None },
             track: None,

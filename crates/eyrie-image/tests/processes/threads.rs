@@ -2,7 +2,7 @@
 //! same afterwards in the restored process.
 
 use super::target::{print, take_image, Random};
-use eyrie_image::{capture, Hooks, Mode, Outcome, Request};
+use eyrie_image::{capture, Holder, Hooks, Mode, Outcome, Request};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -367,6 +367,13 @@ pub fn hooks(dir: &Path) {
     unsafe fn interrupted(_: *mut libc::c_void) {
         *TOLD.lock().unwrap() = Some(STOOD.load(Ordering::SeqCst));
     }
+    struct Stands;
+    impl Holder for Stands {
+        fn before_capture(&self) -> Result<(), &'static str> {
+            STOOD.store(true, Ordering::SeqCst);
+            Ok(())
+        }
+    }
     let waiting = |tid: i32| state_of(tid) == 'S';
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || loop {
@@ -380,13 +387,9 @@ pub fn hooks(dir: &Path) {
         std::thread::yield_now();
     }
     let out = std::fs::File::options().write(true).open(dir.join("image")).unwrap();
-    let still = || {
-        STOOD.store(true, Ordering::SeqCst);
-        Ok(())
-    };
     let hooks = Hooks { interrupted: Some(interrupted), clock_jumped: None };
     let plain = Request::plain(out.as_raw_fd(), Mode::Async);
-    let request = Request { still: Some(&still), hooks, ..plain };
+    let request = Request { holders: &[&Stands], hooks, ..plain };
     // SAFETY: this is the only capture, and no process is restored from the image.
     let outcome = unsafe { capture(&request) };
     assert!(matches!(outcome, Outcome::Captured { .. }), "not captured");

@@ -5,7 +5,7 @@
 use super::harness::{make_dir, restore, start, Running};
 use super::target::{report, Random};
 use eyrie_image::inspect::ImageReader;
-use eyrie_image::{capture, Mode, Outcome, Request, Track, Tracker};
+use eyrie_image::{capture, Claim, Holder, Mode, Outcome, Request, Track, Tracker};
 use eyrie_image_format::stream::{Kind, RecordHeader, RECORD_HEADER_LEN};
 use eyrie_image_format::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
 use std::collections::BTreeMap;
@@ -79,10 +79,19 @@ fn next_number() -> Option<u64> {
     (n > 0).then(|| std::str::from_utf8(&text[..n as usize]).unwrap().trim().parse().unwrap())
 }
 
+/// The tracker's descriptor is not left out of images that are not tracked.
+struct OwnTracker;
+
+impl Holder for OwnTracker {
+    fn claim(&self, fd: i32) -> Option<Claim> {
+        (fd == TRACKER.descriptor()).then_some(Claim::Dropped)
+    }
+}
+
 fn take(dir: &Path, track: Option<Track>) {
     let out = File::options().write(true).open(dir.join("image")).unwrap();
-    let dropped = &|fd| fd == TRACKER.descriptor();
-    let request = Request { track, dropped, ..Request::plain(out.as_raw_fd(), Mode::Async) };
+    let holders: &[&dyn Holder] = &[&OwnTracker];
+    let request = Request { track, holders, ..Request::plain(out.as_raw_fd(), Mode::Async) };
     // SAFETY: this process has one thread, and can continue in another process.
     match unsafe { capture(&request) } {
         Outcome::Captured { child_pid, .. } => report(format_args!("{child_pid}")),
