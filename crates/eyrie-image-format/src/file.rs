@@ -31,10 +31,11 @@ impl Identity {
 
 /// What a mapping or a descriptor refers to.
 pub mod object_kind {
-    /// A file mapped privately or read-only: opened again, and must be the same file.
+    /// A file that the process cannot change through its mappings, nor by the descriptors that it
+    /// has mapped: opened again, and must be the same file.
     pub const FILE: u32 = 1;
-    /// A file on a disk that is mapped shared and writable: opened again. The mapped range gets its
-    /// content back when the whole image has been read.
+    /// A file on a disk that is mapped shared, by a descriptor that could write: opened again. The
+    /// ranges that are mapped writable get their content back when the whole image has been read.
     pub const SHARED_FILE: u32 = 2;
     /// A file in /dev/shm that is mapped shared and writable: replaced by a new file of the same
     /// name. Its content is in pages of the object.

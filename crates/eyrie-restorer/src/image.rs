@@ -484,9 +484,7 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
         }
     }
     if header.names_stay & MAPS_FILES != 0 {
-        for m in mappings.as_mut_slice() {
-            to_own_memory(m, objects.as_slice());
-        }
+        to_own_memory(mappings.as_mut_slice(), objects.as_slice(), arena);
     }
     let image = Image {
         header,
@@ -515,11 +513,19 @@ fn check_named(record: &RecordHeader, payload: &[u8]) {
 }
 
 /// Files that the process maps again by itself are private memory until then. They must not get the
-/// content of the image: other ranks may have read what was stored there since.
-fn to_own_memory(m: &mut Mapping, objects: &[ObjectEntry]) {
-    let object = objects.get(m.object as usize).map(|object| object.record.kind);
-    let is_file = object == Some(object_kind::SHARED_FILE);
-    if is_file && m.flags & (map_flag::SHARED | map_flag::HUGETLB) == map_flag::SHARED {
+/// content of the image: other ranks may have read what was stored there since. A file that is
+/// mapped only to be read stays mapped: the process does not map it again.
+fn to_own_memory(mappings: &mut [Mapping], objects: &[ObjectEntry], arena: &mut Arena) {
+    let is_written = arena.take::<bool>(objects.len());
+    let shared = |m: &Mapping| {
+        let object = objects.get(m.object as usize).map(|object| object.record.kind);
+        let shared = m.flags & (map_flag::SHARED | map_flag::HUGETLB) == map_flag::SHARED;
+        object == Some(object_kind::SHARED_FILE) && shared
+    };
+    for m in mappings.iter().filter(|m| shared(m) && m.prot & sys::PROT_WRITE != 0) {
+        is_written[m.object as usize] = true;
+    }
+    for m in mappings.iter_mut().filter(|m| shared(m) && is_written[m.object as usize]) {
         (m.object, m.offset) = (NO_OBJECT, 0);
         m.flags &= !map_flag::SHARED;
     }

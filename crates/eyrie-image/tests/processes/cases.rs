@@ -49,6 +49,8 @@ pub const TESTS: &[Test] = &[
     ("shared_file_deleted_meanwhile_async", || shared_file("async")),
     ("shared_file_deleted_meanwhile_sync", || shared_file("sync")),
     ("shared_file_on_a_disk", shared_disk_file),
+    ("file_mapped_to_be_read_and_changed_by_write", || changed_by_write("rolls back")),
+    ("file_mapped_to_be_read_and_changed_in_a_job", || changed_by_write("names stay")),
     ("mapped_files_are_named", mapped_files),
     ("on_an_overlay_of_two_file_systems", on_an_overlay),
     ("blocked_in_read", || blocked("read")),
@@ -507,6 +509,17 @@ fn shared_disk_file() {
     std::fs::remove_file(&path).unwrap();
     let restored = restore(dir.path(), &image).wait();
     assert_eq!(restored.status.code(), Some(exit::FILE), "{:?}", restored.reports);
+}
+
+/// A database is mapped to be read, by a descriptor that can write, and changed by write(2): after
+/// the image, too. The restored process has the file mapped, as it is now.
+fn changed_by_write(names: &str) {
+    let dir = make_dir();
+    let (image, original) = capture_itself(dir.path(), "database", &["async", names]);
+    let restored = restore(dir.path(), &image).wait();
+    succeeded(&restored);
+    same_output(&original, &restored);
+    assert_eq!(String::from_utf8_lossy(&original.output), "other pages: 7 7 7\nwritten: 9 9\n");
 }
 
 /// The program and its libraries are named in an image, but their content is not in it.

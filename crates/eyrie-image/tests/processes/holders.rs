@@ -10,6 +10,7 @@ use eyrie_image_format::stream::{Kind, RecordHeader, RECORD_HEADER_LEN};
 use eyrie_image_format::{
     bytes_of, exit, fd_kind, take, Descriptor, Header, MetaHash, FILE_DESCRIPTOR,
 };
+use eyrie_store::{ImageInfo, Options, Store};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -70,6 +71,18 @@ pub fn device(mode: Mode, args: &[String]) {
     print(&format!("asked {}\n", device.asked.load(Ordering::Relaxed)));
 }
 
+/// The image as a store gives it back.
+fn through_a_store(image: &[u8]) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { job: "holders".into(), ..Options::default() };
+    let store = Store::create(dir.path().join("store"), options).unwrap();
+    store.receive(7, 1, ImageInfo::default(), image).unwrap();
+    let mut stored = Vec::new();
+    store.send(7, 1, &mut stored).unwrap();
+    assert!(stored == image, "the store gives another image");
+    stored
+}
+
 fn captured(mode: &str, device: &str, slot: &str) -> (tempfile::TempDir, Vec<u8>, String) {
     let dir = make_dir();
     let mut running = start(dir.path(), &["device", mode, device, slot]);
@@ -86,7 +99,7 @@ pub fn optional(mode: &str) {
     let content = b"abc".to_vec();
     let expected = NamedInfo { name: "test-device".into(), content, verdict: Verdict::Skip };
     assert_eq!(summary(&image[..]).unwrap().named, [expected]);
-    let ended = restore(dir.path(), &image).wait();
+    let ended = restore(dir.path(), &through_a_store(&image)).wait();
     assert!(ended.status.success(), "{:?} {:?}", ended.status, ended.reports);
     let note = "eyrie-restorer: the image has 'test-device', which this version of Eyrie does not \
                 know: the process goes on without it";
@@ -96,6 +109,7 @@ pub fn optional(mode: &str) {
 
 pub fn required(mode: &str) {
     let (dir, image, _) = captured(mode, "required", "15");
+    let image = through_a_store(&image);
     assert_eq!(summary(&image[..]).unwrap().named[0].verdict, Verdict::Refuse);
     let why = "the image has 'test-device', which this version of Eyrie does not know: restore it \
                with the version that took it";

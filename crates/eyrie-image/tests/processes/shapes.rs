@@ -29,6 +29,7 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "inherits" => inherits(mode),
         "threads" => super::threads::of_every_kind(mode, &args[1]),
         "deaf" => super::threads::deaf(dir),
+        "database" => database(dir, mode, args[1] == "names stay"),
         "device" => super::holders::device(mode, &args[1..]),
         "hooks" => super::threads::hooks(dir),
         "first thread" => super::threads::without_the_first(mode),
@@ -962,6 +963,22 @@ fn nowhere(dir: &Path, mode: Mode) {
     println!("{:?}", File::open("..").unwrap().metadata().unwrap().is_dir());
     println!("files in the directory: {:?}", super::harness::contents(dir).len());
     println!("entries in the directory: {:?}", std::fs::read_dir(dir).unwrap().count());
+}
+
+/// Pages that are mapped to be read, and changed by write(2).
+fn database(dir: &Path, mode: Mode, names_stay: bool) {
+    super::target::NAMES_STAY.store(names_stay, std::sync::atomic::Ordering::Relaxed);
+    let mut options = File::options();
+    let file = options.read(true).write(true).create_new(true).open(dir.join("database")).unwrap();
+    file.write_all_at(&[7; 16 * 4096], 0).unwrap();
+    let pages = map(16 * 4096, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd());
+    // SAFETY: `n` is one of the 16 pages, which are mapped to be read.
+    let first_of = |n: usize| unsafe { pages.add(n * 4096).read_volatile() };
+    let _ = first_of(0);
+    take_image(mode);
+    println!("other pages: {} {} {}", first_of(3), first_of(8), first_of(15));
+    file.write_all_at(&[9; 2 * 4096], 0).unwrap();
+    println!("written: {} {}", first_of(0), first_of(1));
 }
 
 fn shm(path: &Path, mode: Mode) {

@@ -8,7 +8,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 /// Bytes written to standard output, the `rsn` of the images.
 static WRITTEN: AtomicU64 = AtomicU64::new(0);
@@ -16,6 +16,8 @@ static CAPTURES: AtomicU64 = AtomicU64::new(0);
 static mut PIPE: [u8; 256] = [0; 256];
 pub static SLOT_FD: AtomicI32 = AtomicI32::new(-1);
 pub static STARTER_PID: AtomicI32 = AtomicI32::new(0);
+/// Whether images are those of a rank whose calls on files are recorded.
+pub static NAMES_STAY: AtomicBool = AtomicBool::new(false);
 /// The first of [`CONNECTIONS`] descriptors that are dropped.
 pub static DROPPED_FD: AtomicI32 = AtomicI32::new(-1);
 /// More than an image once held; the restorer opens each twice, below a limit of 1024.
@@ -77,7 +79,7 @@ pub fn take_image_with(mode: Mode, holders: &[&dyn Holder]) -> Outcome {
             exclude: &[],
             holders,
             drop_sockets: false,
-            names_stay: false,
+            names_stay: NAMES_STAY.load(Ordering::Relaxed),
             watched: Some(super::within::watched),
             meta: b"a test",
             starter_pid: STARTER_PID.load(Ordering::Relaxed),

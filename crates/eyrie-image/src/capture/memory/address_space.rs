@@ -203,7 +203,9 @@ impl AddressSpace {
             self.note_policy(&mut region.record);
             if line.ino != 0 && line.name != b"/dev/zero" {
                 // SAFETY: the caller does not use the result after the scratch is released.
-                unsafe { self.attach(scratch, copier, copy, line, &mut region)? };
+                unsafe {
+                    self.attach(scratch, copier, copy, line, details.may_write, &mut region)?
+                };
                 note_libc(line, region.record.object, self.objects.as_slice(), fp);
             } else if line.shared() {
                 return Err(Refusal::Mapping {
@@ -276,6 +278,7 @@ impl AddressSpace {
         copier: &mut Copier,
         copy: Option<Copied>,
         line: &Line,
+        may_write: bool,
         region: &mut Region,
     ) -> Result<(), Refusal> {
         if region.record.flags & map_flag::HUGETLB != 0 && !line.shared() {
@@ -311,9 +314,14 @@ impl AddressSpace {
         let object = &mut self.objects.as_mut_slice()[index].record;
         if object.kind == object_kind::MEMORY && index >= self.whole {
             object.size = object.size.max(line.offset + (line.end - line.start));
-        } else if line.shared() && writable && object.kind == object_kind::FILE {
-            let memory = line.name.starts_with(b"/dev/shm/");
-            object.kind = if memory { object_kind::SHM_FILE } else { object_kind::SHARED_FILE };
+        } else if line.shared() && object.kind == object_kind::FILE {
+            // A process that maps a file only to read it may change it by write(2). So the file need
+            // not be as it was.
+            match line.name.starts_with(b"/dev/shm/") {
+                true if writable => object.kind = object_kind::SHM_FILE,
+                false if writable || may_write => object.kind = object_kind::SHARED_FILE,
+                _ => {}
+            }
         }
         region.record.object = index as u32;
         Ok(())

@@ -36,6 +36,8 @@ pub fn for_each_line(
 pub struct Details {
     pub flags: u32,
     pub advice: u32,
+    /// The process may make it writable. A shared mapping of a file: its descriptor could write.
+    pub may_write: bool,
 }
 
 /// Two-letter flags of smaps (Documentation/filesystems/proc.rst).
@@ -45,6 +47,7 @@ pub fn read_flags(text: &[u8], details: &mut Details) {
         match flag {
             b"gd" => details.flags |= map_flag::GROWS_DOWN,
             b"nr" => details.flags |= map_flag::NO_RESERVE,
+            b"mw" => details.may_write = true,
             b"dp" => details.flags |= map_flag::DROPPABLE,
             b"ht" => hugetlb = true,
             b"hg" => details.advice |= advice::HUGE_PAGE,
