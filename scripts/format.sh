@@ -8,6 +8,8 @@ source "$(dirname "$0")/lib.sh"
 cd "$root" || exit 1
 
 tools=$build/venv-tools/bin
+# It is no member of the workspace.
+restorer=crates/eyrie-restorer/Cargo.toml
 check=no
 [ "${1:-}" != --check ] || check=yes
 # The header that cbindgen makes is as it makes it.
@@ -15,6 +17,7 @@ mapfile -t c < <(git ls-files '*.c' '*.cpp' '*.h' ':!crates/eyrie-planner-c/incl
 mapfile -t shell < <(git ls-files '*.sh' tests/run .ci/run)
 if [ $check = no ]; then
     cargo fmt --all
+    cargo fmt --manifest-path $restorer
     "$tools/clang-format" -i "${c[@]}"
     "$tools/ruff" format -q
     "$tools/shfmt" -w "${shell[@]}"
@@ -22,6 +25,7 @@ if [ $check = no ]; then
 fi
 wrong=0
 cargo fmt --all --check || wrong=1
+cargo fmt --manifest-path $restorer --check || wrong=1
 "$tools/clang-format" --dry-run -Werror "${c[@]}" || wrong=1
 "$tools/ruff" format --check || wrong=1
 "$tools/ruff" check || wrong=1

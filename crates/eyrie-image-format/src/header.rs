@@ -1,8 +1,15 @@
 //! The first record: which image this is, and of which process on which node.
 
 use crate::plain::Plain;
-use crate::{MAGIC, VERSION};
 use core::fmt;
+
+/// First bytes of a Header record.
+pub const MAGIC: [u8; 8] = *b"EYRIEIMG";
+/// Version of the payloads below; another one is refused. What is added without a new version is a
+/// record with a name ([`crate::named`]).
+pub const VERSION: u32 = 6;
+/// Longest opaque `meta` in a Header record, bytes.
+pub const META_MAX: usize = 4096;
 
 /// What must be the same on the node an image was taken on and the one it is restored on.
 #[repr(C)]

@@ -23,13 +23,6 @@ pub use mapping::*;
 pub use plain::{bytes_of, bytes_of_all, take, Plain};
 pub use stream::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
 
-/// First bytes of a Header record.
-pub const MAGIC: [u8; 8] = *b"EYRIEIMG";
-/// Version of the payloads below; another one is refused. What is added without a new version is a
-/// [`named`] record.
-pub const VERSION: u32 = 6;
-/// Longest opaque `meta` in a Header record, bytes.
-pub const META_MAX: usize = 4096;
 /// Longest path in a record, bytes, without the NUL.
 pub const PATH_LEN_MAX: usize = 4095;
 /// The range of addresses in which the restorer lives and works. No captured mapping may touch it.

@@ -3,7 +3,7 @@
 //! implements [`Holder`], and the capture asks it at four moments. Holders must not allocate or
 //! take locks until the capture is over: any lock of the process may be held.
 
-use crate::request::Outcome;
+use crate::outcome::Outcome;
 use eyrie_image_format::named::{Named, CONTENT_MAX};
 
 /// How a descriptor comes back that is a holder's own.

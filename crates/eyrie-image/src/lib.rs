@@ -6,6 +6,7 @@ mod capture;
 mod holder;
 pub mod inspect;
 mod mapped;
+mod outcome;
 mod refusal;
 mod request;
 pub mod restore;
@@ -16,8 +17,9 @@ pub use capture::is_made_up;
 pub use eyrie_image_kernel::fingerprint;
 pub use holder::{Claim, Given, Holder};
 pub use mapped::number_in_maps;
+pub use outcome::Outcome;
 pub use refusal::{Refusal, Text};
-pub use request::{Hooks, Mode, Outcome, Request, Track};
+pub use request::{Hooks, Mode, Request, Track};
 pub use tracker::Tracker;
 
 /// Takes an image of the calling process.

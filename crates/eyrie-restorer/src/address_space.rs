@@ -3,13 +3,13 @@
 
 use crate::descriptors::Table;
 use crate::fail::{self, malformed};
-use eyrie_image_format::*;
-use eyrie_image_kernel::holes::data_runs;
 use crate::image::{Arena, Image, Input, List};
 use crate::mapping::{advise, advise_early, mmap, not_mapped, optional, own_flags, working_prot};
 use crate::place::Here;
 use crate::prepared::Prepared;
 use eyrie_image_format::stream::{Kind, MAX_PAYLOAD};
+use eyrie_image_format::*;
+use eyrie_image_kernel::holes::data_runs;
 use eyrie_image_kernel::sys::{self, nr};
 
 /// Where content for shared files waits until the whole image has been read.

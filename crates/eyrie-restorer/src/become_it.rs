@@ -3,10 +3,10 @@
 
 use crate::descriptors::Table;
 use crate::fail::{self, Errno};
-use eyrie_image_format::*;
 use crate::image::Image;
-use eyrie_image_kernel::sys::{self, nr};
 use core::arch::asm;
+use eyrie_image_format::*;
+use eyrie_image_kernel::sys::{self, nr};
 
 pub fn parent() -> usize {
     // SAFETY: the call has no arguments, so the kernel touches no memory of ours.

@@ -3,14 +3,14 @@
 
 use crate::fail::{self, malformed, Errno, ERROR_FD};
 use crate::files::{self, error as file_error, Finder, Missing, Name};
-use eyrie_image_kernel::fingerprint::build_id;
-use eyrie_image_format::*;
 use crate::gone;
 use crate::image::{DescriptorEntry, Image, Input};
 use crate::link::Link;
-use eyrie_image_kernel::sys::{self, nr};
 use crate::within;
 use core::sync::atomic::Ordering;
+use eyrie_image_format::*;
+use eyrie_image_kernel::fingerprint::build_id;
+use eyrie_image_kernel::sys::{self, nr};
 
 /// Everything opened, by working numbers above all numbers of the image.
 pub struct Table {

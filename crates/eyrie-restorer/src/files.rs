@@ -2,11 +2,11 @@
 //! old name back where the process was writing it. Must never use another file that got the name.
 
 use crate::fail::{self, Bytes, Errno};
-use eyrie_image_kernel::fingerprint;
-use eyrie_image_format::*;
-use eyrie_image_kernel::holes::data_runs;
 use crate::image::Image;
 use crate::link::Link;
+use eyrie_image_format::*;
+use eyrie_image_kernel::fingerprint;
+use eyrie_image_kernel::holes::data_runs;
 use eyrie_image_kernel::names::{self, Path};
 use eyrie_image_kernel::sys::{self, nr};
 

@@ -2,11 +2,11 @@
 //! Everything read is untrusted until the trailer has been seen.
 
 use crate::fail::{self, malformed};
-use eyrie_image_format::named::{Named, Unknown, Verdict};
-use eyrie_image_format::*;
-use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
-use eyrie_image_kernel::sys::{self, nr, IoVec, PAGE};
 use crate::watched::watched_paths;
+use eyrie_image_format::named::{Named, Unknown, Verdict};
+use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
+use eyrie_image_format::*;
+use eyrie_image_kernel::sys::{self, nr, IoVec, PAGE};
 
 /// Where the description is kept, behind our program in our stretch of addresses.
 const ARENA_START: usize = WINDOW_START as usize + (1 << 37);
@@ -391,6 +391,50 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
     let mut objects = List::<ObjectEntry>::new(arena, OBJECTS_MAX);
     let mut descriptors = List::<DescriptorEntry>::new(arena, DESCRIPTORS_MAX);
 
+    let header = read_header(input, room);
+    let (base, context) = read_base(input);
+    let Process { context, cwd, pending } = read_context(input, &context, room, arena);
+    loop {
+        let record = peek(input);
+        if matches!(record.kind, Kind::Pages | Kind::Trailer) {
+            break;
+        }
+        let record = input.header();
+        let payload = &mut room[..record.len as usize];
+        input.payload(payload);
+        match (record.kind, record.flags) {
+            (Kind::File, FILE_OBJECT) => objects.push(object_in(payload, arena)),
+            (Kind::File, FILE_DESCRIPTOR) => descriptors.push(descriptor_in(payload, arena)),
+            (Kind::Mapping, _) => {
+                let (mapping, rest) = fixed::<Mapping>(payload);
+                if !rest.is_empty() {
+                    malformed("a mapping record has another length");
+                }
+                mappings.push(mapping);
+            }
+            (Kind::Named, _) => check_named(&record, payload),
+            _ => malformed("a record is in a place where it is not allowed"),
+        }
+    }
+    if header.names_stay & MAPS_FILES != 0 {
+        to_own_memory(mappings.as_mut_slice(), objects.as_slice(), arena);
+    }
+    let image = Image {
+        header,
+        base,
+        context,
+        cwd,
+        pending,
+        mappings: mappings.done(),
+        objects: objects.done(),
+        descriptors: descriptors.done(),
+    };
+    validate(&image);
+    image
+}
+
+/// Reads the first record, and refuses what is no image of this format.
+fn read_header(input: &mut Input, room: &mut [u8]) -> Header {
     let first = input.header();
     if first.kind != Kind::Header {
         malformed("it does not begin with a header");
@@ -406,20 +450,40 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
     if meta.len() != header.meta_len as usize || meta.len() > META_MAX {
         malformed("its header has another length");
     }
+    header
+}
 
-    let mut second = input.header();
+/// Reads on which image this one builds (0: none), and the header of the context behind it.
+fn read_base(input: &mut Input) -> (u64, RecordHeader) {
+    let mut record = input.header();
     let mut base = 0;
-    if second.kind == Kind::Base {
-        base = second.a;
-        if base == 0 || second.len != 0 {
+    if record.kind == Kind::Base {
+        base = record.a;
+        if base == 0 || record.len != 0 {
             malformed("it does not say on which image it builds");
         }
-        second = input.header();
+        record = input.header();
     }
-    if second.kind != Kind::Context {
+    if record.kind != Kind::Context {
         malformed("the context does not follow the header");
     }
-    let payload = &mut room[..second.len as usize];
+    (base, record)
+}
+
+/// What the Context record has.
+struct Process {
+    context: &'static Context,
+    cwd: &'static [u8],
+    pending: &'static [[u8; SIGINFO_LEN]],
+}
+
+fn read_context(
+    input: &mut Input,
+    record: &RecordHeader,
+    room: &mut [u8],
+    arena: &mut Arena,
+) -> Process {
+    let payload = &mut room[..record.len as usize];
     input.payload(payload);
     let (context, rest) = fixed::<Context>(payload);
     let cwd_len = context.cwd_len as usize;
@@ -438,73 +502,38 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
     pending.as_flattened_mut().copy_from_slice(signals);
     let kept = &mut arena.take::<Context>(1)[0];
     *kept = context;
+    Process { context: kept, cwd, pending }
+}
 
-    loop {
-        let record = peek(input);
-        if matches!(record.kind, Kind::Pages | Kind::Trailer) {
-            break;
-        }
-        let record = input.header();
-        let payload = &mut room[..record.len as usize];
-        input.payload(payload);
-        match (record.kind, record.flags) {
-            (Kind::File, FILE_OBJECT) => {
-                let (record, path) = fixed::<Object>(payload);
-                if path.len() != record.path_len as usize || path.len() > PATH_LEN_MAX {
-                    malformed("a file record has another length");
-                }
-                objects.push(ObjectEntry { record, path: arena.path(path) });
-            }
-            (Kind::File, FILE_DESCRIPTOR) => {
-                let (record, rest) = fixed::<Descriptor>(payload);
-                let (path_len, locks) = (record.path_len as usize, record.locks as usize);
-                let has_content = fd_kind::has_content(record.kind);
-                if path_len > PATH_LEN_MAX && !has_content
-                    || locks > MAX_PAYLOAD
-                    || rest.len() != path_len + locks * core::mem::size_of::<Lock>()
-                {
-                    malformed("a descriptor record has another length");
-                }
-                let (locks, path) = rest.split_at(rest.len() - path_len);
-                let (path, content) = if has_content { (&[][..], path) } else { (path, &[][..]) };
-                let locks = arena.keep(locks);
-                let content = arena.keep(content);
-                let path = arena.path(path);
-                descriptors.push(DescriptorEntry { record, path, content, locks });
-            }
-            (Kind::Mapping, _) => {
-                let (mapping, rest) = fixed::<Mapping>(payload);
-                if !rest.is_empty() {
-                    malformed("a mapping record has another length");
-                }
-                mappings.push(mapping);
-            }
-            (Kind::Named, _) => check_named(&record, payload),
-            _ => malformed("a record is in a place where it is not allowed"),
-        }
+fn object_in(payload: &[u8], arena: &mut Arena) -> ObjectEntry {
+    let (record, path) = fixed::<Object>(payload);
+    if path.len() != record.path_len as usize || path.len() > PATH_LEN_MAX {
+        malformed("a file record has another length");
     }
-    if header.names_stay & MAPS_FILES != 0 {
-        to_own_memory(mappings.as_mut_slice(), objects.as_slice(), arena);
+    ObjectEntry { record, path: arena.path(path) }
+}
+
+fn descriptor_in(payload: &[u8], arena: &mut Arena) -> DescriptorEntry {
+    let (record, rest) = fixed::<Descriptor>(payload);
+    let (path_len, locks) = (record.path_len as usize, record.locks as usize);
+    let has_content = fd_kind::has_content(record.kind);
+    if path_len > PATH_LEN_MAX && !has_content
+        || locks > MAX_PAYLOAD
+        || rest.len() != path_len + locks * core::mem::size_of::<Lock>()
+    {
+        malformed("a descriptor record has another length");
     }
-    let image = Image {
-        header,
-        base,
-        context: kept,
-        cwd,
-        pending,
-        mappings: mappings.done(),
-        objects: objects.done(),
-        descriptors: descriptors.done(),
-    };
-    validate(&image);
-    image
+    let (locks, path) = rest.split_at(rest.len() - path_len);
+    let (path, content) = if has_content { (&[][..], path) } else { (path, &[][..]) };
+    let locks = arena.keep(locks);
+    let content = arena.keep(content);
+    let path = arena.path(path);
+    DescriptorEntry { record, path, content, locks }
 }
 
 /// Says what the image has that this version does not know, and goes on only if it is optional.
 fn check_named(record: &RecordHeader, payload: &[u8]) {
-    let Some(named) = Named::read(record, payload) else {
-        malformed("a record has no sound name")
-    };
+    let Some(named) = Named::read(record, payload) else { malformed("a record has no sound name") };
     match named.verdict() {
         Verdict::Known => {}
         Verdict::Skip => fail::note(format_args!("{}", Unknown(named))),
@@ -542,7 +571,15 @@ fn peek(input: &mut Input) -> RecordHeader {
         .unwrap_or_else(|| malformed("a record has an unknown kind or an impossible length"))
 }
 
+/// Refuses a description that no process can have.
 fn validate(image: &Image) {
+    validate_mappings(image);
+    validate_objects(image);
+    validate_descriptors(image);
+    validate_registers(image);
+}
+
+fn validate_mappings(image: &Image) {
     let mut last = 0;
     let mut special = 0;
     for m in image.mappings {
@@ -566,6 +603,9 @@ fn validate(image: &Image) {
         special |= kinds;
         last = m.end;
     }
+}
+
+fn validate_objects(image: &Image) {
     for o in image.objects {
         if !(object_kind::FILE..=object_kind::UNLINKED).contains(&o.record.kind) {
             malformed("a file is of an unknown kind");
@@ -575,6 +615,9 @@ fn validate(image: &Image) {
             malformed("a file has no path or an impossible size");
         }
     }
+}
+
+fn validate_descriptors(image: &Image) {
     let mut last = -1;
     for d in image.descriptors {
         let r = &d.record;
@@ -615,6 +658,9 @@ fn validate(image: &Image) {
         }
         last = r.fd;
     }
+}
+
+fn validate_registers(image: &Image) {
     let c = image.context;
     let in_mapping =
         |address, len, prot| image.mapping_at(address, len).is_some_and(|m| m.prot & prot == prot);

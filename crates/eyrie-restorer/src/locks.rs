@@ -3,8 +3,8 @@
 
 use crate::fail::Errno;
 use crate::files::error;
-use eyrie_image_format::*;
 use crate::image::{DescriptorEntry, Image};
+use eyrie_image_format::*;
 use eyrie_image_kernel::sys::{self, nr};
 
 /// How long to wait for other processes that hold a lock. (The restore as a whole may take longer.)

@@ -2,9 +2,9 @@
 //! the way, and later to where the image had them.
 
 use crate::fail::{self, Bytes};
-use eyrie_image_kernel::fingerprint::{self, obstacles, Obstacle, Special};
-use eyrie_image_format::{exit, Fingerprint, WINDOW_START};
 use crate::image::Image;
+use eyrie_image_format::{exit, Fingerprint, WINDOW_START};
+use eyrie_image_kernel::fingerprint::{self, obstacles, Obstacle, Special};
 use eyrie_image_kernel::sys::{self, nr};
 
 /// Where the kernel's mappings wait.

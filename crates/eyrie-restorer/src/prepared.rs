@@ -4,11 +4,11 @@
 //! Memory that an image does not mention must be unmapped.
 
 use crate::fail::{self, malformed};
-use eyrie_image_format::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
 use crate::image::{self, Arena, Image, Input, List};
 use crate::mapping::{advise_early, map_own, open_own};
 use crate::place::Here;
 use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD};
+use eyrie_image_format::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
 use eyrie_image_kernel::sys::{self, PAGE};
 
 const WINDOW: u64 = MAX_PAYLOAD as u64;
@@ -185,9 +185,8 @@ impl Prepared {
         both(self.kept.as_slice(), &[within], |(start, end)| {
             // SAFETY: the range is memory that this program has mapped, without a reference into
             // it.
-            let done = unsafe {
-                sys::madvise(start as usize, (end - start) as usize, sys::MADV_DONTNEED)
-            };
+            let done =
+                unsafe { sys::madvise(start as usize, (end - start) as usize, sys::MADV_DONTNEED) };
             if let Err(errno) = done {
                 fail::kernel("giving pages back", errno);
             }

@@ -10,11 +10,11 @@ pub fn watched_paths(content: &[u8]) -> impl Iterator<Item = Option<(WatchedPath
         let read = || {
             let (watched, behind) = take::<WatchedPath>(left)?;
             let (path, behind) = behind.split_at_checked(watched.path_len as usize)?;
-            (path.first() == Some(&b'/') && path.last() == Some(&0)).then_some((watched, path, behind))
+            (path.first() == Some(&b'/') && path.last() == Some(&0))
+                .then_some((watched, path, behind))
         };
         let Some((watched, path, behind)) = read() else { return Some(None) };
         rest = Some(behind);
         Some(Some((watched, path)))
     })
 }
-

@@ -3,12 +3,12 @@
 //! process.
 
 use crate::fail;
-use eyrie_image_format::*;
 use crate::image::{DescriptorEntry, Image};
 use crate::link::Link;
-use eyrie_image_kernel::sys::{self, nr};
 use crate::watched::watched_paths;
 use core::mem::size_of;
+use eyrie_image_format::*;
+use eyrie_image_kernel::sys::{self, nr};
 
 /// Makes a pipe with these bytes in it. Returns the end that the image describes, then the other.
 pub fn pipe(r: &Descriptor, content: &[u8]) -> Result<[i32; 2], i32> {

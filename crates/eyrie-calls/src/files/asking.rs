@@ -42,7 +42,7 @@ pub(super) unsafe fn asked(
     to: (*mut c_void, usize),
     make: &dyn Fn() -> (i64, usize),
 ) -> Option<i64> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     unsafe { asked_beside(call, to, make, &|| ()) }
 }
 
@@ -108,7 +108,7 @@ pub(super) unsafe fn asks_for_space(
         freshness::looked_everywhere();
         (value, if value < 0 { 0 } else { size })
     };
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     unsafe { asked(call, (to, size), &made) }.map_or_else(make, |value| value as c_int)
 }
 
@@ -121,7 +121,8 @@ macro_rules! asking {
             /// As the function of the C library.
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our($about: $kind, to: *mut c_void) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe { asks_for_space($call, (to, size_of::<$to>()), &|| $next.get()($about, to)) }
             }
         )*
@@ -141,6 +142,6 @@ asking! {
 /// # Safety
 /// `path` must be null or a C string.
 unsafe fn named(path: Name) -> Call {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     unsafe { Call::of(SPACE, path) }
 }

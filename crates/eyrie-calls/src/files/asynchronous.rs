@@ -84,7 +84,7 @@ unsafe fn run(control: &mut Control, what: c_int) {
     let Control { fd, bytes, len, at, .. } = *control;
     let flags = kernel::fcntl(fd, libc::F_GETFL, 0) as c_int;
     let buffer = one(bytes, len);
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let value = unsafe {
         let buffers = Buffers::new(&buffer);
         match what {
@@ -112,12 +112,12 @@ unsafe fn run(control: &mut Control, what: c_int) {
 /// # Safety
 /// As aio_read(3).
 unsafe fn does(control: *mut Control, what: c_int, make: &dyn Fn() -> c_int) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes null, or what is valid for this call.
     let Some(it) = (unsafe { control.as_mut() }).filter(|it| is_ours(it)) else { return make() };
     let before = errno();
-    // SAFETY: as above.
+    // SAFETY: the block is the program's, which keeps it until the operation has ended.
     unsafe { run(it, what) };
-    // SAFETY: this thread's own.
+    // SAFETY: errno of this thread is valid while the thread runs, and no other thread uses it.
     unsafe { *libc::__errno_location() = before };
     tell(&it.event);
     0
@@ -131,7 +131,8 @@ macro_rules! beginning {
             /// As the function of the C library.
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our(control: *mut Control) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe { does(control, $what, &|| $next.get()(control)) }
             }
         )*
@@ -156,7 +157,8 @@ unsafe fn lists(
     make: &dyn Fn() -> c_int,
 ) -> c_int {
     let n = usize::try_from(n).unwrap_or(0);
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes `n` pointers, each null or to a control block, and an event or
+    // null.
     unsafe {
         let of_list = |at: usize| (*list.add(at)).as_mut();
         let asks = |it: &Control| [READ, WRITE].contains(&it.what);
@@ -197,7 +199,8 @@ macro_rules! listing {
                 n: c_int,
                 event: *mut sigevent,
             ) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe { lists(how == WAIT, list, n, event, &|| $next.get()(how, list, n, event)) }
             }
         )*

@@ -68,7 +68,7 @@ unsafe fn tells(
             n => (value, n.unwrap_or(0).min(room)),
         }
     };
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     unsafe { asked(call, (to, room), &made) }.map_or_else(make, |value| value as ssize_t)
 }
 
@@ -149,7 +149,8 @@ macro_rules! telling {
                 to: *mut c_void,
                 room: size_t,
             ) -> ssize_t {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe { tells($call, $what, (to, room), &|| $next.get()($($arg,)* to, room)) }
             }
         )*
@@ -184,7 +185,8 @@ macro_rules! setting {
                 len: size_t,
                 flags: c_int,
             ) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe {
                     let get = |to, room| $get.get()($of, name, to, room);
                     let make = || $next_set.get()($of, name, value, len, flags);
@@ -196,7 +198,8 @@ macro_rules! setting {
             /// As the function of the C library.
             #[export_name = $symbol_remove]
             pub unsafe extern "C-unwind" fn $remove($of: $kind, name: Name) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe {
                     let get = |to, room| $get.get()($of, name, to, room);
                     sets($remove_call, &get, None, 0, &|| $next_remove.get()($of, name))
@@ -223,7 +226,8 @@ macro_rules! setting_of_open {
             /// As the function of the C library.
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our(fd: c_int, $($arg: $kind),*) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 let make = || unsafe { $next.get()(fd, $($arg),*) };
                 let made_once = changes(($what, None), fd, &|_, _| (), &|| outcome(make()));
                 made_once.map_or_else(make, |value| value as c_int)

@@ -19,7 +19,8 @@ impl<'a> Buffers<'a> {
     /// As [`Buffers::new`]; with a number that the kernel would refuse there are none.
     pub unsafe fn of(parts: *const iovec, n: c_int) -> Buffers<'a> {
         match usize::try_from(n) {
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller passes so many buffers at `parts`, which live as long as the
+            // result.
             Ok(n @ 1..=1024) if !parts.is_null() => unsafe {
                 Buffers(std::slice::from_raw_parts(parts, n))
             },
@@ -49,7 +50,7 @@ impl<'a> Buffers<'a> {
     /// They have been read or are to be written.
     pub unsafe fn bytes(&self, at: usize, most: usize) -> &'a [u8] {
         match self.place(at) {
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller promises that the buffer has `n` bytes that are initialised.
             Some((bytes, n)) => unsafe { std::slice::from_raw_parts(bytes, n.min(most)) },
             None => &[],
         }
@@ -62,7 +63,8 @@ impl<'a> Buffers<'a> {
     pub unsafe fn put(&self, mut at: usize, mut bytes: &[u8]) {
         while let Some((to, room)) = self.place(at).filter(|_| !bytes.is_empty()) {
             let n = room.min(bytes.len());
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller promises that the buffer can be written, and `n` is at most its
+            // room.
             unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), n) };
             (at, bytes) = (at + n, &bytes[n..]);
         }
@@ -74,7 +76,7 @@ impl<'a> Buffers<'a> {
     /// As [`Buffers::put`].
     pub unsafe fn clear(&self, mut at: usize) {
         while let Some((to, room)) = self.place(at) {
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller promises that the buffer can be written, and `room` is within it.
             unsafe { to.write_bytes(0, room) };
             at += room;
         }

@@ -34,8 +34,8 @@ fn next(number: c_long, [a, b, c, d, e, f]: Arguments) -> c_long {
     }
     let found = NEXT.load(Ordering::Relaxed);
     if found.is_null() {
-        // Whoever was linked against it found it somewhere: this cannot be.
-        // SAFETY: ends the process.
+        // A program that was linked against the function has found it: this cannot be.
+        // SAFETY: abort(3) ends the process and accesses no memory of ours.
         unsafe { libc::abort() };
     }
     // SAFETY: the function of this name has this type, and gets what the program has given.
@@ -74,7 +74,8 @@ macro_rules! functions {
                 _ => (d, e),
             };
             match number {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program passes what the call of this number needs, which the function
+                // of its name needs as well.
                 $(libc::$number => Some(unsafe { named::$function(a, b, c, d, e, f) as c_long }),)*
                 _ => None,
             }
@@ -206,7 +207,7 @@ unsafe extern "C-unwind" fn call(
     if !counts() {
         return next(number, all);
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program passes what the call of this number needs.
     let made = unsafe {
         match number {
             libc::SYS_getcwd => Some(tells_where(a, b)),
@@ -227,7 +228,7 @@ unsafe extern "C-unwind" fn call(
 /// As getcwd(2).
 unsafe fn tells_where(to: usize, room: size_t) -> c_long {
     let to = std::ptr::with_exposed_provenance_mut::<c_char>(to);
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes room for so many bytes; getcwd(3) ends what it writes with a NUL.
     unsafe {
         match libc::getcwd(to, room).is_null() {
             true => -1,
@@ -241,7 +242,7 @@ unsafe fn tells_where(to: usize, room: size_t) -> c_long {
 /// # Safety
 /// As openat2(2).
 unsafe fn opens([dir, path, how, len, ..]: Arguments) -> Option<c_long> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes null, or what is valid for this call.
     let it = unsafe { std::ptr::with_exposed_provenance::<libc::open_how>(how).as_ref() }?;
     if len < size_of::<libc::open_how>() {
         return None;
@@ -258,6 +259,6 @@ unsafe fn opens([dir, path, how, len, ..]: Arguments) -> Option<c_long> {
         let all = [at as usize, other as usize, &raw const how as usize, size_of_val(&how), 0, 0];
         next(libc::SYS_openat2, all) as c_int
     };
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     unsafe { opened_by(dir as c_int, path, (flags, mode), &make) }
 }

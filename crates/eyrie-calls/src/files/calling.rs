@@ -23,7 +23,7 @@ extern "C" fn on_own_stack(body: usize) -> i64 {
     let body = unsafe { &mut *std::ptr::with_exposed_provenance_mut::<Body>(body) };
     let before = errno();
     let value = body();
-    // SAFETY: this thread's own.
+    // SAFETY: errno of this thread is valid while the thread runs, and no other thread uses it.
     unsafe { *libc::__errno_location() = if value < 0 { -value as i32 } else { before } };
     value.max(-1)
 }
@@ -48,7 +48,7 @@ pub fn of_file(fd: c_int, body: &mut dyn FnMut(&File) -> i64) -> Option<i64> {
 /// What a function of the C library returns for what a [`Body`] says: -1 with errno.
 pub fn or_errno(value: i64) -> isize {
     if value < 0 {
-        // SAFETY: this thread's own.
+        // SAFETY: errno of this thread is valid while the thread runs, and no other thread uses it.
         unsafe { *libc::__errno_location() = -value as c_int };
         return -1;
     }

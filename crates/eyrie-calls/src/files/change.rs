@@ -12,8 +12,9 @@ use libc::{c_char, c_int};
 /// What a call does, apart from making it.
 pub struct Change<'a> {
     pub call: Call,
-    /// What it will change, or the error that it fails with: then it is not made, or it might
-    /// change by then what nobody knows of. [`UNKNOWN`]: nobody can tell before.
+    /// What it will change. Or the error that it fails with: then the call is not made, because by
+    /// then it might change something else, which no record would name. [`UNKNOWN`]: it cannot be
+    /// known before the call.
     pub before: &'a dyn Fn() -> Result<Identity, i64>,
     /// Whether that was changed.
     pub is_done: &'a dyn Fn(Identity) -> bool,
@@ -82,7 +83,7 @@ impl Change<'_> {
     }
 }
 
-/// What a call needs that makes a name: that nobody has it.
+/// What a call that makes a name needs: that no file has the name.
 pub fn free(dir: c_int, path: *const c_char) -> Result<Identity, i64> {
     match look(dir, path, false) {
         Ok(_) => Err(-i64::from(libc::EEXIST)),

@@ -261,7 +261,7 @@ unsafe fn waits_for_status(
         made = true;
         outcome(make(pid, &mut ended.status))
     });
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes null, or room for a status and for what the child has used.
     unsafe {
         if let Some(status) = status.as_mut().filter(|_| value > 0) {
             *status = ended.status;
@@ -290,7 +290,7 @@ pub extern "C-unwind" fn our_fork() -> pid_t {
 }
 
 fn forks() -> i64 {
-    // SAFETY: no arguments.
+    // SAFETY: fork(2) has no arguments and accesses no memory of ours.
     starts(&|| outcome(unsafe { fork.get()() }))
 }
 
@@ -313,7 +313,7 @@ unsafe fn spawns(to: *mut pid_t, make: &dyn Fn(*mut pid_t) -> c_int) -> c_int {
     if value < 0 {
         return -value as c_int;
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes null, or what is valid for this call.
     if let Some(to) = unsafe { to.as_mut() } {
         *to = value as pid_t;
     }
@@ -335,7 +335,8 @@ macro_rules! spawning {
                 arguments: Texts,
                 environment: Texts,
             ) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe {
                     spawns(pid, &|pid| {
                         $next.get()(pid, path, actions, how, arguments, environment)
@@ -355,7 +356,7 @@ spawning! {
 #[export_name = "wait"]
 pub unsafe extern "C-unwind" fn our_wait(status: *mut c_int) -> pid_t {
     let usage = std::ptr::null_mut();
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe { waits_for_status(-1, status, usage, &|_, status| wait.get()(status)) }
 }
 
@@ -364,7 +365,7 @@ pub unsafe extern "C-unwind" fn our_wait(status: *mut c_int) -> pid_t {
 #[export_name = "waitpid"]
 pub unsafe extern "C-unwind" fn our_waitpid(pid: pid_t, status: *mut c_int, how: c_int) -> pid_t {
     let usage = std::ptr::null_mut();
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe { waits_for_status(pid, status, usage, &|pid, status| waitpid.get()(pid, status, how)) }
 }
 
@@ -376,7 +377,7 @@ pub unsafe extern "C-unwind" fn our_wait3(
     how: c_int,
     usage: *mut libc::rusage,
 ) -> pid_t {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe { waits_for_status(-1, status, usage, &|_, status| wait3.get()(status, how, usage)) }
 }
 
@@ -389,7 +390,7 @@ pub unsafe extern "C-unwind" fn our_wait4(
     how: c_int,
     usage: *mut libc::rusage,
 ) -> pid_t {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe {
         let make = |pid, status| wait4.get()(pid, status, how, usage);
         waits_for_status(pid, status, usage, &make)
@@ -406,7 +407,8 @@ pub unsafe extern "C-unwind" fn our_waitid(
     how: c_int,
 ) -> c_int {
     if info.is_null() || how & libc::WNOWAIT != 0 {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the program keeps the contract of the C function, which gets its arguments
+        // unchanged.
         return unsafe { waitid.get()(kind, id, info, how) };
     }
     let mut ended = NOT_ENDED;
@@ -436,7 +438,7 @@ pub unsafe extern "C-unwind" fn our_waitid(
 /// As kill(2).
 #[export_name = "kill"]
 pub unsafe extern "C-unwind" fn our_kill(pid: pid_t, signal: c_int) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let plain = |pid| unsafe { kill.get()(meant(pid), signal) };
     if !pipes::any_started() || meant(pid) != pid || pid <= 0 {
         return plain(pid);
@@ -459,7 +461,7 @@ pub unsafe extern "C-unwind" fn our_kill(pid: pid_t, signal: c_int) -> c_int {
 /// As system(3).
 #[export_name = "system"]
 pub unsafe extern "C-unwind" fn our_system(command: Name) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let plain = || unsafe { system.get()(command) };
     let call = Call::on_open(SYSTEM);
     let mut told = None;
@@ -496,7 +498,7 @@ pub unsafe extern "C-unwind" fn our_popen(command: Name, mode: Name) -> *mut FIL
     let call = Call::on_open(OPEN);
     let is_over = |number: i64| is_ahead(Call::on_open(CLOSE), &|r| r.number() == number);
     let before = before_start(call, &is_over);
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe {
         let told = match before {
             None => return popen.get()(command, mode),
@@ -544,7 +546,7 @@ fn started_pipe(call: Call, told: Option<i64>, file: *mut FILE) {
 /// As pclose(3).
 #[export_name = "pclose"]
 pub unsafe extern "C-unwind" fn our_pclose(file: *mut FILE) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let status = unsafe { pclose.get()(file) };
     let call = Call::on_open(CLOSE);
     let mut given = i64::from(status);

@@ -34,7 +34,7 @@ unsafe fn copies(
         if kernel::pipe_at(fd).is_some() {
             return pipes::passed(fd, n);
         }
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller passes null, or what is valid for this call.
         match unsafe { at.as_mut() } {
             Some(at) => *at += n,
             None => {
@@ -46,7 +46,7 @@ unsafe fn copies(
         if n > 0 {
             moved(from, from_at, n);
             moved(to, to_at, n);
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller passes null, or what is valid for this call.
             let end = unsafe { to_at.as_ref() }.copied();
             let end = end.unwrap_or_else(|| kernel::seek(to, 0, libc::SEEK_CUR));
             standing_in::written(file.number, end as u64);
@@ -84,7 +84,8 @@ macro_rules! copying {
                 len: size_t,
                 flags: c_uint,
             ) -> ssize_t {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe {
                     let next = || $next.get()(from, from_at, to, to_at, len, flags);
                     copies((from, from_at), (to, to_at), &next).unwrap_or_else(next)
@@ -111,7 +112,8 @@ macro_rules! sending {
                 at: *mut off_t,
                 len: size_t,
             ) -> ssize_t {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe {
                     let next = || $next.get()(to, from, at, len);
                     copies((from, at), (to, std::ptr::null_mut()), &next).unwrap_or_else(next)

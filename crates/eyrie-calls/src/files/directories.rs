@@ -1,6 +1,6 @@
-//! mkdir(2), mkfifo(3), mknod(2). A directory or a pipe is made under a name that nobody else uses,
-//! so that its number is known before it gets its own name: who finds that name can tell whose it
-//! is.
+//! mkdir(2), mkfifo(3), mknod(2). A directory or a pipe is made under a name that no other process
+//! uses. So its number is known before it gets its own name, and a process that finds that name can
+//! tell which rank has made it.
 
 use super::change::{free, of_call_by, Change, UNKNOWN};
 use super::kernel::{self, look, Identity, HERE};
@@ -72,7 +72,7 @@ pub fn made(
         return make();
     }
     let change = Change {
-        // SAFETY: a C string.
+        // SAFETY: the path is a C string, which outlives the call.
         call: unsafe { Call::new(what, path) },
         before: &|| {
             free(dir, path)?;
@@ -88,7 +88,8 @@ pub fn made(
         match named {
             Some(0) => 0,
             Some(error) => {
-                // SAFETY: this thread's own.
+                // SAFETY: errno of this thread is valid while the thread runs, and no other thread
+                // uses it.
                 unsafe { *libc::__errno_location() = -error as c_int };
                 -1
             }

@@ -94,7 +94,8 @@ static KNOWN: Shared = Shared(UnsafeCell::new(Known {
 }));
 
 fn known() -> &'static mut Known {
-    // SAFETY: as above.
+    // SAFETY: only calls that are being written down use it, one at a time, and an image, while all
+    // threads stand still.
     unsafe { &mut *KNOWN.0.get() }
 }
 

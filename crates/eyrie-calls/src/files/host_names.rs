@@ -34,7 +34,7 @@ unsafe fn asks_for_name(to: *mut c_char, room: size_t, make: &dyn Fn() -> c_int)
         (value, room.min(len + 1))
     };
     let call = Call::on_open(NAME);
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     let value = unsafe { asked(call, (to.cast::<c_void>(), room), &made) };
     value.map_or_else(make, |value| value as c_int)
 }
@@ -43,7 +43,7 @@ unsafe fn asks_for_name(to: *mut c_char, room: size_t, make: &dyn Fn() -> c_int)
 /// As gethostname(2).
 #[export_name = "gethostname"]
 pub unsafe extern "C-unwind" fn our_gethostname(to: *mut c_char, room: size_t) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe { asks_for_name(to, room, &|| gethostname.get()(to, room)) }
 }
 
@@ -55,12 +55,12 @@ pub unsafe extern "C-unwind" fn our_gethostname_chk(
     room: size_t,
     real: size_t,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let make = || unsafe { __gethostname_chk.get()(to, room, real) };
     if room > real {
         return make();
     }
-    // SAFETY: as above.
+    // SAFETY: the caller passes room for `real` bytes, and `room` is not more.
     unsafe { asks_for_name(to, room, &make) }
 }
 
@@ -68,7 +68,7 @@ pub unsafe extern "C-unwind" fn our_gethostname_chk(
 /// As uname(2).
 #[export_name = "uname"]
 pub unsafe extern "C-unwind" fn our_uname(to: *mut utsname) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let make = || unsafe { uname.get()(to) };
     if to.is_null() {
         return make();
@@ -78,7 +78,7 @@ pub unsafe extern "C-unwind" fn our_uname(to: *mut utsname) -> c_int {
         let value = outcome(make());
         (value, if value < 0 { 0 } else { size })
     };
-    // SAFETY: as above.
+    // SAFETY: the caller passes a structure to be written, and `size` is its size.
     let value = unsafe { asked(Call::on_open(SYSTEM), (to.cast::<c_void>(), size), &made) };
     value.map_or_else(make, |value| value as c_int)
 }

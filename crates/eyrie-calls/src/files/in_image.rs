@@ -1,6 +1,6 @@
-//! Files that are open in an image. The rank goes back: what it has written since in a future that
-//! is lost is to go, and a file that has lost its name since stands in for what it was. What they
-//! were is noted when all threads stand still for the image.
+//! Files that are open in an image. When the rank goes back to the image, what the lost execution
+//! has written since must go, and a file that has lost its name since becomes a shadow file. The
+//! states of the files are noted while all threads stand still for the image.
 
 use super::kernel::{self, link_of, look_at, Identity};
 use super::mapping::is_shared;
@@ -53,15 +53,16 @@ unsafe impl Sync for Shared {}
 static NOTES: Shared =
     Shared(UnsafeCell::new(Notes { all: [NONE; MOST], count: 0, overflows: false }));
 
-/// Notes them.
+/// Notes all open files; false: more is mapped to be written than an image can have.
 ///
 /// # Safety
 /// All other threads must stand still.
 pub unsafe fn note() -> bool {
-    // SAFETY: nobody else refers to them.
+    // SAFETY: only these two functions use the notes, and the caller promises that no other thread
+    // runs.
     let notes = unsafe { &mut *NOTES.0.get() };
     (notes.count, notes.overflows) = (0, false);
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     let fits = unsafe { own_mapping::note() };
     for fd in kernel::descriptors() {
         let Some((size, how)) = opened(fd) else { continue };
@@ -101,9 +102,9 @@ fn opened(fd: i32) -> Option<(u64, How)> {
 /// As [`note`].
 pub unsafe fn come_back() {
     executed_again();
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     unsafe { own_mapping::come_back(&is_shared) };
-    // SAFETY: nobody else refers to them.
+    // SAFETY: as in `note`: no other code has a reference to the notes.
     let notes = unsafe { &mut *NOTES.0.get() };
     let count = std::mem::take(&mut notes.count);
     if notes.overflows {
@@ -116,7 +117,7 @@ pub unsafe fn come_back() {
         }
         let is_it = look_at(note.fd).is_ok_and(|found| found.id == note.real);
         let is_named = kernel::file_at(note.fd).is_some_and(|file| !file.nameless);
-        // SAFETY: handed on to the caller.
+        // SAFETY: no call is being written down while the process stands still for its image.
         let table = unsafe { table() };
         match (is_it && is_named, note.how) {
             (true, How::Append | How::AtTheEnd) => {

@@ -102,7 +102,7 @@ pub fn again(path: &Path) {
 /// Lists it for who cleans up behind the job, should the rank not come to that.
 fn list(place: &Path) {
     let Some(dir) = variable(ENV_DIR) else { return };
-    // SAFETY: a C string.
+    // SAFETY: the path is a C string, which outlives the call.
     let list = unsafe { Path::of(HERE, dir.as_ptr()) }.and_then(|dir| dir.below(LIST));
     let Some(list) = list else { return };
     let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_CREAT | libc::O_CLOEXEC;
@@ -143,7 +143,7 @@ pub fn end() {
 fn remove_all(directory: &CStr, depth: usize) {
     if depth < DEEPEST {
         kernel::for_each_name(directory, &mut |name| {
-            // SAFETY: a C string.
+            // SAFETY: the path is a C string, which outlives the call.
             let at = unsafe { Path::of(HERE, directory.as_ptr()) };
             let Some(at) = at.and_then(|at| at.below(name)).filter(|_| is_old_state(name)) else {
                 return;

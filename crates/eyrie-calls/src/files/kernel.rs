@@ -14,7 +14,7 @@ const FD: &[u8] = b"/proc/thread-self/fd/";
 pub const HERE: c_int = libc::AT_FDCWD;
 
 pub fn errno() -> c_int {
-    // SAFETY: this thread's own.
+    // SAFETY: errno of this thread is valid while the thread runs, and no other thread uses it.
     unsafe { *libc::__errno_location() }
 }
 
@@ -591,13 +591,13 @@ pub fn working_directory(to: &mut [u8]) -> i64 {
     call(libc::SYS_getcwd, [to.as_mut_ptr() as usize, to.len(), 0, 0, 0])
 }
 
-/// Whether nobody else has this file open: the kernel gives a write lease only then (fcntl(2)). It
-/// is given back at once. `None`: nobody knows, as on NFS.
+/// Whether no other process has this file open: only then does the kernel grant a write lease
+/// (fcntl(2)), which is given back at once. `None`: the file system has no leases, as NFS.
 pub fn alone(fd: c_int) -> Option<bool> {
     const SETSIG: c_int = 10;
     const GETSIG: c_int = 11;
-    // Somebody who opens the file in this very moment has us signalled: with a signal that is
-    // ignored unless asked for.
+    // If another process opens the file at this very moment, the kernel signals this process. This
+    // chooses a signal that is ignored by default.
     let signal = fcntl(fd, GETSIG, 0);
     fcntl(fd, SETSIG, libc::SIGURG as usize);
     let alone = match fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK as usize) {
@@ -690,7 +690,7 @@ pub fn set_attribute(fd: c_int, name: &CStr, value: &[u8]) -> bool {
 
 const WRITER: &CStr = c"user.eyrie.rank";
 
-/// Which rank has last opened this file to append to it or to change it; 0: nobody knows.
+/// Which rank has last opened this file to append to it or to change it; 0: unknown.
 pub fn writer(fd: c_int) -> u64 {
     let (mut who, name) = (0u64, WRITER.as_ptr() as usize);
     let to = &raw mut who as usize;

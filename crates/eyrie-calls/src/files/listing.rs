@@ -82,7 +82,7 @@ fn opens(path: Name, make: &dyn Fn() -> Dir) -> Dir {
     if path.is_null() {
         return make();
     }
-    // SAFETY: a C string.
+    // SAFETY: the path is a C string, which outlives the call.
     let call = unsafe { Call::new(OPEN, path) };
     let value = written_down(&mut || {
         let told = call.result_again();
@@ -98,7 +98,7 @@ fn opens(path: Name, make: &dyn Fn() -> Dir) -> Dir {
             }
         } else if value < 0 {
             // It is not there any more: its names are told all the same.
-            // SAFETY: a C string.
+            // SAFETY: the literal ends in a NUL.
             value = pointer(unsafe { opendir.get()(c"/".as_ptr()) });
         }
         if value > 0 {
@@ -133,7 +133,8 @@ fn lists(dir: Dir, make: &dyn Fn() -> *mut dirent64) -> *mut dirent64 {
 
 fn next_of(call: Call, listing: &mut Listing, make: &dyn Fn() -> *mut dirent64) -> i64 {
     let entry = &raw mut listing.entry;
-    // SAFETY: as long as said.
+    // SAFETY: the entry is a field of `listing`, which outlives the closure. Only one such slice
+    // exists at a time.
     let bytes =
         || unsafe { std::slice::from_raw_parts_mut(entry.cast::<u8>(), size_of::<dirent64>()) };
     let told = call.content_again(&mut |at, part| {
@@ -174,7 +175,7 @@ fn next_of(call: Call, listing: &mut Listing, make: &dyn Fn() -> *mut dirent64) 
 fn without_ours(next: &dyn Fn() -> *mut dirent64) -> *mut dirent64 {
     loop {
         let entry = next();
-        // SAFETY: what readdir(3) has given.
+        // SAFETY: readdir(3) has given the entry, whose name ends in a NUL.
         let is_ours = !entry.is_null()
             && names_of_ours(unsafe { CStr::from_ptr((*entry).d_name.as_ptr()) }.to_bytes());
         if !is_ours {
@@ -192,7 +193,7 @@ fn names_of_ours(name: &[u8]) -> bool {
 #[export_name = "opendir"]
 pub unsafe extern "C-unwind" fn our_opendir(path: Name) -> Dir {
     let mut room = own_number::NO_PATH;
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe {
         let path = own_number::path(path, &mut room);
         if path.is_null() || super::looking::is_of_the_kernel(std::ffi::CStr::from_ptr(path)) {
@@ -206,7 +207,7 @@ pub unsafe extern "C-unwind" fn our_opendir(path: Name) -> Dir {
 /// As fdopendir(3).
 #[export_name = "fdopendir"]
 pub unsafe extern "C-unwind" fn our_fdopendir(fd: c_int) -> Dir {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let dir = unsafe { fdopendir.get()(fd) };
     if !dir.is_null() {
         written_down(&mut || {
@@ -221,7 +222,7 @@ pub unsafe extern "C-unwind" fn our_fdopendir(fd: c_int) -> Dir {
 /// As readdir(3).
 #[export_name = "readdir"]
 pub unsafe extern "C-unwind" fn our_readdir(dir: Dir) -> *mut dirent64 {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     lists(dir, &|| without_ours(&|| unsafe { readdir.get()(dir) }))
 }
 
@@ -229,7 +230,7 @@ pub unsafe extern "C-unwind" fn our_readdir(dir: Dir) -> *mut dirent64 {
 /// As readdir(3).
 #[export_name = "readdir64"]
 pub unsafe extern "C-unwind" fn our_readdir64(dir: Dir) -> *mut dirent64 {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     lists(dir, &|| without_ours(&|| unsafe { readdir64.get()(dir) }))
 }
 
@@ -243,7 +244,7 @@ pub unsafe extern "C-unwind" fn our_closedir(dir: Dir) -> c_int {
         }
         0
     });
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe { closedir.get()(dir) }
 }
 
@@ -259,7 +260,8 @@ macro_rules! listing_to {
                 to: *mut dirent64,
                 found: *mut *mut dirent64,
             ) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe {
                     match counts() {
                         true => lists_to(dir, to, found),
@@ -304,7 +306,7 @@ pub unsafe extern "C-unwind" fn our_getdents64(
     to: *mut c_void,
     room: size_t,
 ) -> ssize_t {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let next = || unsafe { getdents64.get()(fd, to, room) };
     let made = || {
         let n = outcome(next() as i64);
@@ -314,7 +316,7 @@ pub unsafe extern "C-unwind" fn our_getdents64(
     let goes_on = || {
         made();
     };
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     let told = unsafe { asked_beside(Call::on_open(SEVERAL), (to, room), &made, &goes_on) };
     told.map_or_else(next, |n| n as ssize_t)
 }

@@ -64,7 +64,7 @@ pub unsafe extern "C" fn our_dlopen(path: *const c_char, flags: c_int) -> *mut c
 /// # Safety
 /// As dlopen(3).
 unsafe extern "C" fn library(path: *const c_char) -> Load {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     let other = unsafe { loaded_from(path) };
     Load { path: other.unwrap_or(path), next: dlopen.get() as *const () as *mut c_void }
 }
@@ -74,12 +74,12 @@ unsafe extern "C" fn library(path: *const c_char) -> Load {
 /// # Safety
 /// As dlopen(3).
 unsafe fn loaded_from(path: *const c_char) -> Option<*const c_char> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes a C string, as its contract says.
     let name = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) }.to_bytes());
     if !name.is_some_and(|name| name.contains(&b'/') && !is_ours(name)) {
         return None;
     }
-    // SAFETY: as above.
+    // SAFETY: the path is not null, so it is a C string, as the caller promises.
     let call = unsafe { Call::new(LOAD, path) };
     let mut other = None;
     written_down(&mut || {

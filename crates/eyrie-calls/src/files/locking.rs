@@ -143,7 +143,7 @@ unsafe fn of_fcntl(fd: c_int, size: u64, what: c_int, argument: usize) -> Option
         libc::F_SETLK | libc::F_SETLKW => Kind::Posix,
         _ => Kind::OpenFile,
     };
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes null, or what is valid for this call.
     let wanted = unsafe { std::ptr::with_exposed_provenance::<libc::flock>(argument).as_ref() }?;
     let from = match c_int::from(wanted.l_whence) {
         libc::SEEK_CUR => kernel::seek(fd, 0, libc::SEEK_CUR),
@@ -157,7 +157,7 @@ unsafe fn of_fcntl(fd: c_int, size: u64, what: c_int, argument: usize) -> Option
 /// As flock(2).
 #[export_name = "flock"]
 pub unsafe extern "C-unwind" fn our_flock(fd: c_int, how: c_int) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     locked(fd, &|_| of_flock(how), &|| unsafe { flock.get()(fd, how) })
 }
 
@@ -165,7 +165,7 @@ pub unsafe extern "C-unwind" fn our_flock(fd: c_int, how: c_int) -> c_int {
 /// As lockf(3).
 #[export_name = "lockf"]
 pub unsafe extern "C-unwind" fn our_lockf(fd: c_int, how: c_int, len: off_t) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     locked(fd, &|_| of_lockf(fd, how, len), &|| unsafe { lockf.get()(fd, how, len) })
 }
 
@@ -173,7 +173,7 @@ pub unsafe extern "C-unwind" fn our_lockf(fd: c_int, how: c_int, len: off_t) -> 
 /// As lockf(3).
 #[export_name = "lockf64"]
 pub unsafe extern "C-unwind" fn our_lockf64(fd: c_int, how: c_int, len: off_t) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     locked(fd, &|_| of_lockf(fd, how, len), &|| unsafe { lockf64.get()(fd, how, len) })
 }
 
@@ -186,11 +186,13 @@ macro_rules! controlling {
             /// As fcntl(2).
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our(fd: c_int, what: c_int, argument: usize) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 let make = || unsafe { $next.get()(fd, what, argument) };
                 match what {
                     libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
-                        // SAFETY: handed on to the caller.
+                        // SAFETY: the caller keeps this contract, which is that of the function
+                        // called.
                         locked(fd, &|size| unsafe { of_fcntl(fd, size, what, argument) }, &make)
                     }
                     _ => make(),
@@ -209,7 +211,7 @@ controlling! {
 #[export_name = "close"]
 pub unsafe extern "C-unwind" fn our_close(fd: c_int) -> c_int {
     closed(fd);
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe { close.get()(fd) }
 }
 
@@ -217,7 +219,7 @@ pub unsafe extern "C-unwind" fn our_close(fd: c_int) -> c_int {
 /// As fclose(3).
 #[export_name = "fclose"]
 pub unsafe extern "C-unwind" fn our_fclose(file: *mut FILE) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe {
         if !file.is_null() {
             closed(libc::fileno(file));

@@ -70,7 +70,7 @@ impl Said {
     /// # Safety
     /// It has been put there.
     unsafe fn of(self) -> (i64, (u64, u64), u32) {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller promises that the structure is filled.
         let (changed_ns, number, mode) = unsafe {
             match self {
                 Said::Stat(st) => {
@@ -92,7 +92,7 @@ impl Said {
     /// # Safety
     /// The program has room for it there.
     unsafe fn bytes(self) -> &'static mut [u8] {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller keeps this contract, which is that of the function called.
         unsafe {
             match self {
                 Said::Stat(st) => {
@@ -176,7 +176,7 @@ fn looks(
             call.write_content(value, &mut |_, _| &[]);
             return value;
         }
-        // SAFETY: the call has succeeded.
+        // SAFETY: the call has succeeded, so the kernel has filled the structure.
         let (changed_ns, number, kind) = unsafe { said.of() };
         freshness::looked(number);
         match file.is_kept(kind) && file.in_job(changed_ns, number.0) {
@@ -194,7 +194,7 @@ fn looks(
 /// It was said of a file that the job had not changed then.
 fn said_again(file: Where, said: Said, make: &dyn Fn(Option<&CStr>) -> c_int) -> i64 {
     let value = outcome(make(None));
-    // SAFETY: the call has succeeded.
+    // SAFETY: the call has succeeded, so the kernel has filled the structure.
     let (changed_ns, (device, _), kind) = unsafe { said.of() };
     let is_same = value >= 0 && (!file.is_kept(kind) || !file.in_job(changed_ns, device));
     if is_same {
@@ -225,7 +225,7 @@ fn looks_at((dir, path): (c_int, Name), said: Said, make: &dyn Fn(c_int, Name) -
         Said::Stat(st) => st.is_null(),
         Said::Statx(st) => st.is_null(),
     };
-    // SAFETY: a C string, or nothing.
+    // SAFETY: the caller passes a C string, or null where that was excluded above.
     let counts = !path.is_null() && !is_null && !is_of_the_kernel(unsafe { CStr::from_ptr(path) });
     if !counts {
         return plain(None);
@@ -266,11 +266,11 @@ fn looks_at_open(fd: c_int, to: *mut c_void, make: &dyn Fn() -> c_int) -> c_int 
 
 /// Whether a file can be read, or whatever is asked: a number.
 fn asks(path: Name, make: &dyn Fn() -> c_int) -> c_int {
-    // SAFETY: a C string, or nothing.
+    // SAFETY: the caller passes a C string, or null where that was excluded above.
     if path.is_null() || is_of_the_kernel(unsafe { CStr::from_ptr(path) }) {
         return make();
     }
-    // SAFETY: a C string.
+    // SAFETY: the path is a C string, which outlives the call.
     let call = unsafe { Call::new(ACCESS, path) };
     let value = written_down(&mut || {
         if let Some(value) = call.result_again() {
@@ -288,7 +288,7 @@ fn asks(path: Name, make: &dyn Fn() -> c_int) -> c_int {
 
 /// Where a link leads.
 fn reads_link(path: Name, to: *mut c_char, len: size_t, make: &dyn Fn() -> ssize_t) -> ssize_t {
-    // SAFETY: a C string, or nothing.
+    // SAFETY: the caller passes a C string, or null where that was excluded above.
     if path.is_null() || to.is_null() || is_of_the_kernel(unsafe { CStr::from_ptr(path) }) {
         return make();
     }
@@ -329,7 +329,8 @@ macro_rules! looking {
             /// As the function of the C library.
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our($($arg: $kind),*) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 let make = |$at: c_int, $name: Name| unsafe { $next.get()($($again),*) };
                 looks_at(($dir, $path), $said, &make)
             }
@@ -375,7 +376,8 @@ macro_rules! looking_at_open {
             /// As the function of the C library.
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our($($arg: $kind,)* fd: c_int, to: *mut c_void) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 looks_at_open(fd, to, &|| unsafe { $next.get()($($arg,)* fd, to) })
             }
         )*
@@ -393,9 +395,9 @@ looking_at_open! {
 #[export_name = "access"]
 pub unsafe extern "C-unwind" fn our_access(path: Name, how: c_int) -> c_int {
     let mut room = own_number::NO_PATH;
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     let path = unsafe { own_number::path(path, &mut room) };
-    // SAFETY: as above.
+    // SAFETY: `own_number::path` returns a C string.
     asks(path, &|| unsafe { access.get()(path, how) })
 }
 
@@ -408,7 +410,7 @@ pub unsafe extern "C-unwind" fn our_faccessat(
     how: c_int,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     asks(path, &|| unsafe { faccessat.get()(dir, path, how, flags) })
 }
 
@@ -416,7 +418,7 @@ pub unsafe extern "C-unwind" fn our_faccessat(
 /// As euidaccess(3).
 #[export_name = "euidaccess"]
 pub unsafe extern "C-unwind" fn our_euidaccess(path: Name, how: c_int) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     asks(path, &|| unsafe { euidaccess.get()(path, how) })
 }
 
@@ -424,7 +426,7 @@ pub unsafe extern "C-unwind" fn our_euidaccess(path: Name, how: c_int) -> c_int 
 /// As eaccess(3).
 #[export_name = "eaccess"]
 pub unsafe extern "C-unwind" fn our_eaccess(path: Name, how: c_int) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     asks(path, &|| unsafe { eaccess.get()(path, how) })
 }
 
@@ -433,9 +435,9 @@ pub unsafe extern "C-unwind" fn our_eaccess(path: Name, how: c_int) -> c_int {
 #[export_name = "readlink"]
 pub unsafe extern "C-unwind" fn our_readlink(path: Name, to: *mut c_char, len: size_t) -> ssize_t {
     let mut room = own_number::NO_PATH;
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     let path = unsafe { own_number::path(path, &mut room) };
-    // SAFETY: as above.
+    // SAFETY: `own_number::path` returns a C string; the caller passes room for `len` bytes.
     reads_link(path, to, len, &|| unsafe { readlink.get()(path, to, len) })
 }
 
@@ -448,6 +450,6 @@ pub unsafe extern "C-unwind" fn our_readlinkat(
     to: *mut c_char,
     len: size_t,
 ) -> ssize_t {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     reads_link(path, to, len, &|| unsafe { readlinkat.get()(dir, path, to, len) })
 }

@@ -169,7 +169,8 @@ impl Mapping<'_> {
         let memory = || is_own.then(|| own_mapping::stand_in(self.fd, of, end)).flatten();
         let (memory, n) = own_again(call, self.from as u64, &memory)?;
         if n < 0 {
-            // SAFETY: this thread's own.
+            // SAFETY: errno of this thread is valid while the thread runs, and no other thread uses
+            // it.
             unsafe { *libc::__errno_location() = -n as c_int };
             return Some(libc::MAP_FAILED);
         }
@@ -211,7 +212,7 @@ impl Mapping<'_> {
         });
         if let Some(n) = told {
             if n >= 0 && self.access & libc::PROT_WRITE == 0 {
-                // SAFETY: the mapping is ours.
+                // SAFETY: the mapping was made above, and only this function has its address.
                 unsafe { libc::mprotect(copy, self.len, self.access) };
             }
             return if n < 0 { n } else { address(copy) };
@@ -409,7 +410,8 @@ pub extern "C" fn eyrie_calls_shares() -> *const c_char {
     if !MARKS.load(Ordering::Relaxed) {
         return std::ptr::null();
     }
-    // SAFETY: one thread takes images.
+    // SAFETY: only the thread that takes an image uses the room, and one thread at a time takes
+    // images.
     let room = unsafe { &mut *REFUSED.0.get() };
     let mut is_used =
         |path: &CStr| Path::of_absolute(path.to_bytes()).is_some_and(|path| is_shared(&path));
@@ -516,7 +518,8 @@ macro_rules! mapping {
                 fd: c_int,
                 from: off_t,
             ) -> *mut c_void {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 let next = |at, len, access, flags, fd, from| unsafe {
                     $next.get()(at, len, access, flags, fd, from)
                 };
@@ -534,7 +537,7 @@ mapping! {
 /// As munmap(2).
 #[export_name = "munmap"]
 pub unsafe extern "C-unwind" fn our_munmap(at: *mut c_void, len: size_t) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let next = || unsafe { munmap.get()(at, len) };
     match own_mapping::may_touch(at as usize, len) {
         true => unmaps(at, len, &next).unwrap_or_else(|| {
@@ -552,7 +555,7 @@ pub unsafe extern "C-unwind" fn our_munmap(at: *mut c_void, len: size_t) -> c_in
 /// As mprotect(2).
 #[export_name = "mprotect"]
 pub unsafe extern "C-unwind" fn our_mprotect(at: *mut c_void, len: size_t, access: c_int) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let next = || unsafe { mprotect.get()(at, len, access) };
     let made = next();
     let is_refused = made < 0 && kernel::errno() == libc::EACCES;
@@ -576,7 +579,7 @@ pub unsafe extern "C-unwind" fn our_mremap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let next = || unsafe { mremap.get()(at, old, new, flags, to) };
     match own_mapping::may_touch(at as usize, old) {
         true => Moving { at, old, new, make: &next }.run().unwrap_or_else(next),

@@ -77,7 +77,7 @@ fn renamed(what: u8, old: (c_int, Name), new: (c_int, Name), make: &dyn Fn() -> 
         return make();
     }
     let change = Change {
-        // SAFETY: a C string.
+        // SAFETY: the path is a C string, which outlives the call.
         call: unsafe { Call::new(what, old.1) },
         before: &|| named(old.0, old.1),
         is_done: &|file| named(old.0, old.1) != Ok(file),
@@ -102,7 +102,7 @@ fn renamed(what: u8, old: (c_int, Name), new: (c_int, Name), make: &dyn Fn() -> 
 
 /// The file that link(2) with these flags gives another name.
 fn source((dir, path): (c_int, Name), flags: c_int) -> Result<Identity, i64> {
-    // SAFETY: a C string.
+    // SAFETY: the path is a C string, which outlives the call.
     let is_open = flags & libc::AT_EMPTY_PATH != 0 && unsafe { *path } == 0;
     let found = match is_open {
         true => look_at(dir),
@@ -122,7 +122,7 @@ fn linked(
         return make();
     }
     let change = Change {
-        // SAFETY: a C string.
+        // SAFETY: the path is a C string, which outlives the call.
         call: unsafe { Call::new(what, new.1) },
         before: &|| {
             let file = source(old, flags)?;
@@ -143,12 +143,12 @@ fn symlinked(what: u8, target: Name, dir: c_int, path: Name, make: &dyn Fn() -> 
     let leads_there = |_| {
         let mut room = [0u8; MOST];
         let len = read_link(dir, path, &mut room);
-        // SAFETY: a C string.
+        // SAFETY: the path is a C string, which outlives the call.
         usize::try_from(len)
             .is_ok_and(|len| room[..len] == *unsafe { CStr::from_ptr(target) }.to_bytes())
     };
     let change = Change {
-        // SAFETY: a C string.
+        // SAFETY: the path is a C string, which outlives the call.
         call: unsafe { Call::new(what, path) },
         before: &|| free(dir, path),
         is_done: &leads_there,
@@ -163,7 +163,7 @@ fn unlinked(what: u8, dir: c_int, path: Name, make: &dyn Fn() -> c_int) -> c_int
         return make();
     }
     let change = Change {
-        // SAFETY: a C string.
+        // SAFETY: the path is a C string, which outlives the call.
         call: unsafe { Call::new(what, path) },
         before: &|| named(dir, path),
         is_done: &|file| named(dir, path) != Ok(file),
@@ -185,7 +185,7 @@ fn put_away_if_full(dir: c_int, path: Name, value: c_int) -> c_int {
     if path.is_some_and(|path| keeping::put_away(&path)) {
         return 0;
     }
-    // SAFETY: this thread's own.
+    // SAFETY: errno of this thread is valid while the thread runs, and no other thread uses it.
     unsafe { *libc::__errno_location() = before };
     value
 }
@@ -195,7 +195,7 @@ fn cut(what: u8, path: Name, size: off_t, make: &dyn Fn() -> c_int) -> c_int {
         return make();
     }
     let change = Change {
-        // SAFETY: a C string.
+        // SAFETY: the path is a C string, which outlives the call.
         call: unsafe { Call::new(what, path) },
         before: &|| look(HERE, path, true).map(|found| found.id),
         is_done: &|_| false,
@@ -216,7 +216,7 @@ fn marked(what: u8, path: Name, make: &dyn Fn() -> c_int) -> c_int {
         return make();
     }
     let change = Change {
-        // SAFETY: a C string.
+        // SAFETY: the path is a C string, which outlives the call.
         call: unsafe { Call::new(what, path) },
         before: &|| Err(UNKNOWN),
         is_done: &|_| false,
@@ -240,7 +240,8 @@ macro_rules! changing {
             /// As the function of the C library.
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our($($arg: $kind),*) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 let make = || unsafe { $next.get()($($arg),*) };
                 let how: &dyn Fn(&dyn Fn() -> c_int) -> c_int = &$how;
                 how(&make)

@@ -95,7 +95,7 @@ pub enum Wrote {
 pub trait Writing {
     /// Makes it: how many bytes, or a negative errno.
     fn make(&mut self) -> i64;
-    /// Makes it for the first time, as far as anybody knows.
+    /// Makes it for the first time, as far as is known.
     fn make_first(&mut self, call: Call) -> (i64, Wrote);
     /// Makes it for the first time in a way of its own, and notes by itself what it gave; `None`:
     /// it has none.

@@ -241,7 +241,7 @@ impl Opening<'_> {
         if how == How::Directory {
             return self.open_no_directory();
         }
-        // SAFETY: as above.
+        // SAFETY: the call is being written down, so no other thread uses the table.
         let entry = path.and_then(|path| unsafe { table() }.add_stand_in(&path, real, how, size));
         match entry {
             Some(entry) => self.open_stand_in(entry),
@@ -271,9 +271,10 @@ impl Opening<'_> {
         }
     }
 
-    // Files that nobody may have made before.
+    // Files that must not exist before.
 
-    /// Makes the file without a name first, so that whoever finds the name can tell whose it is.
+    /// Makes the file without a name first, so that a process that finds the name can tell which
+    /// rank has made it.
     fn make(&self) -> i64 {
         if look(self.dir, self.path, false).is_ok() {
             return self.call.write_result(-i64::from(libc::EEXIST));
@@ -435,10 +436,10 @@ fn opened_nameless(call: Call, make: &dyn Fn() -> i64) -> i64 {
 /// # Safety
 /// As openat(2).
 pub(super) unsafe fn opened(dir: c_int, path: Name, flags: c_int, mode: mode_t) -> Option<i64> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let next =
         |dir: c_int, path: Name, flags: c_int| unsafe { openat64.get()(dir, path, flags, mode) };
-    // SAFETY: as above.
+    // SAFETY: the caller keeps the contract of openat(2), which is that of the function called.
     unsafe { opened_by(dir, path, (flags, mode), &next) }
 }
 
@@ -456,7 +457,7 @@ pub(super) unsafe fn opened_by(
         return None;
     }
     let next = |dir: c_int, path: Name, flags: c_int| outcome(make(dir, path, flags));
-    // SAFETY: a C string.
+    // SAFETY: the path is a C string, which outlives the call.
     let call = unsafe { Call::new(OPEN, path) };
     if is_nameless(flags) {
         return written_down(&mut || opened_nameless(call, &|| next(dir, path, flags)));
@@ -500,17 +501,17 @@ unsafe fn opened_stream(
     mode: Name,
     next: &dyn Fn(Name) -> *mut FILE,
 ) -> Option<*mut FILE> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes a C string, as its contract says.
     let flags = flags_of(unsafe { mode.as_ref().map(|mode| CStr::from_ptr(mode)) }?)?;
     if !concerns_a_file(path, flags) {
         return None;
     }
-    // SAFETY: a C string.
+    // SAFETY: the path is a C string, which outlives the call.
     let call = unsafe { Call::new(FOPEN, path) };
     let next = |_: c_int, path: Name, _: c_int| pointer(next(path));
-    // SAFETY: what `open` has given.
+    // SAFETY: the value is what the C library has given for a stream that is open.
     let fd = |value| unsafe { libc::fileno(value as *mut FILE) };
-    // SAFETY: `x` means nothing to it.
+    // SAFETY: the descriptor is open and the mode is a C string, in which fdopen(3) ignores `x`.
     let adopt = |fd| pointer(unsafe { fdopen(fd, mode) });
     let opening = Opening {
         call,
@@ -538,7 +539,8 @@ macro_rules! opening {
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our($($arg: $kind),*) -> c_int {
                 let mut room = own_number::NO_PATH;
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe {
                     let $path = own_number::path($path, &mut room);
                     let fd = match opened($dir, $path, $flags, $mode) {
@@ -579,7 +581,8 @@ macro_rules! streaming {
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our(path: Name, mode: Name, $($arg: $kind),*) -> *mut FILE {
                 let mut room = own_number::NO_PATH;
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe {
                     let path = own_number::path(path, &mut room);
                     let next = |path: Name| $next.get()(path, mode, $($arg),*);
@@ -599,9 +602,9 @@ streaming! {
 /// As freopen(3).
 #[export_name = "freopen"]
 pub unsafe extern "C-unwind" fn our_freopen(path: Name, mode: Name, file: *mut FILE) -> *mut FILE {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let next = |path: Name| unsafe { freopen.get()(path, mode, file) };
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     unsafe { opened_stream(path, mode, &next) }.unwrap_or_else(|| next(path))
 }
 
@@ -613,9 +616,9 @@ pub unsafe extern "C-unwind" fn our_freopen64(
     mode: Name,
     file: *mut FILE,
 ) -> *mut FILE {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let next = |path: Name| unsafe { freopen64.get()(path, mode, file) };
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     unsafe { opened_stream(path, mode, &next) }.unwrap_or_else(|| next(path))
 }
 
@@ -623,7 +626,7 @@ pub unsafe extern "C-unwind" fn our_freopen64(
 /// As shm_open(3).
 #[export_name = "shm_open"]
 pub unsafe extern "C-unwind" fn our_shm_open(name: Name, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let fd = unsafe { shm_open.get()(name, flags, mode) };
     if fd >= 0 {
         written_down(&mut || {

@@ -90,12 +90,13 @@ static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static END: AtomicUsize = AtomicUsize::new(0);
 
 fn files() -> &'static mut [File; MOST_FILES] {
-    // SAFETY: as above.
+    // SAFETY: only calls that are being written down use it, one at a time, and an image, while all
+    // threads stand still.
     unsafe { &mut *FILES.0.get() }
 }
 
 fn parts() -> &'static mut [Part; MOST_PARTS] {
-    // SAFETY: as above.
+    // SAFETY: as for `files`: one call or one image uses it at a time.
     unsafe { &mut *PARTS.0.get() }
 }
 

@@ -43,13 +43,13 @@ pub fn set_gone(there: Option<Path>) {
 impl Path {
     pub const NONE: Path = Path { bytes: [0; MOST], len: 0 };
 
-    /// The path that a call names. `None`: it is too long, or nobody knows where it begins.
+    /// The path that a call names. `None`: it is too long, or its directory is unknown.
     ///
     /// # Safety
     /// `path` must be a C string.
     pub unsafe fn of(dir: c_int, path: *const c_char) -> Option<Path> {
         let mut whole = Path::NONE;
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller passes a C string, as its contract says.
         let given = unsafe { CStr::from_ptr(path) }.to_bytes();
         let gone = gone().filter(|_| dir == libc::AT_FDCWD && given.first() != Some(&b'/'));
         if let Some(here) = gone {
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     fn path(text: &CStr) -> Path {
-        // SAFETY: a C string.
+        // SAFETY: the path is a C string, which outlives the call.
         unsafe { Path::of(libc::AT_FDCWD, text.as_ptr()) }.unwrap()
     }
 

@@ -207,7 +207,7 @@ pub unsafe fn polls(fds: *mut pollfd, n: libc::nfds_t, make: &dyn Fn() -> c_int)
         return None;
     }
     let at = |i: usize| fds.wrapping_add(i);
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes `n` structures, and `i` is below `n`.
     let all = || (0..n as usize).map(|i| unsafe { &mut *at(i) });
     let mut tell = |bytes: &[u8]| {
         for (one, pair) in all().zip(bytes.chunks_exact(2)) {
@@ -231,9 +231,9 @@ pub unsafe fn selects(n: c_int, sets: [*mut fd_set; 3], make: &dyn Fn() -> c_int
     if !any_started() || !(1..=1024).contains(&n) {
         return None;
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes sets or null, and `fd` is below 1024.
     let has = |set: *mut fd_set, fd| unsafe { !set.is_null() && libc::FD_ISSET(fd, set) };
-    // SAFETY: all zero is a valid structure; handed on to the caller.
+    // SAFETY: the caller passes sets or null, and all zero is a valid set.
     let mut asked = sets.map(|set| unsafe { set.as_ref().copied().unwrap_or(std::mem::zeroed()) });
     let [a, b, c] = &mut asked;
     let asked = [&raw mut *a, &raw mut *b, &raw mut *c];
@@ -244,7 +244,7 @@ pub unsafe fn selects(n: c_int, sets: [*mut fd_set; 3], make: &dyn Fn() -> c_int
     };
     let mut tell = |bytes: &[u8]| {
         for ((i, fd), _) in all().zip(bytes).filter(|(_, is_ready)| **is_ready == 0) {
-            // SAFETY: it was asked for there.
+            // SAFETY: the descriptor was asked for in this set, so the set is not null.
             unsafe { libc::FD_CLR(fd, sets[i]) };
         }
     };
@@ -269,7 +269,7 @@ pub unsafe fn waits_for_events(
     let made = Cell::new(0);
     let mut tell = |bytes: &[u8]| {
         let len = bytes.len().min(most * SIZE);
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller passes room for `most` events, and `len` is at most that.
         unsafe { events.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), len) };
     };
     let make_few = || {
@@ -278,7 +278,7 @@ pub unsafe fn waits_for_events(
     };
     waits(&|| kernel::watches(fd, &is_pipe), &mut tell, &make_few, &|bytes| {
         let len = (made.get().max(0) as usize * SIZE).min(bytes.len() / SIZE * SIZE);
-        // SAFETY: so many were put there.
+        // SAFETY: the kernel has written so many events there.
         bytes[..len].copy_from_slice(unsafe { std::slice::from_raw_parts(events.cast(), len) });
         len
     })

@@ -35,7 +35,7 @@ const REAL: u8 = 114;
 pub(super) const NOWHERE: &CStr = c"/proc/thread-self/attr";
 
 fn now() -> Option<Path> {
-    // SAFETY: a C string.
+    // SAFETY: the literal ends in a NUL.
     unsafe { Path::of(HERE, c".".as_ptr()) }
 }
 
@@ -55,7 +55,7 @@ fn goes(path: Option<Name>, make: &dyn Fn() -> c_int) -> c_int {
             standing_in::before_new();
             freshness::looked_around();
         }
-        // SAFETY: as above.
+        // SAFETY: the path is a C string, as the caller promises.
         let whole = path::gone().and(path).and_then(|path| unsafe { Path::of(HERE, path) });
         let value = whole.map_or_else(|| outcome(make()), |path| kernel::go_to(path.as_c()));
         if value == 0 {
@@ -70,7 +70,7 @@ fn goes(path: Option<Name>, make: &dyn Fn() -> c_int) -> c_int {
     value.map_or_else(make, |value| value as c_int)
 }
 
-/// It went to the directory of this path; empty: nobody knows which.
+/// Goes to the directory to which the rank is known to have gone; empty: that one is unknown.
 fn go_again(there: &[u8], make: &dyn Fn() -> c_int) {
     let was_gone = path::gone().is_some();
     path::set_gone(None);
@@ -91,7 +91,7 @@ fn go_again(there: &[u8], make: &dyn Fn() -> c_int) {
 /// As chdir(2).
 #[export_name = "chdir"]
 pub unsafe extern "C-unwind" fn our_chdir(path: Name) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let make = || unsafe { chdir.get()(path) };
     match path.is_null() {
         true => make(),
@@ -103,7 +103,7 @@ pub unsafe extern "C-unwind" fn our_chdir(path: Name) -> c_int {
 /// As fchdir(2).
 #[export_name = "fchdir"]
 pub unsafe extern "C-unwind" fn our_fchdir(fd: c_int) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     goes(None, &|| unsafe { fchdir.get()(fd) })
 }
 
@@ -118,7 +118,7 @@ fn asks_path(call: Call, room: &mut Room, make: &dyn Fn(*mut c_char) -> i64) -> 
         let len = make(to.cast());
         (len, usize::try_from(len).unwrap_or(0))
     };
-    // SAFETY: it has as much room.
+    // SAFETY: `room` has MOST bytes and outlives the call.
     unsafe { asked(call, (to.cast(), MOST), &made) }
 }
 
@@ -155,10 +155,10 @@ unsafe fn tells_where(
 ) -> *mut c_char {
     let mut room = [0; MOST];
     let asked = asks_path(Call::on_open(WHERE), &mut room, &|to| {
-        // SAFETY: a room of this size.
+        // SAFETY: `asks_path` passes a room of MOST bytes that nothing else uses meanwhile.
         kernel::working_directory(unsafe { std::slice::from_raw_parts_mut(to.cast(), MOST) })
     });
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     asked.map_or_else(make, |len| unsafe { give(len, &room, to, most) })
 }
 
@@ -166,7 +166,7 @@ unsafe fn tells_where(
 /// As getcwd(3).
 #[export_name = "getcwd"]
 pub unsafe extern "C-unwind" fn our_getcwd(to: *mut c_char, most: size_t) -> *mut c_char {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe {
         let make = || getcwd.get()(to, most);
         match !to.is_null() && most == 0 {
@@ -186,7 +186,7 @@ pub unsafe extern "C-unwind" fn our_getcwd_chk(
     most: size_t,
     room: size_t,
 ) -> *mut c_char {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe {
         match most > room {
             true => __getcwd_chk.get()(to, most, room),
@@ -216,7 +216,7 @@ pub unsafe extern "C-unwind" fn our_get_current_dir_name() -> *mut c_char {
 /// # Safety
 /// As realpath(3).
 unsafe fn resolves(path: Name, to: *mut c_char, make: &dyn Fn() -> *mut c_char) -> *mut c_char {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes a C string, as its contract says.
     if path.is_null() || is_of_the_kernel(unsafe { CStr::from_ptr(path) }) {
         return make();
     }
@@ -228,7 +228,7 @@ unsafe fn resolves(path: Name, to: *mut c_char, make: &dyn Fn() -> *mut c_char) 
             false => CStr::from_ptr(to).to_bytes_with_nul().len() as i64,
         }
     });
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     asked.map_or_else(make, |len| unsafe { give(len, &room, to, 0) })
 }
 
@@ -236,7 +236,7 @@ unsafe fn resolves(path: Name, to: *mut c_char, make: &dyn Fn() -> *mut c_char) 
 /// As realpath(3).
 #[export_name = "realpath"]
 pub unsafe extern "C-unwind" fn our_realpath(path: Name, to: *mut c_char) -> *mut c_char {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe { resolves(path, to, &|| realpath.get()(path, to)) }
 }
 
@@ -250,7 +250,7 @@ pub unsafe extern "C-unwind" fn our_realpath_chk(
     to: *mut c_char,
     room: size_t,
 ) -> *mut c_char {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe {
         let make = || __realpath_chk.get()(path, to, room);
         match room < MOST {
@@ -264,6 +264,6 @@ pub unsafe extern "C-unwind" fn our_realpath_chk(
 /// As canonicalize_file_name(3).
 #[export_name = "canonicalize_file_name"]
 pub unsafe extern "C-unwind" fn our_canonicalize_file_name(path: Name) -> *mut c_char {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     unsafe { our_realpath(path, std::ptr::null_mut()) }
 }

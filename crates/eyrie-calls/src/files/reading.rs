@@ -159,7 +159,8 @@ macro_rules! reading {
             /// As the function of the C library.
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our(fd: c_int, $($arg: $kind),*) -> ssize_t {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe {
                     let next = || $next.get()(fd, $($arg),*);
                     reads(fd, $to, $at, &next).unwrap_or_else(next)
@@ -201,7 +202,7 @@ unsafe fn reads_any(
     next: &dyn Fn() -> ssize_t,
 ) -> ssize_t {
     let buffers = one(to, len);
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes room for `len` bytes, which outlives the call.
     let (device, buffers) = unsafe { (devices::drawn(fd, to, len), Buffers::new(&buffers)) };
     let file = || reads(fd, buffers, None, next);
     device.or_else(file).or_else(|| reads_pipe(fd, buffers, next)).unwrap_or_else(next)
@@ -211,7 +212,7 @@ unsafe fn reads_any(
 /// As read(2).
 #[export_name = "read"]
 pub unsafe extern "C-unwind" fn our_read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe {
         let next = || read.get()(fd, to, len);
         reads_any(fd, to, len, &next)
@@ -227,7 +228,7 @@ pub unsafe extern "C-unwind" fn our_read_chk(
     len: size_t,
     room: size_t,
 ) -> ssize_t {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe {
         let next = || __read_chk.get()(fd, to, len, room);
         if len > room {
@@ -241,7 +242,7 @@ pub unsafe extern "C-unwind" fn our_read_chk(
 /// As lseek(2).
 #[export_name = "lseek"]
 pub unsafe extern "C-unwind" fn our_lseek(fd: c_int, to: off_t, how: c_int) -> off_t {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let next = || unsafe { lseek.get()(fd, to, how) };
     seeks(fd, how, &next).unwrap_or_else(next)
 }
@@ -250,7 +251,7 @@ pub unsafe extern "C-unwind" fn our_lseek(fd: c_int, to: off_t, how: c_int) -> o
 /// As lseek(2).
 #[export_name = "lseek64"]
 pub unsafe extern "C-unwind" fn our_lseek64(fd: c_int, to: off_t, how: c_int) -> off_t {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let next = || unsafe { lseek64.get()(fd, to, how) };
     seeks(fd, how, &next).unwrap_or_else(next)
 }

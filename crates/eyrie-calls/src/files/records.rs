@@ -75,7 +75,7 @@ impl Call {
     /// # Safety
     /// `path` must be a C string.
     pub unsafe fn new(what: u8, path: *const c_char) -> Call {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller passes a C string, as its contract says.
         let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
         let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -90,7 +90,7 @@ impl Call {
     pub unsafe fn of(what: u8, path: *const c_char) -> Call {
         match path.is_null() {
             true => Call::on_open(what),
-            // SAFETY: handed on to the caller.
+            // SAFETY: the caller keeps this contract, which is that of the function called.
             false => unsafe { Call::new(what, path) },
         }
     }

@@ -1,8 +1,8 @@
-//! Files that a rank which is executed again has open: their ends, as far as it is known to have
-//! written, and stand-ins for those that its names do not lead to any more. What it is known to
-//! have written is in the file itself and is not written again; a stand-in, which has no name, gets
-//! it once more. When the rank does what it has never done before as far as anybody knows, files
-//! lose what it wrote in the future that is lost, and stand-ins give way to files that are found.
+//! Files that a rank has open which is executed again: their ends, as far as the rank is known to
+//! have written, and shadow files for those that their names do not lead to any more. A known write
+//! is in the file itself and is not repeated. A shadow file gets it once more. When the rank does
+//! something that is not known, files lose what the lost execution wrote, and files that are found
+//! take the place of their shadow files.
 
 use super::buffers::Buffers;
 use super::far;
@@ -40,7 +40,7 @@ static LOOKED_THROUGH: AtomicUsize = AtomicUsize::new(0);
 /// # Safety
 /// As [`crate::observed::stream`].
 pub unsafe fn keep_images_away() -> bool {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller promises sole access to the stream and the table.
     unsafe {
         if stand_ins() && stream().knows_no_call() {
             table().put_files_into_effect();
@@ -116,7 +116,8 @@ static TABLE: Shared = Shared(UnsafeCell::new(Table {
 /// # Safety
 /// As [`crate::observed::stream`].
 pub unsafe fn table() -> &'static mut Table {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller promises that its call is being written down, of which there is one at a
+    // time.
     unsafe { &mut *TABLE.0.get() }
 }
 
@@ -533,7 +534,7 @@ pub fn replace(fd: i32, path: &CStr, may_be: impl Fn(i32) -> bool) {
     kernel::close(new);
 }
 
-/// Whether nobody else has the file open, or soon nobody has.
+/// Whether no other process has the file open, now or soon.
 fn comes_to_be_alone(fd: i32) -> bool {
     for _ in 0..PATIENCE_MS {
         match kernel::alone(fd) {

@@ -35,7 +35,7 @@ pub fn begin() {
     if !THEIRS[0].load(Ordering::Relaxed).is_null() {
         return;
     }
-    // SAFETY: names are C strings.
+    // SAFETY: the name is a C string, and dlsym(3) only looks.
     let find = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     let theirs = SLOTS.map(|(_, name)| find(name));
     if theirs.iter().any(|it| it.is_null()) {
@@ -57,7 +57,8 @@ pub unsafe fn begin_with(file: *mut FILE) {
     /// Where the table of a stream is (struct _IO_FILE_plus): behind struct _IO_FILE.
     const TABLE: usize = 216;
     if !file.is_null() && !THEIRS[0].load(Ordering::Relaxed).is_null() {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller passes a stream of the GNU C library, which has its table of functions
+        // there.
         let table = unsafe { *file.byte_add(TABLE).cast::<*mut *mut c_void>() };
         if !put(table) {
             saying::no_streams();
@@ -162,7 +163,8 @@ unsafe extern "C-unwind" fn our_stream_write(
     from: *const c_void,
     len: ssize_t,
 ) -> ssize_t {
-    // SAFETY: as above.
+    // SAFETY: the C library passes a stream that is open, with the arguments that such a function
+    // has.
     unsafe {
         let next = || their::<Write>(1)(file, from, len);
         let buffers = one(from, len as usize);
@@ -173,7 +175,8 @@ unsafe extern "C-unwind" fn our_stream_write(
 }
 
 unsafe extern "C-unwind" fn our_stream_seek(file: *mut FILE, to: off_t, how: c_int) -> off_t {
-    // SAFETY: as above.
+    // SAFETY: the C library passes a stream that is open, with the arguments that such a function
+    // has.
     unsafe {
         let next = || their::<Seek>(2)(file, to, how);
         seeks(libc::fileno(file), how, &next).unwrap_or_else(next)
@@ -181,6 +184,7 @@ unsafe extern "C-unwind" fn our_stream_seek(file: *mut FILE, to: off_t, how: c_i
 }
 
 unsafe extern "C-unwind" fn our_stream_stat(file: *mut FILE, to: *mut c_void) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: the C library passes a stream that is open, with the arguments that such a function
+    // has.
     unsafe { looks_at_stream(libc::fileno(file), to, &|| their::<Stat>(3)(file, to)) }
 }

@@ -1,5 +1,5 @@
-//! What was written down must be with the rank's primary router before the call is made that it is
-//! about: the provider sends it and waits. Before this process is a rank no router can hold it.
+//! Stores records before the calls that they describe: the provider sends them to the rank's
+//! primary router and waits until the router has them. Before this process is a rank, no router can.
 
 use crate::observed::pause;
 use std::ffi::c_void;
@@ -29,7 +29,7 @@ pub unsafe fn store() {
     if !store.is_null() {
         // SAFETY: `store_by` has it from a function of this type.
         let store = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn()>(store) };
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller keeps this contract, which is that of the function called.
         unsafe { pause(|| store()) };
         TIMES.fetch_add(1, Ordering::Relaxed);
     }

@@ -43,7 +43,7 @@ unsafe fn places<'a>(template: *mut c_char, behind: c_int) -> Option<&'a mut [u8
     if template.is_null() || !random::draws() {
         return None;
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes a C string that may be written, and the places are within it.
     unsafe {
         let len = CStr::from_ptr(template).count_bytes();
         let end = len.checked_sub(usize::try_from(behind).ok()?)?;
@@ -65,12 +65,12 @@ fn exists() -> bool {
 /// # Safety
 /// As mkostemps(3).
 unsafe fn make(template: *mut c_char, behind: c_int, flags: c_int) -> Option<c_int> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     let places = unsafe { places(template, behind) }?;
     let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     for _ in 0..TRIES {
         draw(places);
-        // SAFETY: as above.
+        // SAFETY: the template is a C string: `places` has found its end.
         let fd = unsafe { opened(libc::AT_FDCWD, template, flags, 0o600) };
         let Some(fd) = fd else {
             places.fill(b'X');
@@ -92,7 +92,8 @@ macro_rules! making {
             /// As mkstemp(3).
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our(template: *mut c_char, $($arg: $kind),*) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe {
                     let made = make(template, $behind, $flags);
                     made.unwrap_or_else(|| $next.get()(template, $($arg),*))
@@ -116,7 +117,7 @@ making! {
 /// As mkdtemp(3).
 #[export_name = "mkdtemp"]
 pub unsafe extern "C-unwind" fn our_mkdtemp(template: *mut c_char) -> *mut c_char {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe {
         let Some(places) = places(template, 0) else { return mkdtemp.get()(template) };
         for _ in 0..TRIES {
@@ -132,16 +133,16 @@ pub unsafe extern "C-unwind" fn our_mkdtemp(template: *mut c_char) -> *mut c_cha
     }
 }
 
-/// A name that nobody has, in the place of the template; `None`: the C library is to draw it.
+/// A name that no file has, in the place of the template; `None`: the C library draws it.
 ///
 /// # Safety
 /// `template` must be null or a C string of the caller's.
 unsafe fn free_name(template: *mut c_char) -> Option<*mut c_char> {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     let places = unsafe { places(template, 0) }?;
     for _ in 0..TRIES {
         draw(places);
-        // SAFETY: as above.
+        // SAFETY: the template is a C string: `places` has found its end.
         if unsafe { libc::access(template, libc::F_OK) } != 0 {
             return Some(template);
         }
@@ -155,7 +156,7 @@ unsafe fn free_name(template: *mut c_char) -> Option<*mut c_char> {
 /// As mktemp(3).
 #[export_name = "mktemp"]
 pub unsafe extern "C-unwind" fn our_mktemp(template: *mut c_char) -> *mut c_char {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe { free_name(template).unwrap_or_else(|| mktemp.get()(template)) }
 }
 
@@ -177,7 +178,7 @@ unsafe fn names_anew(to: *mut c_char, make: &dyn Fn() -> *mut c_char) -> *mut c_
     if !random::draws() {
         return make();
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     unsafe {
         to.cast::<u8>().copy_from_nonoverlapping(NAME.as_ptr(), NAME.len());
         free_name(to).filter(|name| **name != 0).unwrap_or(std::ptr::null_mut())
@@ -189,7 +190,7 @@ unsafe fn names_anew(to: *mut c_char, make: &dyn Fn() -> *mut c_char) -> *mut c_
 #[export_name = "tmpnam"]
 pub unsafe extern "C-unwind" fn our_tmpnam(to: *mut c_char) -> *mut c_char {
     let room = if to.is_null() { OWN.0.get().cast() } else { to };
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe { names_anew(room, &|| tmpnam.get()(to)) }
 }
 
@@ -200,7 +201,7 @@ pub unsafe extern "C-unwind" fn our_tmpnam_r(to: *mut c_char) -> *mut c_char {
     if to.is_null() {
         return to;
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe { names_anew(to, &|| tmpnam_r.get()(to)) }
 }
 

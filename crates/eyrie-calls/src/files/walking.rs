@@ -48,12 +48,12 @@ extern "C-unwind" {
 }
 
 fn set_errno(error: c_int) {
-    // SAFETY: this thread's own.
+    // SAFETY: errno of this thread is valid while the thread runs, and no other thread uses it.
     unsafe { *libc::__errno_location() = error };
 }
 
 fn errno() -> c_int {
-    // SAFETY: as above.
+    // SAFETY: as in `set_errno`: errno is this thread's own.
     unsafe { *libc::__errno_location() }
 }
 
@@ -112,7 +112,8 @@ impl Found {
     }
 
     fn free(self) {
-        // SAFETY: what `add` has put there.
+        // SAFETY: `add` has put `count` strings there, each from malloc(3), and nothing uses them any
+        // more.
         unsafe {
             (0..self.count).for_each(|n| libc::free((*self.all.add(n)).cast()));
             libc::free(self.all.cast());
@@ -128,7 +129,7 @@ unsafe fn scans(dir: Dir, to: *mut Entries, filter: Filter, order: Order) -> c_i
     }
     let before = errno();
     let mut found = Found { all: std::ptr::null_mut(), count: 0, room: 0 };
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     unsafe {
         let error = entries(dir, &mut |entry| match filter {
             Some(filter) if filter(entry) == 0 => 0,
@@ -163,7 +164,8 @@ macro_rules! scanning {
                 filter: Filter,
                 order: Order,
             ) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe {
                     match counts() {
                         true => scans($dir, to, filter, order),
@@ -185,7 +187,7 @@ scanning! {
 /// As openat(2).
 unsafe fn opendir_at(at: c_int, path: Name) -> Dir {
     const HOW: c_int = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     unsafe {
         match openat64(at, path, HOW) {
             fd @ 0.. => fdopendir(fd),
@@ -222,7 +224,7 @@ unsafe fn globs(flags: c_int, to: *mut Globbed, make: &dyn Fn(c_int) -> c_int) -
         lstat64 as *const c_void,
         stat64 as *const c_void,
     ];
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps this contract, which is that of the function called.
     unsafe {
         let before = std::mem::replace(&mut (*to).functions, ours.map(MaybeUninit::new));
         let value = make(flags | OTHER_FUNCTIONS);
@@ -245,7 +247,8 @@ macro_rules! globbing {
                 on_error: OnError,
                 to: *mut Globbed,
             ) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe { globs(flags, to, &|flags| $next.get()(pattern, flags, on_error, to)) }
             }
         )*
@@ -311,7 +314,7 @@ impl Walk {
         // The root is its own name.
         let base = if base == bytes.len() { 0 } else { base };
         let mut place = Place { base: base as c_int, level };
-        // SAFETY: the program's own function.
+        // SAFETY: the program has passed this function for such arguments, which outlive the call.
         unsafe { (self.visit)(path.as_ptr(), st, kind, &mut place) }
     }
 
@@ -321,7 +324,7 @@ impl Walk {
         let mut st: libc::stat = unsafe { std::mem::zeroed() };
         let failed = |look: unsafe extern "C-unwind" fn(Name, *mut libc::stat) -> c_int,
                       st: &mut libc::stat| {
-            // SAFETY: a C string, and room.
+            // SAFETY: the path is a C string, and the kernel writes one structure to `st`.
             unsafe { look(path.as_ptr(), st) != 0 }
         };
         let follows = self.how & PHYSICAL == 0;
@@ -357,7 +360,7 @@ impl Walk {
             }
             self.seen.push((st.st_dev, st.st_ino));
         }
-        // SAFETY: a C string.
+        // SAFETY: the path is a C string, which outlives the call.
         let dir = unsafe { opendir(path.as_ptr()) };
         if dir.is_null() {
             return match errno() {
@@ -430,7 +433,7 @@ unsafe fn walks(
         saying::not_walked();
         return make();
     }
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller passes a C string, as its contract says.
     let given = unsafe { CStr::from_ptr(path) }.to_bytes();
     let name = given.iter().rposition(|byte| *byte != b'/').map_or(1, |last| last + 1);
     let Ok(path) = CString::new(&given[..name.min(given.len())]) else { return make() };
@@ -456,7 +459,8 @@ macro_rules! walking {
                 most_open: c_int,
                 $($arg: $kind),*
             ) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe {
                     let make = || $next.get()(path, visit, most_open, $($arg),*);
                     walks(path, visit, $how, $old, &make)
@@ -488,7 +492,8 @@ macro_rules! not_walking {
                 if counts() {
                     saying::not_walked();
                 }
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe { $next.get()(paths, how, order) }
             }
         )*

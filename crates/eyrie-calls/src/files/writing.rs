@@ -301,7 +301,8 @@ macro_rules! writing {
             /// As the function of the C library.
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our(fd: c_int, $($arg: $kind),*) -> ssize_t {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 unsafe {
                     let next = || $next.get()(fd, $($arg),*);
                     writes(fd, $from, Some($at), &next).unwrap_or_else(next)
@@ -334,7 +335,8 @@ macro_rules! changing {
             /// As the function of the C library.
             #[export_name = $symbol]
             pub unsafe extern "C-unwind" fn $our(fd: c_int, $($arg: $kind),*) -> c_int {
-                // SAFETY: handed on to the caller.
+                // SAFETY: the program keeps the contract of the C function, which gets its
+                // arguments unchanged.
                 let next = || unsafe { $next.get()(fd, $($arg),*) };
                 let how: &dyn Fn(&dyn Fn() -> c_int) -> Option<c_int> = &|make| $how(fd, make);
                 how(&next).unwrap_or_else(next)

@@ -171,49 +171,36 @@ impl Table {
         text: &mut [u8],
         info: &mut [u8],
     ) -> Result<Entry, Refusal> {
-        let failed = |errno| Refusal::Kernel { step: "looking at a descriptor", errno };
-        let st = sys::fstat(fd).map_err(failed)?;
-        let mut record = Descriptor {
-            fd,
-            kind: 0,
-            arg: 0,
-            open_flags: sys::fcntl(fd, sys::F_GETFL, 0).map_err(failed)? as u32,
-            fd_flags: sys::fcntl(fd, sys::F_GETFD, 0).map_err(failed)? as u32,
-            file_type: st.mode & sys::S_IFMT,
-            offset: 0,
-            size: st.size as u64,
-            identity: Identity { dev: st.dev, ino: st.ino, born_ns: 0 },
-            path_len: 0,
-            alone: 0,
-            locks: 0,
-            reserved: 0,
-        };
+        let (record, st) = record_of(fd)?;
         let mut entry = Entry { record, path: &[], first_lock: 0 };
-        let slot = match request.holders.iter().find_map(|holder| holder.claim(fd)) {
+        let claim = match request.holders.iter().find_map(|holder| holder.claim(fd)) {
+            None => streams.same(fd, &st, record.open_flags).map(Claim::Slot),
+            claim => claim,
+        };
+        // A regular file has O_ASYNC because of a lease, which is refused by its own name.
+        let signals = record.open_flags & sys::O_ASYNC != 0 && record.file_type != sys::S_IFREG;
+        match claim {
             Some(Claim::Dropped) => {
                 entry.record.kind = fd_kind::DROPPED;
                 return Ok(entry);
             }
+            _ if signals => {
+                let link = PathBuf::new(b"/proc/thread-self/fd/", fd as u64, b"");
+                let name = Text::new(read_link(link.as_c(), text).unwrap_or(b""));
+                let what = "a descriptor that sends signals (O_ASYNC)";
+                return Err(Refusal::Descriptor { fd, what, name });
+            }
             Some(Claim::Slot(slot)) if slot as usize >= HELD_FROM => {
                 return Err(Refusal::Request("a slot number is 16 or more"));
             }
-            Some(Claim::Slot(slot)) => Some(slot),
-            None => streams.same(fd, &st, record.open_flags),
-        };
-        // A regular file has O_ASYNC because of a lease, which is refused by its own name.
-        if record.open_flags & sys::O_ASYNC != 0 && record.file_type != sys::S_IFREG {
-            let link = PathBuf::new(b"/proc/thread-self/fd/", fd as u64, b"");
-            let name = Text::new(read_link(link.as_c(), text).unwrap_or(b""));
-            let what = "a descriptor that sends signals (O_ASYNC)";
-            return Err(Refusal::Descriptor { fd, what, name });
-        }
-        if let Some(slot) = slot {
-            entry.record.kind = fd_kind::SLOT;
-            entry.record.arg = slot;
-            return Ok(entry);
+            Some(Claim::Slot(slot)) => {
+                (entry.record.kind, entry.record.arg) = (fd_kind::SLOT, slot);
+                return Ok(entry);
+            }
+            None => {}
         }
         let link = PathBuf::new(b"/proc/thread-self/fd/", fd as u64, b"");
-        let len = read_link(link.as_c(), &mut text[..PATH_LEN_MAX]).map_err(failed)?.len();
+        let len = read_link(link.as_c(), &mut text[..PATH_LEN_MAX]).map_err(looking)?.len();
         text[len] = 0;
         let path = &text[..len];
         let refuse = |what| Err(Refusal::Descriptor { fd, what, name: Text::new(path) });
@@ -255,16 +242,34 @@ impl Table {
                 return refuse("a device");
             }
         }
-        record.offset = sys::lseek(fd, 0, 1).unwrap_or(0) as u64;
-        record.identity.born_ns = sys::born_ns(fd);
-        entry.record = record;
+        // SAFETY: the caller does not use the result after the scratch is released.
+        unsafe { self.named_file(scratch, entry, &st, file_system, &text[..len + 1]) }
+    }
+
+    /// Describes a file of a file system, whose path is read with its NUL. The path may lead to
+    /// another file by now.
+    ///
+    /// # Safety
+    /// As [`Table::take`].
+    unsafe fn named_file(
+        &mut self,
+        scratch: &mut Scratch,
+        mut entry: Entry,
+        st: &sys::Stat,
+        file_system: u64,
+        path_as_c: &[u8],
+    ) -> Result<Entry, Refusal> {
+        let (fd, path) = (entry.record.fd, &path_as_c[..path_as_c.len() - 1]);
+        let refuse = |what| Err(Refusal::Descriptor { fd, what, name: Text::new(path) });
+        entry.record.offset = sys::lseek(fd, 0, 1).unwrap_or(0) as u64;
+        entry.record.identity.born_ns = sys::born_ns(fd);
+        let record = entry.record;
         if let Some(earlier) = self.same_open_file(&entry) {
             entry.record.kind = fd_kind::DUP;
             entry.record.arg = earlier as u32;
             return Ok(entry);
         }
-        let still_there =
-            sys::stat(&text[..len + 1]).is_ok_and(|p| (p.dev, p.ino) == (st.dev, st.ino));
+        let still_there = sys::stat(path_as_c).is_ok_and(|p| (p.dev, p.ino) == (st.dev, st.ino));
         let renamed;
         let path = if still_there {
             path
@@ -275,7 +280,7 @@ impl Table {
             return refuse("a POSIX message queue");
         } else if record.file_type == sys::S_IFREG && st.nlink == 0 {
             // SAFETY: the caller does not use the result after the scratch is released.
-            entry.record.arg = unsafe { self.nameless(scratch, fd, &st, path)? };
+            entry.record.arg = unsafe { self.nameless(scratch, fd, st, path)? };
             entry.record.kind = fd_kind::OBJECT;
             return Ok(entry);
         } else {
@@ -479,6 +484,31 @@ impl Table {
 const MQUEUE_MAGIC: u64 = 0x1980_0202;
 
 const OUTER_PIPE: &str = "a pipe to another process";
+
+fn looking(errno: i32) -> Refusal {
+    Refusal::Kernel { step: "looking at a descriptor", errno }
+}
+
+/// What every descriptor has: its numbers and its flags. Its kind is not known yet.
+fn record_of(fd: i32) -> Result<(Descriptor, sys::Stat), Refusal> {
+    let st = sys::fstat(fd).map_err(looking)?;
+    let record = Descriptor {
+        fd,
+        kind: 0,
+        arg: 0,
+        open_flags: sys::fcntl(fd, sys::F_GETFL, 0).map_err(looking)? as u32,
+        fd_flags: sys::fcntl(fd, sys::F_GETFD, 0).map_err(looking)? as u32,
+        file_type: st.mode & sys::S_IFMT,
+        offset: 0,
+        size: st.size as u64,
+        identity: Identity { dev: st.dev, ino: st.ino, born_ns: 0 },
+        path_len: 0,
+        alone: 0,
+        locks: 0,
+        reserved: 0,
+    };
+    Ok((record, st))
+}
 
 /// The kind of a socket, in words.
 fn socket_kind(fd: i32) -> &'static str {

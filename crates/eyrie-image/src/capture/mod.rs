@@ -23,8 +23,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 pub use kernel_files::is_made_up;
 
+use crate::outcome::Outcome;
 use crate::refusal::{Refusal, Text};
-use crate::request::{Mode, Outcome, Request};
+use crate::request::{Mode, Request};
 use described::Described;
 use descriptors::Table;
 use enter::{eyrie_image_enter, eyrie_image_resume};

@@ -23,7 +23,7 @@ pub const TESTS: &[Test] = &[
     ("memory_of_every_shape_sync", || same_sight("memory", &["sync"])),
     ("sparse_mappings_async", || sparse("async")),
     ("sparse_mappings_sync", || sparse("sync")),
-    ("sparse_mappings_unprivileged", || sparse("nobody")),
+    ("sparse_mappings_unprivileged", || sparse("unprivileged")),
     ("kernel_state_async", || same_sight("state", &["async"])),
     ("kernel_state_sync", || same_sight("state", &["sync"])),
     ("files_and_descriptors_async", || files("async")),
@@ -169,7 +169,7 @@ fn unprivileged() {
         return walk_survives(libc::SIGUSR1); // this user is already unprivileged
     }
     let dir = walk_dir();
-    let running = start_as(dir.path(), &["walk", STEPS], |c| nobody(c, dir.path()));
+    let running = start_as(dir.path(), &["walk", STEPS], |c| without_privileges(c, dir.path()));
     running.wait_for_output();
     let (image, report) = running.capture(libc::SIGUSR1);
     assert!(report.starts_with("captured"), "{report}");
@@ -182,9 +182,9 @@ fn unprivileged() {
     assert!(String::from_utf8_lossy(&ended.output).contains("done "));
 }
 
-/// Lets the user nobody run the command of a target, if this user is root, and gives it the
+/// Lets user 65534, which owns nothing, run the command of a target, if this user is root, and gives it the
 /// directory.
-fn nobody(command: &mut std::process::Command, dir: &Path) {
+fn without_privileges(command: &mut std::process::Command, dir: &Path) {
     use std::os::unix::fs::PermissionsExt;
     // SAFETY: getuid takes no arguments and always succeeds.
     if unsafe { libc::getuid() } != 0 {
@@ -195,7 +195,7 @@ fn nobody(command: &mut std::process::Command, dir: &Path) {
     };
     set(dir, 0o777);
     set(&dir.join("image"), 0o666);
-    // The user nobody may have no access to this program's folder.
+    // User 65534 may have no access to this program's folder.
     let program = dir.join("program");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut other = std::process::Command::new(&program);
@@ -251,8 +251,8 @@ fn sparse(mode: &str) {
     let dir = make_dir();
     let path = format!("/dev/shm/eyrie-image-sparse-{}-{mode}", std::process::id());
     let (image, original) = capture_itself_as(dir.path(), "sparse", &[mode, &path], |c| {
-        if mode == "nobody" {
-            nobody(c, dir.path()); // that user cannot open mappings by the kernel's name of them
+        if mode == "unprivileged" {
+            without_privileges(c, dir.path()); // that user cannot open mappings by the kernel's name of them
         }
     });
     assert!(image.len() < 16 << 20, "{} bytes for some pages", image.len());
@@ -599,7 +599,7 @@ fn threads(mode: &str, who: &str, unprivileged: bool) {
     let dir = make_dir();
     let running = start_as(dir.path(), &["threads", mode, who], |c| {
         if unprivileged {
-            nobody(c, dir.path()); // that user cannot choose the ids of threads
+            without_privileges(c, dir.path()); // that user cannot choose the ids of threads
         }
     });
     let reader = running.read_image();

@@ -259,7 +259,7 @@ impl<F: FnMut(&mut Vec<u8>) -> i64> Asking for Ask<F> {
 /// A call with a name.
 fn call(what: u8, name: usize) -> Call {
     let path = [b'a' + name as u8, 0];
-    // SAFETY: a C string.
+    // SAFETY: the path is a C string, which outlives the call.
     unsafe { Call::new(what, path.as_ptr().cast()) }
 }
 
