@@ -1,5 +1,5 @@
-//! Raw Linux system calls for x86_64. Nothing here may call a C library, allocate, take a lock or access errno: it runs
-//! inside signal handlers and in a program without libc.
+//! Raw Linux system calls for x86_64. Nothing here may call a C library, allocate, take a lock or
+//! access errno: it runs inside signal handlers and in a program without libc.
 
 use core::arch::asm;
 use eyrie_image_format::{Identity, SIGINFO_LEN};

@@ -158,7 +158,7 @@ fn take_image(
             marks: TRACKER.pays(),
         }),
     };
-    // SAFETY: the rank's state can continue in another process: each part of it that the kernel does
+    // SAFETY: the rank can continue in another process: each part of its state that the kernel does
     // not know has a holder.
     match without_pipe_signal(|| unsafe { eyrie_image::capture(&request) }) {
         // `written` has reported it, and has closed the descriptor.

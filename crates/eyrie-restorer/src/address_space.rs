@@ -326,7 +326,7 @@ fn advise_late(m: &Mapping) {
         advise(m, bit, what);
     }
     if m.advice & advice::LOCKED != 0 {
-        // SAFETY: locking changes no content.
+        // SAFETY: the call takes numbers only, and locking changes no content.
         let locked =
             unsafe { sys::call3(nr::MLOCK, m.start as usize, (m.end - m.start) as usize, 0) };
         if let Err(e) = locked {

@@ -99,7 +99,8 @@ impl Table {
                 Err(errno) => no_room(errno),
             };
         }
-        // SAFETY: only descriptors.
+        // SAFETY: the call takes numbers only, and the descriptors that it closes are not used
+        // after this.
         let _ = unsafe { sys::call3(nr::CLOSE_RANGE, 0, self.base as usize - 1, 0) };
     }
 
@@ -508,7 +509,7 @@ impl Table {
             let r = &entry.record;
             let from = if r.kind == fd_kind::DUP { r.arg as i32 } else { self.descriptors[i] };
             let cloexec = if r.fd_flags & 1 != 0 { sys::O_CLOEXEC } else { 0 };
-            // SAFETY: only descriptors.
+            // SAFETY: the call takes numbers only, so the kernel touches no memory of ours.
             let put =
                 unsafe { sys::call3(nr::DUP3, from as usize, r.fd as usize, cloexec as usize) };
             if let Err(errno) = put {
@@ -537,7 +538,8 @@ impl Table {
 
     /// Closes all working descriptors; no message can be printed afterwards.
     pub fn close_working(&self) {
-        // SAFETY: only descriptors.
+        // SAFETY: the call takes numbers only, and the descriptors that it closes are not used
+        // after this.
         let _ = unsafe { sys::call3(nr::CLOSE_RANGE, self.base as usize, u32::MAX as usize, 0) };
     }
 }
@@ -578,7 +580,7 @@ fn dead_socket(open_flags: u32) -> Result<i32, i32> {
     const SOCK_STREAM: usize = 1;
     let mut pair = [-1i32; 2];
     let kind = SOCK_STREAM | (open_flags & sys::O_NONBLOCK) as usize | sys::O_CLOEXEC as usize;
-    // SAFETY: the kernel writes two descriptors.
+    // SAFETY: the kernel writes two descriptors, for which the array has room.
     unsafe {
         sys::call6(nr::SOCKETPAIR, AF_UNIX, kind, 0, pair.as_mut_ptr() as usize, 0, 0)?;
     }

@@ -67,6 +67,6 @@ fn attempt(fd: i32, lock: &Lock) -> sys::SysResult {
     // struct flock: type i16, whence i16 (0: from the start), start i64, len i64, pid i32.
     let wanted = [how, lock.start, lock.len, 0];
     let call = if lock.kind == lock_kind::POSIX { sys::F_SETLK } else { sys::F_OFD_SETLK };
-    // SAFETY: the kernel reads the structure.
+    // SAFETY: the kernel reads one struct flock, which `wanted` has.
     unsafe { sys::call3(nr::FCNTL, fd as usize, call, wanted.as_ptr() as usize) }
 }

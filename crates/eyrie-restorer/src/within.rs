@@ -14,7 +14,7 @@ use eyrie_image_kernel::sys::{self, nr};
 pub fn pipe(r: &Descriptor, content: &[u8]) -> Result<[i32; 2], i32> {
     let mut ends = [-1i32; 2];
     let flags = (sys::O_CLOEXEC | sys::O_NONBLOCK) as usize;
-    // SAFETY: the kernel writes two descriptors.
+    // SAFETY: the kernel writes two descriptors, for which `ends` has room.
     unsafe { sys::call3(nr::PIPE2, ends.as_mut_ptr() as usize, flags, 0)? };
     let [read, write] = ends;
     // Where this size is not allowed here, the pipe keeps its default size.
@@ -64,7 +64,7 @@ pub fn socket_pair(one: &DescriptorEntry, other: &DescriptorEntry) -> Result<[i3
     };
     let mut ends = [-1i32; 2];
     let kind = first.kind as usize | (sys::O_CLOEXEC | sys::O_NONBLOCK) as usize;
-    // SAFETY: the kernel writes two descriptors.
+    // SAFETY: the kernel writes two descriptors, for which `ends` has room.
     unsafe { sys::call6(nr::SOCKETPAIR, AF_UNIX, kind, 0, ends.as_mut_ptr() as usize, 0, 0)? };
     send_all(ends[1], waits)?;
     send_all(ends[0], waits_there)?;

@@ -1,5 +1,6 @@
 //! Stores records before the calls that they describe: the provider sends them to the rank's
-//! primary router and waits until the router has them. Before this process is a rank, no router can.
+//! primary router and waits until the router has them. Before this process is a rank, no router can
+//! have them.
 
 use crate::observed::pause;
 use std::ffi::c_void;

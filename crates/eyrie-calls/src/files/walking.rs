@@ -112,8 +112,8 @@ impl Found {
     }
 
     fn free(self) {
-        // SAFETY: `add` has put `count` strings there, each from malloc(3), and nothing uses them any
-        // more.
+        // SAFETY: `add` has put `count` strings there, each from malloc(3). They are not used after
+        // this.
         unsafe {
             (0..self.count).for_each(|n| libc::free((*self.all.add(n)).cast()));
             libc::free(self.all.cast());

@@ -182,8 +182,8 @@ fn unprivileged() {
     assert!(String::from_utf8_lossy(&ended.output).contains("done "));
 }
 
-/// Lets user 65534, which owns nothing, run the command of a target, if this user is root, and gives it the
-/// directory.
+/// Lets user 65534, which owns nothing, run the command of a target, if this user is root. Gives it
+/// the directory.
 fn without_privileges(command: &mut std::process::Command, dir: &Path) {
     use std::os::unix::fs::PermissionsExt;
     // SAFETY: getuid takes no arguments and always succeeds.

@@ -315,8 +315,8 @@ impl AddressSpace {
         if object.kind == object_kind::MEMORY && index >= self.whole {
             object.size = object.size.max(line.offset + (line.end - line.start));
         } else if line.shared() && object.kind == object_kind::FILE {
-            // A process that maps a file only to read it may change it by write(2). So the file need
-            // not be as it was.
+            // A process that maps a file only to read it may change it by write(2). So the file
+            // need not be as it was.
             match line.name.starts_with(b"/dev/shm/") {
                 true if writable => object.kind = object_kind::SHM_FILE,
                 false if writable || may_write => object.kind = object_kind::SHARED_FILE,
