@@ -2,6 +2,7 @@
 //! for each page. So any image can be made again from a few numbers and compared byte for byte.
 #![allow(dead_code)]
 
+use eyrie_image_format::named::Named;
 use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 use eyrie_image_format::{bytes_of, Mapping, NO_OBJECT, PAGES_SAME};
 
@@ -54,6 +55,9 @@ impl Process {
         stream.push(Kind::Mapping, 0, bytes_of(&described.memory()));
         stream.push(Kind::File, 0, b"/an/open/file");
         stream.push(Kind::Context, 0, &[7; 2000]);
+        let device = Named { name: "device", content: &[image as u8], is_optional: true };
+        let payload = [device.name.as_bytes(), device.content].concat();
+        stream.push(Kind::Named, device.header().unwrap().a, &payload);
         let mut payload = vec![0; MAX_PAYLOAD];
         for (window, seeds) in self.pages.chunks(PAGES_PER_WINDOW).enumerate() {
             for (page, seed) in payload.chunks_exact_mut(PAGE).zip(seeds) {
