@@ -542,8 +542,8 @@ fn check_named(record: &RecordHeader, payload: &[u8]) {
 }
 
 /// Files that the process maps again by itself are private memory until then. They must not get the
-/// content of the image: other ranks may have read what was stored there since. A file that is
-/// mapped only to be read stays mapped: the process does not map it again.
+/// content of the image: other ranks may have read what was stored there since. A file of which the
+/// image has no content stays mapped: the process does not map it again.
 fn to_own_memory(mappings: &mut [Mapping], objects: &[ObjectEntry], arena: &mut Arena) {
     let is_written = arena.take::<bool>(objects.len());
     let shared = |m: &Mapping| {
@@ -551,7 +551,8 @@ fn to_own_memory(mappings: &mut [Mapping], objects: &[ObjectEntry], arena: &mut 
         let shared = m.flags & (map_flag::SHARED | map_flag::HUGETLB) == map_flag::SHARED;
         object == Some(object_kind::SHARED_FILE) && shared
     };
-    for m in mappings.iter().filter(|m| shared(m) && m.prot & sys::PROT_WRITE != 0) {
+    let has_content = |m: &Mapping| m.flags & map_flag::WHOLE != 0 || m.prot & sys::PROT_WRITE != 0;
+    for m in mappings.iter().filter(|m| shared(m) && has_content(m)) {
         is_written[m.object as usize] = true;
     }
     for m in mappings.iter_mut().filter(|m| shared(m) && is_written[m.object as usize]) {

@@ -4,6 +4,7 @@
 use super::kernel::{self, HERE};
 use libc::{c_int, c_void};
 use std::ffi::CStr;
+use std::io::Write;
 
 /// Mappings that are told of at a time.
 const MOST: usize = 64;
@@ -27,6 +28,19 @@ pub struct Mapped<'a> {
 impl Mapped<'_> {
     pub fn is_written(&self) -> bool {
         self.shared && self.access & libc::PROT_WRITE != 0
+    }
+
+    /// Whether the program may change it: there, or by write(2), because it was mapped by a
+    /// descriptor that can write. The kernel says so by the mode of its link to the mapped file.
+    pub fn may_be_changed(&self) -> bool {
+        self.is_written() || self.shared && self.has_a_writer().unwrap_or(false)
+    }
+
+    fn has_a_writer(&self) -> Option<bool> {
+        let mut link = [0u8; 64];
+        write!(&mut link[..], "/proc/self/map_files/{:x}-{:x}\0", self.start, self.end).ok()?;
+        let mode = kernel::mode_of_link(CStr::from_bytes_until_nul(&link).ok()?)?;
+        Some(mode & 0o200 != 0)
     }
 
     /// Whether it is of a file that has a path.

@@ -114,6 +114,16 @@ pub fn stat(path: &CStr, to: *mut c_void) -> i64 {
     call(libc::SYS_newfstatat, [HERE as usize, path, to as usize, 0, 0])
 }
 
+/// The mode of a link itself, as lstat(2).
+pub fn mode_of_link(path: &CStr) -> Option<u32> {
+    // SAFETY: all zero is a valid structure.
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    let (path, to) = (path.as_ptr() as usize, &raw mut st as usize);
+    let flags = libc::AT_SYMLINK_NOFOLLOW as usize;
+    let found = call(libc::SYS_newfstatat, [HERE as usize, path, to, flags, 0]);
+    (found == 0).then_some(st.st_mode)
+}
+
 /// fstat(2).
 pub fn identify(fd: c_int, to: *mut c_void) -> i64 {
     call(libc::SYS_fstat, [fd as usize, to as usize, 0, 0, 0])

@@ -551,12 +551,13 @@ pub unsafe fn note() -> bool {
     // SAFETY: no other code refers to these pages.
     let notes = unsafe { &mut *NOTES.0.get() };
     notes.count = 0;
-    let mut fits = notes.add(&|mapped, _| mapped.is_written());
-    // The same file may be mapped to be read, too.
+    let mut fits = notes.add(&|mapped, _| mapped.may_be_changed());
+    // The same file may be mapped by a descriptor that cannot write, too.
     let is_noted = |path: &Path, noted: &[Noted]| noted.iter().any(|it| it.path == *path);
     fits &= notes.add(&|mapped, noted| {
         let path = || Path::of_absolute(mapped.path);
-        !mapped.is_written() && !noted.is_empty() && path().is_some_and(|it| is_noted(&it, noted))
+        let is_noted = !noted.is_empty() && path().is_some_and(|it| is_noted(&it, noted));
+        is_noted && !mapped.may_be_changed()
     });
     for note in &mut notes.all[..notes.count] {
         (note.real, note.number, note.size) = found(&note.path).unwrap_or_default();

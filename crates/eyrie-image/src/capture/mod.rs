@@ -213,7 +213,7 @@ impl Engine<'_> {
             let own = [request.out_fd, tracking];
             let table = Table::take(scratch, own, request)?;
             let described = described::describe(scratch, request.holders)?;
-            let look = FirstLook::take(scratch, cuts.as_slice())?;
+            let look = FirstLook::take(scratch, cuts.as_slice(), request.names_stay)?;
             (table, described, look, scratch.list(BOARD_RANGES)?)
         };
         surroundings::check_keys(look.hidden_code as usize)?;

@@ -512,14 +512,19 @@ fn shared_disk_file() {
 }
 
 /// A database is mapped to be read, by a descriptor that can write, and changed by write(2): after
-/// the image, too. The restored process has the file mapped, as it is now.
+/// the image, too. The restored process has the file mapped, as it is now. A rank whose calls on
+/// files are recorded has memory with what was there then, until libeyrie-calls maps the file.
 fn changed_by_write(names: &str) {
     let dir = make_dir();
     let (image, original) = capture_itself(dir.path(), "database", &["async", names]);
+    assert_eq!(String::from_utf8_lossy(&original.output), "pages: 7 7 7\nwritten: 9 9\n");
     let restored = restore(dir.path(), &image).wait();
     succeeded(&restored);
-    same_output(&original, &restored);
-    assert_eq!(String::from_utf8_lossy(&original.output), "other pages: 7 7 7\nwritten: 9 9\n");
+    let said = match names {
+        "names stay" => "pages: 7 7 7\nwritten: 7 7\n",
+        _ => "pages: 9 7 7\nwritten: 9 9\n",
+    };
+    assert_eq!(String::from_utf8_lossy(&restored.output), said);
 }
 
 /// The program and its libraries are named in an image, but their content is not in it.

@@ -976,7 +976,7 @@ fn database(dir: &Path, mode: Mode, names_stay: bool) {
     let first_of = |n: usize| unsafe { pages.add(n * 4096).read_volatile() };
     let _ = first_of(0);
     take_image(mode);
-    println!("other pages: {} {} {}", first_of(3), first_of(8), first_of(15));
+    println!("pages: {} {} {}", first_of(0), first_of(8), first_of(15));
     file.write_all_at(&[9; 2 * 4096], 0).unwrap();
     println!("written: {} {}", first_of(0), first_of(1));
 }
