@@ -1,6 +1,6 @@
-//! Calls that ask for something that is no file's content: they say a number and put some bytes.
-//! A rank that is executed again is told both. Here are statfs(2) and its kin, because how much
-//! space is left differs from one execution to another.
+//! Calls that ask for something other than the content of a file: they return a number and write
+//! some bytes. A rank that is executed again gets both from the record. Here are statfs(2) and the
+//! like, because the space that is left differs from one execution to another.
 
 use super::calling::{outcome, written_down};
 use super::freshness;

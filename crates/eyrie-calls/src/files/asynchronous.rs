@@ -1,6 +1,6 @@
-//! aio_read(3), aio_write(3), lio_listio(3): MPI libraries make MPI_File_iread and MPI_File_iwrite
-//! of them. The C library runs them in threads of its own, of which nothing is written down: here
-//! they are made at once, as other reads and writes are, and are complete when they have begun.
+//! aio_read(3), aio_write(3), lio_listio(3), with which MPI libraries make MPI_File_iread and
+//! MPI_File_iwrite. The C library runs them in threads of its own, whose calls are not recorded. So
+//! they are made here at once, like other reads and writes, and are complete when they have begun.
 
 use super::buffers::{one, Buffers};
 use super::calling::of_file;

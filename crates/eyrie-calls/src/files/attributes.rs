@@ -1,8 +1,8 @@
-//! Extended attributes (getxattr(2), setxattr(2) and their kin), and what is set of an open file:
-//! fchmod(2), fchown(2), futimens(3). What a rank was told of attributes it is told again; what it
-//! has set it does not set again, because another may have set something else since. Our own marks
-//! are hidden from it: copied to another file, as shutil.copystat does with all that is listed,
-//! they would say something wrong of that.
+//! Extended attributes (getxattr(2), setxattr(2) and the like), and attributes of an open file:
+//! fchmod(2), fchown(2), futimens(3). A known question gets its known answer. A known change is not
+//! repeated, because another rank may have changed the attribute since. Our own marks are hidden
+//! from the program. Copied to another file, as shutil.copystat copies all that it finds, they
+//! would be wrong there.
 
 use super::asking::asked;
 use super::calling::outcome;

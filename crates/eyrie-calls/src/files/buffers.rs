@@ -1,4 +1,4 @@
-//! The buffers of a call that reads or writes: one, or several one behind another.
+//! The buffers of a call that reads or writes: one, or several that follow each other.
 
 use libc::{c_int, c_void, iovec};
 

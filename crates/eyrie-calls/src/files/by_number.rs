@@ -1,7 +1,7 @@
-//! syscall(2): calls on files by their numbers are those of the C library's functions, in front of
-//! which ours stand. All others go on to the next library as if nothing was in between, since some
-//! return twice or on another stack. It must never be used from here: what we ask of the kernel is
-//! no call of the program.
+//! syscall(2): calls on files by number run the same functions of ours that stand in front of the C
+//! library's. All other calls go on to the next library as if nothing was in between, because some
+//! return twice or on another stack. It must never be used by this library itself: what we ask the
+//! kernel is no call of the program.
 
 use super::asking::counts;
 use super::opening::opened_by;

@@ -1,4 +1,4 @@
-//! Runs a call that is written down where it leaves nothing behind.
+//! Runs a call that is recorded, so that it leaves nothing behind on the stack of the program.
 
 use super::kernel::{errno, file_at, File};
 use super::memory;

@@ -1,7 +1,7 @@
-//! fork(2), vfork(2), posix_spawn(3), wait(2), system(3), popen(3) and their kin, and the pipes to
-//! what they start. A rank that is executed again does not start again what is known to have
-//! ended: its number, how it ended and what came through its pipes are told. What is not known to
-//! have ended runs again, and finds files as the rank has left them.
+//! fork(2), vfork(2), posix_spawn(3), wait(2), system(3), popen(3) and the like, and the pipes to
+//! the children. A rank that is executed again does not start a child again that is known to have
+//! ended. It gets the child's number, its status and what came through its pipes from the record. A
+//! child that is not known to have ended runs again, and finds files as the rank has left them.
 
 use super::calling::{or_errno, outcome, written_down};
 use super::freshness;

@@ -1,6 +1,6 @@
-//! What is noted of the last short write to a file that ranks read and change under a lock, in an
-//! attribute of the file: who writes it, and what ([`super::under_lock`]). From then on it counts
-//! as written, and the rank that has the lock next writes it if it is not in the file yet.
+//! A note in an attribute of a file that ranks read and change under a lock: the last short write,
+//! which rank makes it, and what it writes ([`super::under_lock`]). From then on the write counts.
+//! The rank that has the lock next writes it if it is not in the file yet.
 
 use super::kernel;
 use crate::random;

@@ -1,5 +1,5 @@
 //! copy_file_range(2), sendfile(2), splice(2): from one open file to another, or to or from a pipe,
-//! past the program's memory. What a rank is known to have copied it does not copy again.
+//! without the program's memory. A known copy is not repeated.
 
 use super::calling::outcome;
 use super::kernel::{self, File};

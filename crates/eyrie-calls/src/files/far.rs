@@ -1,8 +1,8 @@
-//! Files on a server (NFS, Lustre, FUSE and their like). A node that fails takes what its kernel
-//! had not written back, so a write that is known to have been made may not be there. Images
-//! count only when what was written before them was written back; a rank that is executed again on
-//! another node compares what it is known to have written since then with what is there, and writes
-//! again what is as it was before. What has changed later must not be touched.
+//! Files on a server (NFS, Lustre, FUSE and the like). A node that fails loses what its kernel had
+//! not written back, so a known write may not be there. Images count only when earlier writes were
+//! written back. A rank that is executed again on another node compares its later known writes with
+//! the file, and repeats those whose place is as it was before. What has changed later must not be
+//! touched.
 
 use super::buffers::Buffers;
 use super::kernel::{self, File};

@@ -1,5 +1,5 @@
-//! What a rank has observed of files must be with a router before it changes them: else, executed
-//! again, it would observe its own change.
+//! What a rank has observed of files must be with a router before the rank changes them. Otherwise,
+//! executed again, it would observe its own change.
 
 use super::storing::{store, times};
 use std::cell::UnsafeCell;

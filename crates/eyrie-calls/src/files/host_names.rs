@@ -1,6 +1,6 @@
-//! gethostname(2), uname(2): what the host is called. MPI libraries share out work by it (ROMIO
-//! chooses who writes to a file), and a rank that is executed again may be on another host: it is
-//! told what it was told before.
+//! gethostname(2), uname(2): the name of the host. MPI libraries share out work by it (ROMIO
+//! chooses which rank writes to a file), and a rank that is executed again may be on another host.
+//! It gets the same answer as before.
 
 use super::asking::asked;
 use super::calling::outcome;

@@ -1,8 +1,8 @@
-//! The old state of files that were there before the job and that a rank is about to change: a rank
-//! that has read them is told by a reference only that it did, and reads them again when it is
-//! executed again. It is kept beside the file under a name of its own, by a link or a copy, until
-//! the rank that kept it ends. A directory that is removed while it has nothing but old states is
-//! kept like that itself.
+//! The old state of files from before the job that a rank is about to change. The records of ranks
+//! that have read such a file only refer to it, so these ranks read it again when they are executed
+//! again. The old state is kept beside the file under a name of its own, by a link or a copy, until
+//! the rank that kept it ends. A directory that is removed while it has only old states is itself
+//! kept in the same way.
 
 use super::buffers::Buffers;
 use super::kernel::{self, link_of, HERE};

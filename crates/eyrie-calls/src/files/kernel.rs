@@ -1,5 +1,5 @@
-//! What is asked of the kernel about files, past the C library's functions of which ours are in
-//! front. Results are numbers, or negative errnos.
+//! What is asked of the kernel about files, without the C library's functions in front of which
+//! ours stand. Results are numbers, or negative errnos.
 
 use crate::began::changed_in_job;
 use libc::{c_char, c_int, c_long, c_void};

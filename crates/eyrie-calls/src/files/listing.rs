@@ -1,6 +1,6 @@
-//! opendir(3), readdir(3), getdents64(2) and their kin: a rank that is executed again finds the
-//! same names, in the same order. All are recorded: a directory may get others while the job runs.
-//! What Eyrie keeps beside files is never among them.
+//! opendir(3), readdir(3), getdents64(2) and the like: a rank that is executed again finds the same
+//! names in the same order. All of them are recorded, because a directory may get others while the
+//! job runs. What Eyrie keeps beside files must never be among them.
 
 use super::asking::{asked_beside, counts};
 use super::calling::{outcome, written_down};

@@ -1,6 +1,6 @@
-//! flock(2), lockf(3) and fcntl(2)'s locks. A rank that is executed again does not take again a
-//! lock that it is known to have released, since another may have it by now; one that it still had
-//! it takes when it does something new.
+//! flock(2), lockf(3) and the locks of fcntl(2). A rank that is executed again does not take a lock
+//! again that it is known to have released, because another rank may have it by now. A lock that it
+//! still had it takes when it does something new.
 
 use super::calling::{of_file, outcome};
 use super::far;

@@ -1,5 +1,5 @@
-//! Locks that a rank has: those that it took, and those that it is known to have had when it is
-//! executed again, which it takes when it does something new.
+//! The locks of a rank: those that it has, and those that it is known to have had before it was
+//! executed again. It takes the latter when it does something new.
 
 use super::commit::Commit;
 use super::kernel;

@@ -1,6 +1,6 @@
-//! stat(2), access(2), readlink(2) and their kin. A rank that is executed again is told what they
-//! said of files that have changed since the job began, and that there was none; of others they say
-//! the same again.
+//! stat(2), access(2), readlink(2) and the like. A rank that is executed again gets the known
+//! answers about files that have changed since the job began, and about names that led to no file.
+//! About other files the calls give the same answer again.
 
 use super::calling::{outcome, written_down};
 use super::freshness;

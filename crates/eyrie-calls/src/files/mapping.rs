@@ -1,8 +1,8 @@
 //! mmap(2) of files. What is mapped to be read is content like any other: of a file that has
-//! changed since the job began it is written down, and a rank that is executed again has a copy. A
-//! file that several ranks map to be written is memory that messages do not protect: it is marked,
-//! so that images of such ranks are refused. Of one that a rank alone maps so the content is
-//! written down: executed again, the rank has memory in its place ([`super::own_mapping`]).
+//! changed since the job began it is recorded, and a rank that is executed again has a copy. A file
+//! that several ranks map to be written is memory that messages do not protect. It is marked, so
+//! that images of such ranks are refused. If a rank alone maps a file to be written, the content is
+//! recorded. Executed again, the rank has memory in its place ([`super::own_mapping`]).
 
 use super::address_space;
 use super::calling::{of_file, outcome, written_down};

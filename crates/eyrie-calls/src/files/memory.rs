@@ -1,5 +1,5 @@
-//! shm_open(3): memory that has a name. A rank that is executed again makes it anew, and what is
-//! done to it is not written down, as nothing that is done to memory is.
+//! shm_open(3): memory that has a name. A rank that is executed again makes it anew. Changes of it
+//! are not recorded, because no changes of memory are.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};

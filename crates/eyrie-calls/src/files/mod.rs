@@ -1,7 +1,7 @@
-//! What a rank does to files is done once, and what it observes of them it observes again: calls
-//! are written down with what became of them ([`crate::observed`]), and a rank that is executed
-//! again is told so instead of making them again. Only calls of the thread that has called MPI_Init
-//! count, and only in its program; nothing here allocates.
+//! What a rank does to files is done once, and what it observes of them it observes again. Calls
+//! are recorded with their results ([`crate::observed`]), and a rank that is executed again gets
+//! the results instead of making the calls again. Only calls of the thread that has called MPI_Init
+//! count, and only in its program. Nothing here may allocate.
 
 mod address_space;
 mod asking;

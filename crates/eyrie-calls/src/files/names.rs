@@ -1,6 +1,6 @@
-//! rename(2), link(2), symlink(2), unlink(2), mkdir(2), mkfifo(3), rmdir(2), truncate(2),
-//! chmod(2) and their kin. What such a call is about to do is with a router before it is made: a
-//! rank that is executed again is told what became of it, or finds out whether it was made.
+//! rename(2), link(2), symlink(2), unlink(2), mkdir(2), mkfifo(3), rmdir(2), truncate(2), chmod(2)
+//! and the like. A router has the record of such a call before the call is made. A rank that is
+//! executed again gets its result, or finds out whether it was made.
 
 use super::change::{free, of_call, of_call_by, Change, When, UNKNOWN};
 use super::directories;

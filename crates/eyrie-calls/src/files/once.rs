@@ -1,7 +1,7 @@
-//! What is decided of a call that reads, asks or writes: whether it is told, made again, made for
-//! the first time or passed over, and what of it is written down ([`super::change`] decides of
-//! calls that change names). It must never ask the kernel itself, so that a test can run it on
-//! files of its own.
+//! Decides what becomes of a call that reads, asks or writes: its result comes from the record, or
+//! it is made again, made for the first time, or passed over. And what of it is recorded.
+//! ([`super::change`] decides about calls that change names.) It must never ask the kernel itself,
+//! so that a test can run it on files of its own.
 
 use super::freshness;
 use super::records::{is_new_change, Call, Part};

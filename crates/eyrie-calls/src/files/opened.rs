@@ -1,5 +1,5 @@
-//! How files were opened, as records say it, and which record says that a file was cut. It knows
-//! nothing of files themselves.
+//! How files were opened, as records say it, and which record says that a file was cut. It must
+//! know nothing of the files themselves.
 
 use super::records::{Part, Record};
 

@@ -1,6 +1,6 @@
-//! open(2), creat(2), fopen(3), freopen(3) and their kin. A rank that is executed again gets the
-//! file that it had got, as it is by then, or a stand-in ([`super::standing_in`]) where its name
-//! does not lead to it any more; and the same error where it had got one.
+//! open(2), creat(2), fopen(3), freopen(3) and the like. A rank that is executed again gets the
+//! same file as it is by then. It gets a shadow file ([`super::standing_in`]) where the name does
+//! not lead to the file any more, and the same error where it had got one.
 
 use super::calling::{outcome, written_down};
 use super::freshness;

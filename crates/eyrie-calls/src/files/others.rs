@@ -1,4 +1,4 @@
-//! What other threads than the one that has called MPI_Init do to files. It is not recorded: a rank
+//! What threads do to files other than the one that has called MPI_Init. It is not recorded: a rank
 //! that was executed again may do it twice, which is said once.
 
 use super::kernel::{file_at, link_of, File};

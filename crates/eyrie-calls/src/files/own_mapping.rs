@@ -1,9 +1,9 @@
-//! Files that this rank alone maps to be written, and what becomes of them when it is executed
-//! again. What it has stored since is in such a file already, and the file itself must not go back,
-//! because others may have read it. So memory stands in for the file where it is mapped, with what
-//! was there then, until the rank does something new: then the file gets what the memory has, and
-//! takes its place. What the rank has unmapped before, as far as is known, is all in the file:
-//! others may have changed it since, and nothing of it is written.
+//! Files that this rank alone maps to be written, when it is executed again. What it has stored
+//! since its image is in the file already. The file itself must not go back, because other ranks
+//! may have read it. So memory stands in for the file where it is mapped, with the content of then,
+//! until the rank does something new. Then the file gets the content of the memory and takes its
+//! place. What the rank has unmapped before, as far as is known, is all in the file. Other ranks
+//! may have changed it since, so it must not be written again.
 
 use super::address_space::{self, Mapped, Place};
 use super::buffers::Buffers;

@@ -1,5 +1,5 @@
-//! Paths without `.`, `..` and what stands for a directory, to compare names by. Symbolic links
-//! stay as they are.
+//! Paths without `.` and `..`, and with whole directories, so that names can be compared. Symbolic
+//! links stay as they are.
 
 use super::kernel::{self, link_of, read_link, working_directory};
 use libc::{c_char, c_int};

@@ -1,5 +1,5 @@
-//! How much is to be done when a rank that is executed again does something new: files that it has
-//! open, locks that it had. While that is nothing, which is nearly always, it costs one load.
+//! How much there is to do when a rank that is executed again does something new: its open files,
+//! its locks. While there is nothing, as nearly always, the question costs one load.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

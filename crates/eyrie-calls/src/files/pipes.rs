@@ -1,6 +1,6 @@
-//! Pipes to what a rank has started ([`super::children`]): what comes through them is told again to
-//! a rank that is executed again, and what went is not written again where nothing runs that reads
-//! it.
+//! Pipes to the children of a rank ([`super::children`]). A rank that is executed again gets from
+//! the record what came through them. What it wrote is not written again where no child runs that
+//! reads it.
 
 use super::buffers::Buffers;
 use super::calling::{or_errno, outcome, written_down};

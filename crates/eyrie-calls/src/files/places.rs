@@ -1,6 +1,6 @@
-//! chdir(2), getcwd(3), realpath(3) and their kin. A rank that is executed again goes to the same
-//! directory, by its whole path, and is told the same paths; where the directory is gone since, it
-//! is nowhere, and what it names there is looked for by the path that the directory had.
+//! chdir(2), getcwd(3), realpath(3) and the like. A rank that is executed again goes to the same
+//! directory, by its whole path, and gets the same paths. If the directory is gone by then, the
+//! rank is in none, and names are looked up by the path that the directory had.
 
 use super::asking::asked;
 use super::calling::{or_errno, outcome, written_down};

@@ -1,6 +1,6 @@
-//! read(2), pread(2), readv(2) and their kin of regular files, and where a file ends (lseek(2)). A
-//! rank that is executed again reads the same: what was read of a file that has changed since the
-//! job began is written down, all else is read again.
+//! read(2), pread(2), readv(2) and the like of regular files, and where a file ends (lseek(2)). A
+//! rank that is executed again reads the same. What was read of a file that has changed since the
+//! job began is recorded; all else is read again.
 
 use super::buffers::{one, Buffers};
 use super::calling::{of_file, outcome};

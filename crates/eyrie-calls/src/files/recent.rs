@@ -1,6 +1,6 @@
-//! What a rank has read under a lock to change a part of it and write it back (as MPI-IO does with
-//! data that has gaps): when it is executed again, others may have changed other parts since, so
-//! only what it has changed is written.
+//! What a rank has read under a lock in order to change a part of it and write it back (as MPI-IO
+//! does with data that has gaps). When the rank is executed again, others may have changed other
+//! parts since. So only what it has changed is written.
 
 use super::buffers::Buffers;
 use super::kernel;

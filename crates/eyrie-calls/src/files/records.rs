@@ -1,5 +1,5 @@
-//! What is written down of a call on files: which call it is, and numbers. A record is for one
-//! call: the same function with the same path.
+//! The records of calls on files: which call it is, and numbers. A record is for one call: the same
+//! function with the same path.
 
 use super::kernel::Identity;
 use super::saying;

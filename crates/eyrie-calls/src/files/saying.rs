@@ -1,5 +1,5 @@
-//! What cannot be recorded or kept is said on the rank's standard error, once for each reason:
-//! never in silence, and never a second time.
+//! Says on the rank's standard error what cannot be recorded or kept, once for each reason. It must
+//! never be silent, and never say a reason twice.
 
 use super::kernel;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

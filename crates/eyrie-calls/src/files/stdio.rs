@@ -1,5 +1,6 @@
-//! Streams of the C library (fopen(3)) read, write and look at their files by functions of a table,
-//! past the names in front of which ours stand. Those of the table are put in front of, too.
+//! Streams of the C library (fopen(3)) read, write and look at their files through a table of
+//! functions, and not by the names in front of which ours stand. Ours are put into that table as
+//! well.
 
 use super::buffers::{one, Buffers};
 use super::looking::looks_at_stream;

@@ -1,5 +1,5 @@
-//! mkstemp(3), mkdtemp(3), mktemp(3), tmpnam(3) and their kin: the C library draws their names past
-//! its own functions, and a rank that is executed again must get the same ones.
+//! mkstemp(3), mkdtemp(3), mktemp(3), tmpnam(3) and the like. The C library draws their names
+//! without its own public functions, and a rank that is executed again must get the same names.
 
 use super::kernel::errno;
 use super::names::our_mkdir;

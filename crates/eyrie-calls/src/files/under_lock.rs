@@ -1,8 +1,8 @@
-//! A short write under a lock to a file that was read under it: a counter, a shared file pointer of
-//! MPI-IO. Another process goes on from it as soon as the lock is free, so it must be made once,
-//! whenever the rank dies. It counts from when it is noted at the file ([`super::commit`]); a rank
-//! that is executed again finds there whether its own does. If not, it takes the lock again and
-//! reads anew.
+//! A short write under a lock to a file that was read under it: a counter, or a shared file pointer
+//! of MPI-IO. Another process goes on from it as soon as the lock is free, so it must be made
+//! exactly once, whenever the rank dies. It counts from the moment when it is noted at the file
+//! ([`super::commit`]). A rank that is executed again finds there whether its own write counts. If
+//! not, it takes the lock again and reads anew.
 
 use super::buffers::Buffers;
 use super::commit::{Commit, MOST_BYTES};

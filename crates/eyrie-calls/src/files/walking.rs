@@ -1,6 +1,6 @@
-//! scandir(3), glob(3), ftw(3), nftw(3) and their kin, which the C library makes of calls of its
-//! own, past the names in front of which ours stand: here they are made of those that are written
-//! down. Memory that they give to the program is the C library's, as theirs is.
+//! scandir(3), glob(3), ftw(3), nftw(3) and the like. The C library makes them of calls of its own,
+//! and not by the names in front of which ours stand. So they are made here of calls that are
+//! recorded. Memory that they give to the program comes from malloc(3), as the C library's does.
 
 use super::asking::counts;
 use super::saying;

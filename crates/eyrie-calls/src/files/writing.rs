@@ -1,6 +1,6 @@
-//! write(2), pwrite(2), writev(2), ftruncate(2), fallocate(2) and their kin on regular files.
-//! What a rank is known to have written it does not write again; what it may not have written yet
-//! it writes to the file itself, at its place.
+//! write(2), pwrite(2), writev(2), ftruncate(2), fallocate(2) and the like on regular files. A
+//! known write is not repeated. A write that may not have been made yet goes to the file itself, at
+//! its place.
 
 use super::buffers::{one, Buffers};
 use super::calling::{of_file, outcome};

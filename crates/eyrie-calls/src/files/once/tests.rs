@@ -1,8 +1,8 @@
-//! Random programs of calls on files over three ranks, which die at any moment, against the same
-//! program undisturbed. The files are the test's own; what is decided of each call, and the stream
-//! of what was observed, are those of ranks. A router has what was stored, and of the rest as much
-//! as happened to arrive, a half record perhaps. `make test-more` runs 100,000 programs, the tests
-//! else 2,000; EYRIE_TEST_SEED says which is the first.
+//! Random programs of calls on files over three ranks, which die at any moment, compared with the
+//! same program undisturbed. The files are the test's own. What is decided about each call, and the
+//! stream of observations, are those of ranks. A router has what was stored, and of the rest as
+//! much as happened to arrive, perhaps with half a record. `make test-more` runs 100,000 programs,
+//! the tests otherwise 2,000. EYRIE_TEST_SEED says which is the first.
 
 use super::{ask, read, write, Asking, Number, Reading, Writing, Wrote};
 use crate::files::change::{Change, When};
