@@ -23,7 +23,7 @@ next! {
     fstatvfs64: fn(c_int, *mut c_void) -> c_int;
 }
 
-/// Number of the functions, in what is written down.
+/// Number of the functions, in what is recorded.
 const SPACE: u8 = 104;
 
 /// Whether what this thread does counts.
@@ -33,7 +33,7 @@ pub(super) fn counts() -> bool {
 
 /// Makes a call that puts bytes at `to`, at most `room` of them: `make` gives what the C library's
 /// function would or a negative errno, and how many bytes it has put there. `None` in a thread
-/// whose calls are not written down.
+/// whose calls are not recorded.
 ///
 /// # Safety
 /// There must be so much room for as long as the call lasts.

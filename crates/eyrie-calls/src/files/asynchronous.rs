@@ -66,7 +66,7 @@ fn tell(event: &sigevent) {
     }
 }
 
-/// Whether this is a file of which calls are written down, so that it is done here.
+/// Whether this is a file of which calls are recorded, so that it is done here.
 fn is_ours(control: &Control) -> bool {
     let is_file = of_file(control.fd, &mut |_| 0).is_some();
     if is_file && !can_be_told(&control.event) {

@@ -36,7 +36,7 @@ next! {
     futimes: fn(c_int, Times) -> c_int;
 }
 
-/// Numbers of the functions, in what is written down.
+/// Numbers of the functions, in what is recorded.
 const GET: u8 = 105;
 const LIST: u8 = 106;
 const SET: u8 = 107;
@@ -218,7 +218,7 @@ setting! {
 }
 
 /// Functions that set something of an open file: ours, the one behind it, its name, its number in
-/// what is written down, its arguments.
+/// what is recorded, its arguments.
 macro_rules! setting_of_open {
     ($($our:ident, $next:ident, $symbol:literal, $what:ident, ($($arg:ident: $kind:ty),*);)*) => {
         $(

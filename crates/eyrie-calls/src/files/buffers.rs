@@ -13,7 +13,7 @@ impl<'a> Buffers<'a> {
         Buffers(parts)
     }
 
-    /// Those of readv(2) and its kin.
+    /// Those of readv(2) and the like.
     ///
     /// # Safety
     /// As [`Buffers::new`]; with a number that the kernel would refuse there are none.

@@ -11,7 +11,7 @@ use libc::c_int;
 type Body<'a> = &'a mut dyn FnMut() -> i64;
 
 /// Runs `body`, which gives what the C library's function would or a negative errno, as a call that
-/// is written down; `None` in a thread whose calls are not.
+/// is recorded; `None` in a thread whose calls are not.
 pub fn written_down(mut body: Body) -> Option<i64> {
     let mut observing = Observing::begin()?;
     let value = observing.run(on_own_stack, (&raw mut body).expose_provenance());
@@ -28,13 +28,13 @@ extern "C" fn on_own_stack(body: usize) -> i64 {
     value.max(-1)
 }
 
-/// Runs `body` for a regular file that is open, as a call that is written down. `None`: it is none,
-/// or a file without a name, which images hold and no other process has; or in a thread whose calls
-/// are not written down.
+/// Runs `body` for a regular file that is open, as a call that is recorded. `None`: it is none, or
+/// a file without a name, which images hold and no other process has; or in a thread whose calls
+/// are not recorded.
 pub fn of_file(fd: c_int, body: &mut dyn FnMut(&File) -> i64) -> Option<i64> {
     let mut counts = false;
     let value = written_down(&mut || {
-        // SAFETY: in a call that is being written down.
+        // SAFETY: this call is being recorded, of which there is one at a time.
         let stands_in = || pending::any() && unsafe { standing_in::table() }.stands_in(fd);
         let counts_as = |file: &File| !memory::is_memory(file.number);
         let is_named = |file: &File| !file.nameless || stands_in();

@@ -18,7 +18,7 @@ pub struct Change<'a> {
     pub before: &'a dyn Fn() -> Result<Identity, i64>,
     /// Whether that was changed.
     pub is_done: &'a dyn Fn(Identity) -> bool,
-    /// The same for files that have stand-ins.
+    /// The same for files that have shadow files.
     pub stand_ins: &'a dyn Fn(),
     /// Keeps the old state of what it will change, or finds what an earlier process has kept.
     pub keep: &'a dyn Fn(When),
@@ -54,7 +54,7 @@ impl Change<'_> {
         match (self.before)() {
             Ok(what) => {
                 self.call.write(Part::Intent, &[what.ino as i64, what.born_ns]);
-                // SAFETY: in a call that is being written down.
+                // SAFETY: this call is being recorded, of which there is one at a time.
                 unsafe { store() };
             }
             Err(UNKNOWN) => freshness::before_any_change(),
@@ -91,13 +91,12 @@ pub fn free(dir: c_int, path: *const c_char) -> Result<Identity, i64> {
     }
 }
 
-/// Makes it, in a thread whose calls are written down or in another one.
+/// Makes it, in a thread whose calls are recorded or in another one.
 pub fn of_call(change: &Change, make: &dyn Fn() -> c_int) -> c_int {
     of_call_by(change, make, make)
 }
 
-/// The same where what is written down is made in a way of its own, by what no other thread must
-/// touch.
+/// The same where what is recorded is made in a way of its own, by what no other thread must touch.
 pub fn of_call_by(
     change: &Change,
     make_once: &dyn Fn() -> c_int,

@@ -38,7 +38,7 @@ next! {
     pclose: fn(*mut FILE) -> c_int;
 }
 
-/// Numbers of the functions, in what is written down.
+/// Numbers of the functions, in what is recorded.
 const START: u8 = 93;
 const END: u8 = 94;
 const SYSTEM: u8 = 95;
@@ -58,14 +58,14 @@ struct Known {
 
 struct Shared(UnsafeCell<Known>);
 
-// SAFETY: used in calls that are being written down, of which there is one at a time.
+// SAFETY: used in calls that are being recorded, of which there is one at a time.
 unsafe impl Sync for Shared {}
 
 static KNOWN: Shared =
     Shared(UnsafeCell::new(Known { again: [(0, 0); MOST], opened: [(0, 0); MOST] }));
 
 fn known() -> &'static mut Known {
-    // SAFETY: all of this module that uses it runs in calls that are written down.
+    // SAFETY: all of this module that uses it runs in calls that are recorded.
     unsafe { &mut *KNOWN.0.get() }
 }
 
@@ -90,7 +90,7 @@ fn forget(pid: pid_t) {
     pipes::runs_again(again.iter().any(|(told, _)| *told != 0));
 }
 
-/// What is known of a call that may wait, and so is made outside of what is written down.
+/// What is known of a call that may wait, and so is made outside of what is recorded.
 enum Before {
     /// What it gave.
     Told(i64),
@@ -238,7 +238,7 @@ fn write_end(call: Call, value: i64, ended: &Ended) {
     call.write_with(Part::Result, &numbers, &content[..4 + len]);
     if value > 0 {
         // It is not to run a second time.
-        // SAFETY: in a call that is being written down.
+        // SAFETY: this call is being recorded, of which there is one at a time.
         unsafe { store() };
     }
 }
@@ -267,7 +267,7 @@ unsafe fn waits_for_status(
             *status = ended.status;
         }
         if let Some(usage) = usage.as_mut().filter(|_| !made) {
-            // What it used is not written down.
+            // What it used is not recorded.
             *usage = std::mem::zeroed();
         }
     }
@@ -482,7 +482,7 @@ pub unsafe extern "C-unwind" fn our_system(command: Name) -> c_int {
             if call.result_again().is_none() && is_new_change() {
                 call.write_result(status.into());
                 // It is not to run a second time.
-                // SAFETY: in a call that is being written down.
+                // SAFETY: this call is being recorded, of which there is one at a time.
                 unsafe { store() };
             }
             0
@@ -559,7 +559,7 @@ pub unsafe extern "C-unwind" fn our_pclose(file: *mut FILE) -> c_int {
         } else if is_new_change() {
             call.write(Part::Result, &[number, given]);
             // It is not to run a second time.
-            // SAFETY: in a call that is being written down.
+            // SAFETY: this call is being recorded, of which there is one at a time.
             unsafe { store() };
         }
         0

@@ -18,7 +18,7 @@ next! {
     splice: fn(c_int, *mut off_t, c_int, *mut off_t, size_t, c_uint) -> ssize_t;
 }
 
-/// Number of the functions, in what is written down.
+/// Number of the functions, in what is recorded.
 const COPY: u8 = 85;
 
 /// Copies from one file to another, from a place or from where it stands.

@@ -25,7 +25,7 @@ const MOST_WHOLE: usize = 16;
 /// Files that are read by descriptors of ours while the program has locks in them.
 const MOST_HELD: usize = 8;
 
-/// Number of the record of a node, in what is written down.
+/// Number of the record of a node, in what is recorded.
 const NODE: u8 = 118;
 
 /// File systems of servers, as statfs(2) numbers them: NFS, Lustre, FUSE, SMB (two), Ceph, 9P, AFS,
@@ -78,8 +78,8 @@ static HOLDS: AtomicBool = AtomicBool::new(false);
 
 struct Shared(UnsafeCell<Known>);
 
-// SAFETY: used in calls that are being written down, of which there is one at a time, and for an
-// image, while all threads stand still.
+// SAFETY: used in calls that are being recorded, of which there is one at a time, and for an image,
+// while all threads stand still.
 unsafe impl Sync for Shared {}
 
 static KNOWN: Shared = Shared(UnsafeCell::new(Known {
@@ -94,7 +94,7 @@ static KNOWN: Shared = Shared(UnsafeCell::new(Known {
 }));
 
 fn known() -> &'static mut Known {
-    // SAFETY: only calls that are being written down use it, one at a time, and an image, while all
+    // SAFETY: only calls that are being recorded use it, one at a time, and an image, while all
     // threads stand still.
     unsafe { &mut *KNOWN.0.get() }
 }
@@ -388,7 +388,7 @@ impl Drop for Reader {
 }
 
 /// A file that was new when the rank opened it has got another name since, and is open at `real`; a
-/// stand-in has got all that is known to have been written to it.
+/// shadow file has got all that is known to have been written to it.
 pub fn renamed(real: i32, stand_in: i32) {
     let Some(file) = kernel::file_at(real) else { return };
     let Some(far) = at(real, &file) else { return };

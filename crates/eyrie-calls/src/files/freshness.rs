@@ -18,7 +18,7 @@ struct Looked {
 
 struct Shared(UnsafeCell<Looked>);
 
-// SAFETY: used in calls that are being written down, of which there is one at a time.
+// SAFETY: used in calls that are being recorded, of which there is one at a time.
 unsafe impl Sync for Shared {}
 
 static LOOKED: Shared =
@@ -31,7 +31,7 @@ fn place((device, number): (u64, u64)) -> (usize, u64) {
 
 /// What was looked at and is not stored yet.
 fn looked_at() -> &'static mut Looked {
-    // SAFETY: all of this module runs in calls that are written down.
+    // SAFETY: all of this module runs in calls that are recorded.
     let looked = unsafe { &mut *LOOKED.0.get() };
     if looked.stored != times() {
         *looked = Looked { files: [0; PLACES], any: false, stored: times() };
@@ -75,6 +75,6 @@ pub fn before_any_change() {
 
 /// What was observed is with a router, or there is none yet.
 fn store_all() {
-    // SAFETY: in a call that is being written down.
+    // SAFETY: this call is being recorded, of which there is one at a time.
     unsafe { store() };
 }

@@ -14,7 +14,7 @@ next! {
     uname: fn(*mut utsname) -> c_int;
 }
 
-/// Numbers of the functions, in what is written down.
+/// Numbers of the functions, in what is recorded.
 const NAME: u8 = 121;
 const SYSTEM: u8 = 122;
 

@@ -117,7 +117,7 @@ pub unsafe fn come_back() {
         }
         let is_it = look_at(note.fd).is_ok_and(|found| found.id == note.real);
         let is_named = kernel::file_at(note.fd).is_some_and(|file| !file.nameless);
-        // SAFETY: no call is being written down while the process stands still for its image.
+        // SAFETY: no call is being recorded while the process stands still for its image.
         let table = unsafe { table() };
         match (is_it && is_named, note.how) {
             (true, How::Append | How::AtTheEnd) => {

@@ -30,7 +30,7 @@ const DEEPEST: usize = 64;
 /// Paths, each with its NUL.
 struct Kept(UnsafeCell<[u8; MOST]>);
 
-// SAFETY: used in calls that are being written down, of which there is one at a time, and when the
+// SAFETY: used in calls that are being recorded, of which there is one at a time, and when the
 // process ends.
 unsafe impl Sync for Kept {}
 
@@ -114,7 +114,7 @@ fn list(place: &Path) {
 }
 
 fn note(place: &Path) {
-    // SAFETY: in a call that is being written down.
+    // SAFETY: this call is being recorded, of which there is one at a time.
     let kept = unsafe { &mut *KEPT.0.get() };
     let (len, path) = (LEN.load(Ordering::Relaxed), place.as_c().to_bytes_with_nul());
     match kept.get_mut(len..len + path.len()) {
@@ -128,7 +128,7 @@ fn note(place: &Path) {
 
 /// The process ends.
 pub fn end() {
-    // SAFETY: nothing is written down any more.
+    // SAFETY: nothing is recorded any more.
     let kept = unsafe { &*KEPT.0.get() };
     let mut rest = &kept[..LEN.swap(0, Ordering::Relaxed)];
     while let Ok(place) = CStr::from_bytes_until_nul(rest) {

@@ -31,7 +31,7 @@ next! {
     getdents64: fn(c_int, *mut c_void, size_t) -> ssize_t;
 }
 
-/// Numbers of the functions, in what is written down.
+/// Numbers of the functions, in what is recorded.
 const OPEN: u8 = 91;
 const NEXT: u8 = 92;
 const SEVERAL: u8 = 115;
@@ -47,7 +47,7 @@ struct Listing {
 
 struct Listings(UnsafeCell<[Listing; MOST]>);
 
-// SAFETY: used in calls that are being written down, of which there is one at a time.
+// SAFETY: used in calls that are being recorded, of which there is one at a time.
 unsafe impl Sync for Listings {}
 
 static LISTINGS: Listings = Listings(UnsafeCell::new(
@@ -59,7 +59,7 @@ static LISTINGS: Listings = Listings(UnsafeCell::new(
 ));
 
 fn listings() -> &'static mut [Listing; MOST] {
-    // SAFETY: all of this module that uses it runs in calls that are written down.
+    // SAFETY: all of this module that uses it runs in calls that are recorded.
     unsafe { &mut *LISTINGS.0.get() }
 }
 

@@ -17,17 +17,17 @@ next! {
     dlopen: fn(*const c_char, c_int) -> *mut c_void;
 }
 
-/// Number of the function, in what is written down.
+/// Number of the function, in what is recorded.
 const LOAD: u8 = 102;
-/// Most bytes of a library that are written down.
+/// Most bytes of a library that are recorded.
 const MOST: u64 = 64 << 20;
-/// Libraries that are loaded from what was written down, at a time.
+/// Libraries that are loaded from what was recorded, at a time.
 const PLACES: usize = 16;
 
 /// Paths to libraries in memory: they stay, because a library has the path it was loaded by.
 struct Paths(UnsafeCell<[[u8; 32]; PLACES]>);
 
-// SAFETY: used in calls that are being written down, of which there is one at a time.
+// SAFETY: used in calls that are being recorded, of which there is one at a time.
 unsafe impl Sync for Paths {}
 
 static PATHS: Paths = Paths(UnsafeCell::new([[0; 32]; PLACES]));
@@ -145,7 +145,7 @@ fn note(call: Call, path: *const c_char) {
     kernel::close(fd);
 }
 
-/// Where it is loaded from: the file, if it still is the same, or what was written down.
+/// Where it is loaded from: the file, if it still is the same, or what was recorded.
 fn keep(path: *const c_char, memory: c_int) -> Option<*const c_char> {
     if kernel::has_same(path, memory) {
         kernel::close(memory);
@@ -157,7 +157,7 @@ fn keep(path: *const c_char, memory: c_int) -> Option<*const c_char> {
 /// A path that leads to an open file, as long as the process.
 fn kept(fd: c_int) -> Option<*const c_char> {
     let high = kernel::move_up(fd);
-    // SAFETY: in a call that is being written down.
+    // SAFETY: this call is being recorded, of which there is one at a time.
     let paths = unsafe { &mut *PATHS.0.get() };
     let (mut room, free) = ([0; 32], paths.iter_mut().find(|path| path[0] == 0)?);
     free.copy_from_slice({

@@ -26,7 +26,7 @@ next! {
     fclose: fn(*mut FILE) -> c_int;
 }
 
-/// Number of the functions, in what is written down.
+/// Number of the functions, in what is recorded.
 const LOCK: u8 = 86;
 /// A descriptor is about to be closed: its locks are gone.
 fn closed(fd: c_int) {
@@ -54,7 +54,7 @@ fn is_to_lock_again(lock: &Lock) -> bool {
     under_lock::is_to_lock_again(lock, Call::on_open(WRITE), &reads)
 }
 
-/// A call on a lock, which may wait: so it is made outside of what is written down.
+/// A call on a lock, which may wait: so it is made outside of what is recorded.
 fn locked(fd: c_int, of: &dyn Fn(u64) -> Option<Lock>, make: &dyn Fn() -> c_int) -> c_int {
     let mut told = false;
     let before = of_file(fd, &mut |file| {

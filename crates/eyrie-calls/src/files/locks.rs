@@ -41,7 +41,7 @@ pub struct Lock {
     pub again: bool,
     /// The file was read since it was taken.
     pub read: bool,
-    /// How much was written down when it was taken ([`now`]); 0: by an earlier process.
+    /// How much was recorded when it was taken ([`now`]); 0: by an earlier process.
     pub since: u64,
 }
 
@@ -60,7 +60,7 @@ pub const NONE: Lock = Lock {
 
 struct Locks(UnsafeCell<[Lock; MOST]>);
 
-// SAFETY: used in calls that are being written down, of which there is one at a time.
+// SAFETY: used in calls that are being recorded, of which there is one at a time.
 unsafe impl Sync for Locks {}
 
 static LOCKS: Locks = Locks(UnsafeCell::new([NONE; MOST]));
@@ -69,7 +69,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 static TAKEN_NS: AtomicI64 = AtomicI64::new(0);
 
 fn locks() -> &'static mut [Lock] {
-    // SAFETY: all of this module that uses it runs in calls that are written down.
+    // SAFETY: all of this module that uses it runs in calls that are recorded.
     let all = unsafe { &mut *LOCKS.0.get() };
     &mut all[..COUNT.load(Ordering::Relaxed)]
 }
@@ -97,9 +97,9 @@ pub fn has_range(number: (u64, u64), at: i64, len: usize) -> bool {
     })
 }
 
-/// How much was written down by now.
+/// How much was recorded by now.
 pub fn now() -> u64 {
-    // SAFETY: in a call that is being written down.
+    // SAFETY: this call is being recorded, of which there is one at a time.
     unsafe { stream() }.written()
 }
 
@@ -123,7 +123,7 @@ pub fn was_read(number: (u64, u64)) -> bool {
 
 /// Whether something that was observed under that lock has left the rank.
 pub fn has_told(number: (u64, u64)) -> bool {
-    // SAFETY: in a call that is being written down.
+    // SAFETY: this call is being recorded, of which there is one at a time.
     let passed = unsafe { stream() }.passed;
     of_what_was_read(number).is_none_or(|lock| passed > lock.since)
 }

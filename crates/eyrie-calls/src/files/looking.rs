@@ -44,7 +44,7 @@ next! {
     readlinkat: fn(c_int, Name, *mut c_char, size_t) -> ssize_t;
 }
 
-/// Numbers of the functions, in what is written down.
+/// Numbers of the functions, in what is recorded.
 pub(super) const STAT: u8 = 87;
 pub(super) const STATX: u8 = 88;
 const ACCESS: u8 = 89;
@@ -106,7 +106,7 @@ impl Said {
     }
 }
 
-/// Whether what a path leads to is the kernel's own, of which nothing is written down.
+/// Whether what a path leads to is the kernel's own, of which nothing is recorded.
 pub(super) fn is_of_the_kernel(path: &CStr) -> bool {
     [&b"/proc/"[..], b"/sys/", b"/dev/"].iter().any(|front| path.to_bytes().starts_with(front))
 }

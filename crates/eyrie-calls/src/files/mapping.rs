@@ -34,11 +34,11 @@ next! {
     mremap: fn(*mut c_void, size_t, size_t, c_int, *mut c_void) -> *mut c_void;
 }
 
-/// Numbers of the functions, in what is written down.
+/// Numbers of the functions, in what is recorded.
 const MAP: u8 = 103;
 const UNMAP: u8 = 107;
 const REMAP: u8 = 108;
-/// Most bytes of a mapping that are written down.
+/// Most bytes of a mapping that are recorded.
 const MOST: usize = 64 << 20;
 /// In front of what a file has that is mapped to be written: its size.
 const SIZE: usize = size_of::<u64>();
@@ -99,7 +99,7 @@ impl Mapping<'_> {
     /// place.
     fn give_back(&self) -> i64 {
         if pending::any() {
-            // SAFETY: in a call that is being written down.
+            // SAFETY: this call is being recorded, of which there is one at a time.
             unsafe { table() }.give_back(self.fd);
         }
         0
@@ -154,7 +154,7 @@ impl Mapping<'_> {
             false => call.write_done(),
         }
         // What is stored there next is in the file at once.
-        // SAFETY: in a call that is being written down.
+        // SAFETY: this call is being recorded, of which there is one at a time.
         unsafe { store() };
         made
     }
@@ -162,7 +162,7 @@ impl Mapping<'_> {
     /// It was mapped before, with a content that is known: memory takes its place, where no other
     /// rank has come to use the file.
     fn share_again(&self, call: Call) -> Option<*mut c_void> {
-        // SAFETY: in a call that is being written down.
+        // SAFETY: this call is being recorded, of which there is one at a time.
         let of = pending::any().then(|| unsafe { table() }.of_stand_in(self.fd)).flatten();
         let is_own = of.is_some() || !others_use(self.fd);
         let end = self.from as u64 + self.len as u64;
@@ -245,7 +245,7 @@ impl Mapping<'_> {
         made
     }
 
-    /// More was mapped than is written down, of a file that had been changed at this time.
+    /// More was mapped than is recorded, of a file that had been changed at this time.
     fn make_of_same(&self, file: &File, changed_ns: i64) -> *mut c_void {
         if file.changed_ns != changed_ns {
             let path = Path::of_link(kernel::link_of(self.fd, &mut [0; 32]));
@@ -279,7 +279,7 @@ impl Mapping<'_> {
 }
 
 /// Writes down what a file that is mapped to be written has from a place on to another one, but for
-/// the zeros at the end of that. What is more than can be written down is not protected.
+/// the zeros at the end of that. What is more than can be recorded is not protected.
 fn write_own(call: Call, fd: c_int, from: u64, to: u64) {
     let size = kernel::file_at(fd).map_or(0, |file| file.size);
     let there = kernel::end_of_content(fd, from, size.min(to)).saturating_sub(from) as usize;
@@ -301,8 +301,8 @@ fn write_own(call: Call, fd: c_int, from: u64, to: u64) {
     }
 }
 
-/// What [`write_own`] has written down goes to the memory that stands in for the file, if there is
-/// any; and what came of the call.
+/// What [`write_own`] has recorded goes to the memory that stands in for the file, if there is any;
+/// and what came of the call.
 fn own_again(
     call: Call,
     from: u64,
@@ -496,7 +496,7 @@ impl Moving<'_> {
                 None => call.write_done(),
             }
             // What is stored there next is in the file at once.
-            // SAFETY: in a call that is being written down.
+            // SAFETY: this call is being recorded, of which there is one at a time.
             unsafe { store() };
         }
         made

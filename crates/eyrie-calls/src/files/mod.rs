@@ -87,7 +87,7 @@ extern "C" fn end() {
         return;
     }
     if pending::any() {
-        // SAFETY: nothing is written down any more.
+        // SAFETY: nothing is recorded any more.
         unsafe { standing_in::table() }.put_into_effect();
     }
     keeping::end();

@@ -81,7 +81,7 @@ fn renamed(what: u8, old: (c_int, Name), new: (c_int, Name), make: &dyn Fn() -> 
         call: unsafe { Call::new(what, old.1) },
         before: &|| named(old.0, old.1),
         is_done: &|file| named(old.0, old.1) != Ok(file),
-        // SAFETY: in a call that is being written down.
+        // SAFETY: this call is being recorded, of which there is one at a time.
         stand_ins: &|| with_paths(old, new, |old, new| unsafe { table() }.rename(old, new)),
         keep: &|when| {
             kept(old, Kept::Name, when);
@@ -129,7 +129,7 @@ fn linked(
             free(new.0, new.1).map(|_| file)
         },
         is_done: &|file| named(new.0, new.1) == Ok(file),
-        // SAFETY: in a call that is being written down.
+        // SAFETY: this call is being recorded, of which there is one at a time.
         stand_ins: &|| with_paths(old, new, |old, new| unsafe { table() }.link(old, new)),
         keep: &|_| (),
     };
@@ -168,7 +168,7 @@ fn unlinked(what: u8, dir: c_int, path: Name, make: &dyn Fn() -> c_int) -> c_int
         before: &|| named(dir, path),
         is_done: &|file| named(dir, path) != Ok(file),
         stand_ins: &|| {
-            // SAFETY: in a call that is being written down.
+            // SAFETY: this call is being recorded, of which there is one at a time.
             with_paths((dir, path), (dir, path), |path, _| unsafe { table() }.unlink(path));
         },
         keep: &|when| kept((dir, path), Kept::Name, when),
@@ -201,7 +201,7 @@ fn cut(what: u8, path: Name, size: off_t, make: &dyn Fn() -> c_int) -> c_int {
         is_done: &|_| false,
         stand_ins: &|| {
             with_paths((HERE, path), (HERE, path), |path, _| {
-                // SAFETY: in a call that is being written down.
+                // SAFETY: this call is being recorded, of which there is one at a time.
                 unsafe { table() }.cut(path, size as u64);
             });
         },

@@ -87,7 +87,7 @@ pub enum Wrote {
     Somewhere,
     /// It has appended, and the file ends there then.
     AtTheEnd(i64),
-    /// It has written down what came of it by itself.
+    /// It has recorded what came of it by itself.
     Noted,
 }
 

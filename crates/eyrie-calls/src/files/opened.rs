@@ -3,7 +3,7 @@
 
 use super::records::{Part, Record};
 
-/// Numbers of the functions that open and cut files, in what is written down.
+/// Numbers of the functions that open and cut files, in what is recorded.
 pub const OPEN: u8 = 40;
 pub const FOPEN: u8 = 41;
 pub const CUT: u8 = 83;

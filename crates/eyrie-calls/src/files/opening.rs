@@ -184,7 +184,7 @@ impl Opening<'_> {
             opened_to_change(fd);
         }
         if how == How::Append {
-            // SAFETY: in a call that is being written down.
+            // SAFETY: this call is being recorded, of which there is one at a time.
             unsafe { store() };
         }
         value
@@ -233,7 +233,7 @@ impl Opening<'_> {
         if is_there {
             let value = self.as_it_is();
             if let (0.., Some(path), true) = (value, &path, writes) {
-                // SAFETY: in a call that is being written down.
+                // SAFETY: this call is being recorded, of which there is one at a time.
                 unsafe { table() }.add(path, real, how, size, (self.fd)(value));
             }
             return value;
@@ -241,7 +241,7 @@ impl Opening<'_> {
         if how == How::Directory {
             return self.open_no_directory();
         }
-        // SAFETY: the call is being written down, so no other thread uses the table.
+        // SAFETY: the call is being recorded, so no other thread uses the table.
         let entry = path.and_then(|path| unsafe { table() }.add_stand_in(&path, real, how, size));
         match entry {
             Some(entry) => self.open_stand_in(entry),
@@ -285,7 +285,7 @@ impl Opening<'_> {
             _ => Identity::default(),
         };
         self.call.write(Part::Intent, &[id.ino as i64, id.born_ns]);
-        // SAFETY: in a call that is being written down.
+        // SAFETY: this call is being recorded, of which there is one at a time.
         unsafe { store() };
         if id == Identity::default() {
             // Where there are no such files, it is made by its name.
@@ -349,7 +349,7 @@ impl Opening<'_> {
     /// It was made: what the rank wrote to it is there, wherever it is by now.
     fn open_made_before(&self, real: Identity) -> i64 {
         let Some(path) = self.absolute() else { return self.open_made() };
-        // SAFETY: in a call that is being written down.
+        // SAFETY: this call is being recorded, of which there is one at a time.
         let table = unsafe { table() };
         let there = look(self.dir, self.path, false).map(|found| found.id);
         if there == Ok(real) || real == Identity::default() && there.is_ok() {
@@ -431,7 +431,7 @@ fn opened_nameless(call: Call, make: &dyn Fn() -> i64) -> i64 {
     value
 }
 
-/// Opens a path for a descriptor; `None` in a thread whose calls are not written down.
+/// Opens a path for a descriptor; `None` in a thread whose calls are not recorded.
 ///
 /// # Safety
 /// As openat(2).

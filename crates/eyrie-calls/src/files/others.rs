@@ -12,7 +12,7 @@ fn is_said() -> bool {
     is_executed_again() && is_other_thread()
 }
 
-/// An open file was changed by a call that is not written down.
+/// An open file was changed by a call that is not recorded.
 pub fn changed(fd: i32) {
     if !is_said() {
         return;
@@ -25,7 +25,7 @@ pub fn changed(fd: i32) {
 }
 
 /// Where memory stands in for files that are mapped, something is unmapped by a call that is not
-/// written down: what it has there does not get to its file.
+/// recorded: what it has there does not get to its file.
 pub fn unmapped() {
     if is_said() && own_mapping::any() {
         saying::changed_by_other_thread(b"what is mapped of files");

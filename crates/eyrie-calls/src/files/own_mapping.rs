@@ -76,8 +76,8 @@ const NO_PART: Part = Part { start: 0, len: 0, from: 0, number: (0, 0) };
 
 struct Shared<T>(UnsafeCell<T>);
 
-// SAFETY: used in calls that are being written down, of which there is one at a time, and for an
-// image, while all threads stand still.
+// SAFETY: used in calls that are being recorded, of which there is one at a time, and for an image,
+// while all threads stand still.
 unsafe impl<T> Sync for Shared<T> {}
 
 static FILES: Shared<[File; MOST_FILES]> = Shared(UnsafeCell::new([NO_FILE; MOST_FILES]));
@@ -90,7 +90,7 @@ static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static END: AtomicUsize = AtomicUsize::new(0);
 
 fn files() -> &'static mut [File; MOST_FILES] {
-    // SAFETY: only calls that are being written down use it, one at a time, and an image, while all
+    // SAFETY: only calls that are being recorded use it, one at a time, and an image, while all
     // threads stand still.
     unsafe { &mut *FILES.0.get() }
 }

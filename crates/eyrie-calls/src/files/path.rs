@@ -19,7 +19,7 @@ pub struct Path {
 /// The directory in which relative paths begin, while it is gone.
 struct Gone(UnsafeCell<Path>);
 
-// SAFETY: used in calls that are being written down, of which there is one at a time.
+// SAFETY: used in calls that are being recorded, of which there is one at a time.
 unsafe impl Sync for Gone {}
 
 static GONE: Gone = Gone(UnsafeCell::new(Path::NONE));
@@ -27,7 +27,7 @@ static IS_GONE: AtomicBool = AtomicBool::new(false);
 
 /// It, if it is.
 pub fn gone() -> Option<&'static Path> {
-    // SAFETY: it is said that there is one, and it changes in calls only that are written down.
+    // SAFETY: it is said that there is one, and it changes in calls only that are recorded.
     IS_GONE.load(Ordering::Relaxed).then(|| unsafe { &*GONE.0.get() })
 }
 
@@ -35,7 +35,7 @@ pub fn gone() -> Option<&'static Path> {
 pub fn set_gone(there: Option<Path>) {
     IS_GONE.store(there.is_some(), Ordering::Relaxed);
     if let Some(there) = there {
-        // SAFETY: in a call that is being written down.
+        // SAFETY: this call is being recorded, of which there is one at a time.
         unsafe { *GONE.0.get() = there };
     }
 }

@@ -11,7 +11,7 @@ use libc::{c_int, epoll_event, fd_set, pollfd};
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Numbers of the functions, in what is written down.
+/// Numbers of the functions, in what is recorded.
 const READ: u8 = 96;
 const WRITE: u8 = 97;
 const POLL: u8 = 98;
@@ -26,7 +26,7 @@ struct Pipes {
 
 struct Shared(UnsafeCell<Pipes>);
 
-// SAFETY: used in calls that are being written down, of which there is one at a time.
+// SAFETY: used in calls that are being recorded, of which there is one at a time.
 unsafe impl Sync for Shared {}
 
 static PIPES: Shared = Shared(UnsafeCell::new(Pipes { all: [(0, 0); MOST], next: 0 }));
@@ -36,7 +36,7 @@ static STARTED: AtomicUsize = AtomicUsize::new(0);
 static RUNS_AGAIN: AtomicBool = AtomicBool::new(false);
 
 fn pipes() -> &'static mut Pipes {
-    // SAFETY: all of this module that uses it runs in calls that are written down.
+    // SAFETY: all of this module that uses it runs in calls that are recorded.
     unsafe { &mut *PIPES.0.get() }
 }
 
@@ -222,8 +222,8 @@ pub unsafe fn polls(fds: *mut pollfd, n: libc::nfds_t, make: &dyn Fn() -> c_int)
     })
 }
 
-/// The same by select(2). What is found is written down in the order of the descriptors, which may
-/// have other numbers in another process.
+/// The same by select(2). What is found is recorded in the order of the descriptors, which may have
+/// other numbers in another process.
 ///
 /// # Safety
 /// As select(2).

@@ -27,7 +27,7 @@ next! {
     __realpath_chk: fn(Name, *mut c_char, size_t) -> *mut c_char;
 }
 
-/// Numbers of the functions, in what is written down.
+/// Numbers of the functions, in what is recorded.
 const GO: u8 = 112;
 const WHERE: u8 = 113;
 const REAL: u8 = 114;
@@ -110,8 +110,7 @@ pub unsafe extern "C-unwind" fn our_fchdir(fd: c_int) -> c_int {
 /// Room for a path with its NUL.
 type Room = [u8; MOST];
 
-/// Asks for a path of so many bytes with its NUL; `None` in a thread whose calls are not written
-/// down.
+/// Asks for a path of so many bytes with its NUL; `None` in a thread whose calls are not recorded.
 fn asks_path(call: Call, room: &mut Room, make: &dyn Fn(*mut c_char) -> i64) -> Option<i64> {
     let to = room.as_mut_ptr();
     let made = || {
@@ -128,7 +127,7 @@ fn asks_path(call: Call, room: &mut Room, make: &dyn Fn(*mut c_char) -> i64) -> 
 /// # Safety
 /// `to` must be null or have so much room.
 unsafe fn give(len: i64, room: &Room, to: *mut c_char, most: size_t) -> *mut c_char {
-    // errno says why there is none: the call was written down.
+    // errno says why there is none: the call was recorded.
     let Ok(len) = usize::try_from(len) else { return std::ptr::null_mut() };
     if most > 0 && len > most {
         or_errno(-i64::from(libc::ERANGE));

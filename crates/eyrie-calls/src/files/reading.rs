@@ -32,12 +32,12 @@ next! {
     lseek64: fn(c_int, off_t, c_int) -> off_t;
 }
 
-/// Numbers of the functions, in what is written down.
+/// Numbers of the functions, in what is recorded.
 pub(super) const READ: u8 = 80;
 pub(super) const SEEK: u8 = 81;
 
 /// Reads from an open file into these buffers, at a place in it or where it stands; `None`: it is
-/// no file of which that is written down.
+/// no file of which that is recorded.
 pub(super) fn reads(
     fd: c_int,
     to: Buffers,
@@ -129,7 +129,7 @@ impl once::Reading for Reading<'_> {
     }
 }
 
-/// Where an open file ends, or has something: `None` where that is not written down.
+/// Where an open file ends, or has something: `None` where that is not recorded.
 pub(super) fn seeks(fd: c_int, how: c_int, make: &dyn Fn() -> off_t) -> Option<off_t> {
     if how == libc::SEEK_SET || how == libc::SEEK_CUR {
         return None;

@@ -30,7 +30,7 @@ struct Reads {
 
 struct Shared(UnsafeCell<Reads>);
 
-// SAFETY: used in calls that are being written down, of which there is one at a time.
+// SAFETY: used in calls that are being recorded, of which there is one at a time.
 unsafe impl Sync for Shared {}
 
 static READS: Shared = Shared(UnsafeCell::new(Reads {
@@ -40,7 +40,7 @@ static READS: Shared = Shared(UnsafeCell::new(Reads {
 }));
 
 fn reads() -> &'static mut Reads {
-    // SAFETY: all of this module runs in calls that are written down.
+    // SAFETY: all of this module runs in calls that are recorded.
     unsafe { &mut *READS.0.get() }
 }
 

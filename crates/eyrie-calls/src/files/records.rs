@@ -139,7 +139,7 @@ impl Call {
         loop {
             let bytes = if done < len { piece(done, MOST_PIECE.min(len - done)) } else { &[] };
             if !stream_of_call().has_room_for(bytes.len() + HEAD) {
-                // SAFETY: in a call that is being written down.
+                // SAFETY: this call is being recorded, of which there is one at a time.
                 unsafe { store() };
             }
             match done {
@@ -176,7 +176,7 @@ impl Call {
     /// Writes what a call gave that says a number and puts some bytes.
     pub fn write_answer(self, value: i64, bytes: &[u8]) {
         if !stream_of_call().has_room_for(bytes.len() + HEAD) {
-            // SAFETY: in a call that is being written down.
+            // SAFETY: this call is being recorded, of which there is one at a time.
             unsafe { store() };
         }
         self.write_with(Part::Result, &[value], bytes);
@@ -271,7 +271,7 @@ impl Recorded {
 
 /// The stream, for a short while.
 fn stream_of_call() -> &'static mut ObservedStream {
-    // SAFETY: all of this module runs in calls that are written down.
+    // SAFETY: all of this module runs in calls that are recorded.
     unsafe { stream() }
 }
 

@@ -191,7 +191,7 @@ pub fn no_ring() {
     say(18, [why, b"", b""]);
 }
 
-/// Directories are walked through past what is written down.
+/// Directories are walked through past what is recorded.
 pub fn not_walked() {
     let why = b"this rank walks through directories by fts_open or by nftw with FTW_CHDIR, which \
         is not recorded: if it fails before its next image, it finds what is there by then; use \

@@ -27,15 +27,15 @@ const PATIENCE_MS: usize = 250;
 /// Files to which others have appended, too, that are looked through at a time.
 const MOST_APPENDED: usize = 16;
 
-/// How many of them are stand-ins.
+/// How many of them are shadow files.
 static STAND_INS: AtomicUsize = AtomicUsize::new(0);
 /// Files of which the end is to be looked through before something is appended.
 static LOOKED_THROUGH: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether an image would have to hold a stand-in. A rank of which nothing more is known, and that
-/// only computes, does nothing new by which files would take their places: they do now. Not those
-/// that are mapped: what the rank will store before messages that others have is there already, and
-/// must not go.
+/// Whether an image would have to hold a shadow file. A rank of which nothing more is known, and
+/// that only computes, does nothing new by which files would take their places: they do now. Not
+/// those that are mapped: what the rank will store before messages that others have is there
+/// already, and must not go.
 ///
 /// # Safety
 /// As [`crate::observed::stream`].
@@ -64,9 +64,9 @@ pub struct Entry {
     end: u64,
     /// Others have appended to it, too.
     shared: bool,
-    /// The stand-in has all that the file had: it is a copy, or was empty when it was opened.
+    /// The shadow file has all that the file had: it is a copy, or was empty when it was opened.
     whole: bool,
-    /// Our descriptor of the stand-in; -1: the program has the file itself.
+    /// Our descriptor of the shadow file; -1: the program has the file itself.
     kept: i32,
     /// The kernel's number of what the program has open.
     number: (u64, u64),
@@ -116,8 +116,7 @@ static TABLE: Shared = Shared(UnsafeCell::new(Table {
 /// # Safety
 /// As [`crate::observed::stream`].
 pub unsafe fn table() -> &'static mut Table {
-    // SAFETY: the caller promises that its call is being written down, of which there is one at a
-    // time.
+    // SAFETY: the caller promises that its call is being recorded, of which there is one at a time.
     unsafe { &mut *TABLE.0.get() }
 }
 
@@ -131,13 +130,13 @@ pub fn before_new_of(stream: &mut ObservedStream) {
 
 /// The same, in a call on files.
 pub fn before_new() {
-    // SAFETY: in a call that is being written down.
+    // SAFETY: this call is being recorded, of which there is one at a time.
     before_new_of(unsafe { stream() });
 }
 
 /// What is known of a file of this number, by each way it was opened.
 fn of_number(number: (u64, u64)) -> impl Iterator<Item = &'static mut Entry> {
-    // SAFETY: in a call that is being written down.
+    // SAFETY: this call is being recorded, of which there is one at a time.
     let entries = pending::any().then(|| unsafe { table() }.entries.iter_mut());
     entries.into_iter().flatten().filter(move |e| e.is_used && e.number == number)
 }
@@ -167,7 +166,7 @@ pub fn is_there(fd: i32, number: (u64, u64), bytes: &Buffers) -> bool {
     if LOOKED_THROUGH.load(Ordering::Relaxed) == 0 {
         return false;
     }
-    // SAFETY: in a call that is being written down.
+    // SAFETY: this call is being recorded, of which there is one at a time.
     let table = unsafe { table() };
     let count = LOOKED_THROUGH.load(Ordering::Relaxed);
     let Some(place) = table.appended[..count].iter().position(|a| a.number == number) else {
@@ -240,7 +239,8 @@ impl Table {
         self.put(place, Entry { real, path: *path, how, end, number: file.number, ..NONE });
     }
 
-    /// The rank has opened a file that its name does not lead to. `None`: there can be no stand-in.
+    /// The rank has opened a file that its name does not lead to. `None`: there can be no shadow
+    /// file.
     pub fn add_stand_in(
         &mut self,
         path: &Path,
@@ -324,13 +324,13 @@ impl Table {
         kernel::descriptors().any(|fd| !self.is_ours(fd) && is_at(&self.entries[place], fd))
     }
 
-    /// Whether a descriptor is one of those by which stand-ins are kept: several may be of one
+    /// Whether a descriptor is one of those by which shadow files are kept: several may be of one
     /// file.
     fn is_ours(&self, fd: i32) -> bool {
         self.entries.iter().any(|e| e.is_used && e.kept == fd)
     }
 
-    /// Whether the program has a stand-in open there.
+    /// Whether the program has a shadow file open there.
     pub fn stands_in(&self, fd: i32) -> bool {
         stand_ins() && self.entries.iter().any(|e| e.kept >= 0 && e.is_used && is_at(e, fd))
     }
@@ -341,7 +341,7 @@ impl Table {
         self.entries.iter().find(is_it).map(|e| (e.real, e.path))
     }
 
-    /// Our descriptor of the stand-in of this number.
+    /// Our descriptor of the shadow file of this number.
     pub fn kept_of(&self, number: (u64, u64)) -> Option<i32> {
         let is_it = |e: &&Entry| e.is_used && e.kept >= 0 && e.number == number;
         self.entries.iter().find(is_it).map(|e| e.kept)
@@ -401,7 +401,7 @@ impl Table {
         locks::take_again();
     }
 
-    /// A file takes its place now, whatever is known, if it has a stand-in.
+    /// A file takes its place now, whatever is known, if it has a shadow file.
     pub fn give_back(&mut self, fd: i32) {
         let of = |e: &Entry| e.is_used && e.kept >= 0 && is_at(e, fd);
         if let Some(place) = self.entries.iter().position(of) {
@@ -467,7 +467,7 @@ fn is_at(entry: &Entry, fd: i32) -> bool {
 }
 
 impl Entry {
-    /// A path that leads to the stand-in; `None`: it has none.
+    /// A path that leads to the shadow file; `None`: it has none.
     pub fn link<'a>(&self, room: &'a mut [u8; 32]) -> Option<&'a CStr> {
         (self.kept >= 0).then(|| kernel::link_of(self.kept, room))
     }

@@ -21,10 +21,9 @@ pub fn store_by(store: extern "C" fn()) {
     STORE.store(store as *mut c_void, Ordering::Relaxed);
 }
 
-/// Returns when all that was written down is safe.
+/// Returns when all that was recorded is safe.
 ///
-/// # Safety
-/// In a call that is being written down.
+/// # Safety In a call that is being recorded.
 pub unsafe fn store() {
     let store = STORE.load(Ordering::Relaxed);
     if !store.is_null() {

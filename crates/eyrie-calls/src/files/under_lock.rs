@@ -16,7 +16,7 @@ use super::standing_in::table;
 use crate::random;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What has become of a write that does not count, in what is written down.
+/// What has become of a write that does not count, in what is recorded.
 const ASIDE: i64 = -(libc::EAGAIN as i64);
 
 /// Writes of this rank so far.
@@ -29,8 +29,8 @@ pub fn applies(file: &File, from: &Buffers) -> bool {
         && random::name() != 0
 }
 
-/// What is written down of the next one: its number, and whether something has left the rank since
-/// it has the lock: then it cannot read again.
+/// What is recorded of the next one: its number, and whether something has left the rank since it
+/// has the lock: then it cannot read again.
 pub fn next(number: (u64, u64)) -> [i64; 2] {
     let next = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
     [next as i64, locks::has_told(number).into()]
@@ -113,7 +113,7 @@ fn ahead(write: Call, reads: &[Call]) -> Ahead {
 /// The rank is known to have had this lock. Whether it is to ask for it again, because what it then
 /// read and was about to write does not count; what is known of that is passed over.
 pub fn is_to_lock_again(lock: &Lock, write: Call, reads: &[Call]) -> bool {
-    // SAFETY: in a call that is being written down.
+    // SAFETY: this call is being recorded, of which there is one at a time.
     let stands_in = || pending::any() && unsafe { table() }.stands_in(lock.fd);
     if !lock.is_of_all() || stands_in() {
         return false;

@@ -208,7 +208,7 @@ pub struct Globbed {
     functions: [MaybeUninit<*const c_void>; 5],
 }
 
-/// Lets glob(3) use the functions that are written down.
+/// Lets glob(3) use the functions that are recorded.
 ///
 /// # Safety
 /// As glob(3), by `make`, which gets other flags.
@@ -477,7 +477,7 @@ walking! {
 }
 
 /// Functions that begin to walk by fts(3), which keeps what it finds in structures of its own, past
-/// all that is written down: ours, the one behind it, its name.
+/// all that is recorded: ours, the one behind it, its name.
 macro_rules! not_walking {
     ($($our:ident, $next:ident, $symbol:literal;)*) => {
         $(

@@ -35,12 +35,12 @@ next! {
     posix_fallocate64: fn(c_int, off_t, off_t) -> c_int;
 }
 
-/// Numbers of the functions, in what is written down.
+/// Numbers of the functions, in what is recorded.
 pub(super) const WRITE: u8 = 82;
 const ALLOCATE: u8 = 84;
 
 /// Writes these bytes to an open file, at a place in it or where it stands; `None`: it is no file
-/// of which that is written down.
+/// of which that is recorded.
 pub(crate) fn writes(
     fd: c_int,
     from: Buffers,
@@ -152,7 +152,7 @@ impl Writing<'_> {
         if own_mapping::any() {
             own_mapping::written(self.file.number, &self.from, place(), n as usize);
         }
-        // SAFETY: in a call that is being written down.
+        // SAFETY: this call is being recorded, of which there is one at a time.
         if pending::any() && unsafe { table() }.stands_in(self.fd) {
             self.call();
             return n;
@@ -200,7 +200,7 @@ impl once::Writing for Writing<'_> {
         }
         let intent = under_lock::next(self.file.number);
         call.write(Part::Intent, &intent);
-        // SAFETY: in a call that is being written down.
+        // SAFETY: this call is being recorded, of which there is one at a time.
         unsafe { store() };
         Some(self.commit(call, intent[0] as u64))
     }
@@ -239,7 +239,7 @@ pub(super) fn changes(
     let value = of_file(fd, &mut |file| {
         let call = Call::on_open(what);
         if let Some(value) = call.result_again() {
-            // SAFETY: in a call that is being written down.
+            // SAFETY: this call is being recorded, of which there is one at a time.
             match pending::any() && unsafe { table() }.stands_in(fd) {
                 true => {
                     make();

@@ -470,7 +470,7 @@ thread_local! {
     static ROUTER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What was written down and not taken yet.
+/// What was recorded and not taken yet.
 fn taken() -> Vec<u8> {
     let (mut bytes, mut from) = (std::ptr::null(), 0);
     // SAFETY: only this test uses the stream; the bytes are copied at once.
@@ -485,7 +485,7 @@ fn taken() -> Vec<u8> {
     bytes
 }
 
-/// The router has all that was written down.
+/// The router has all that was recorded.
 extern "C" fn give() {
     let bytes = taken();
     ROUTER.with_borrow_mut(|router| router.extend(bytes));
@@ -493,7 +493,7 @@ extern "C" fn give() {
 
 /// What another process has looked at is nothing to this one.
 fn forget() {
-    // SAFETY: as in a call that is being written down.
+    // SAFETY: as in a call that is being recorded.
     unsafe { store() };
 }
 
