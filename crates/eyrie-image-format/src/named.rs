@@ -81,9 +81,10 @@ impl fmt::Display for Unknown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let name = self.0.name;
         write!(f, "the image has '{name}', which this version of Eyrie does not know: ")?;
-        match self.0.is_optional {
-            true => f.write_str("the process goes on without it"),
-            false => f.write_str("restore it with the version that took it"),
+        if self.0.is_optional {
+            f.write_str("the process goes on without it")
+        } else {
+            f.write_str("restore it with the version that took it")
         }
     }
 }

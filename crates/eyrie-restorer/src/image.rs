@@ -234,9 +234,10 @@ impl Input {
     pub unsafe fn pages(&mut self, address: usize, len: usize, is_last: bool) {
         // SAFETY: the caller promises that the range may be overwritten.
         unsafe {
-            match is_last {
-                true => self.content(address, len),
-                false => self.part(address, len),
+            if is_last {
+                self.content(address, len)
+            } else {
+                self.part(address, len)
             }
         }
     }

@@ -211,9 +211,10 @@ fn both(one: &[Range], other: &[Range], mut each: impl FnMut(Range)) {
         if range.0 < range.1 {
             each(range);
         }
-        match a.1 < b.1 {
-            true => i += 1,
-            false => j += 1,
+        if a.1 < b.1 {
+            i += 1
+        } else {
+            j += 1
         }
     }
 }

@@ -88,10 +88,8 @@ fn mapped(line: &[u8]) -> Option<Mapped<'_>> {
     let (offset, number) = (digits(fields.next()?, 16)?, digits(fields.nth(1)?, 10)?);
     let dash = range.iter().position(|byte| *byte == b'-')?;
     let (start, end) = (digits(&range[..dash], 16)?, digits(&range[dash + 1..], 16)?);
-    let may = |at: usize, letter: u8, what: c_int| match access.get(at) == Some(&letter) {
-        true => what,
-        false => 0,
-    };
+    let may =
+        |at: usize, letter: u8, what: c_int| if access.get(at) == Some(&letter) { what } else { 0 };
     let path = line.iter().position(|byte| *byte == b'/').map_or(&[][..], |at| &line[at..]);
     Some(Mapped {
         start: start as usize,

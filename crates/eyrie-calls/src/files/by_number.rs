@@ -230,9 +230,10 @@ unsafe fn tells_where(to: usize, room: size_t) -> c_long {
     let to = std::ptr::with_exposed_provenance_mut::<c_char>(to);
     // SAFETY: the caller passes room for so many bytes; getcwd(3) ends what it writes with a NUL.
     unsafe {
-        match libc::getcwd(to, room).is_null() {
-            true => -1,
-            false => CStr::from_ptr(to).to_bytes_with_nul().len() as c_long,
+        if libc::getcwd(to, room).is_null() {
+            -1
+        } else {
+            CStr::from_ptr(to).to_bytes_with_nul().len() as c_long
         }
     }
 }

@@ -449,9 +449,10 @@ pub unsafe extern "C-unwind" fn our_kill(pid: pid_t, signal: c_int) -> c_int {
             return value;
         }
         let value = outcome(plain(kernels(pid)));
-        match is_new_change() {
-            true => call.write_result(value),
-            false => value,
+        if is_new_change() {
+            call.write_result(value)
+        } else {
+            value
         }
     });
     value.map_or_else(|| plain(pid), |value| value as c_int)

@@ -71,9 +71,10 @@ fn note(dir: Dir) {
 
 /// A DIR, or a negative errno.
 fn pointer(dir: Dir) -> i64 {
-    match dir.is_null() {
-        true => -i64::from(kernel::errno()),
-        false => dir as i64,
+    if dir.is_null() {
+        -i64::from(kernel::errno())
+    } else {
+        dir as i64
     }
 }
 
@@ -263,9 +264,10 @@ macro_rules! listing_to {
                 // SAFETY: the program keeps the contract of the C function, which gets its
                 // arguments unchanged.
                 unsafe {
-                    match counts() {
-                        true => lists_to(dir, to, found),
-                        false => $next.get()(dir, to, found),
+                    if counts() {
+                        lists_to(dir, to, found)
+                    } else {
+                        $next.get()(dir, to, found)
                     }
                 }
             }

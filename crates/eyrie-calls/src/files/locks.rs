@@ -238,9 +238,10 @@ pub fn take_again() {
         }
         // Its file may be another one by now.
         lock.number = kernel::file_at(lock.fd).map_or(lock.number, |file| file.number);
-        match lock.take_in_time() {
-            true => lock.is_taken(),
-            false => saying::not_locked(),
+        if lock.take_in_time() {
+            lock.is_taken()
+        } else {
+            saying::not_locked()
         }
         locks()[at] = Lock { again: false, ..lock };
         pending::remove();

@@ -179,12 +179,11 @@ fn looks(
         // SAFETY: the call has succeeded, so the kernel has filled the structure.
         let (changed_ns, number, kind) = unsafe { said.of() };
         freshness::looked(number);
-        match file.is_kept(kind) && file.in_job(changed_ns, number.0) {
-            true => {
-                let len = bytes().iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-                call.write_content(len as i64, &mut |at, most| &bytes()[at..at + most]);
-            }
-            false => call.write_done(),
+        if file.is_kept(kind) && file.in_job(changed_ns, number.0) {
+            let len = bytes().iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            call.write_content(len as i64, &mut |at, most| &bytes()[at..at + most]);
+        } else {
+            call.write_done()
         }
         value
     });

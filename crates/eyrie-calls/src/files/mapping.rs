@@ -149,9 +149,10 @@ impl Mapping<'_> {
             return made;
         }
         let from = self.from as u64;
-        match own_mapping::has_room() {
-            true => write_own(call, self.fd, from, from + self.len as u64),
-            false => call.write_done(),
+        if own_mapping::has_room() {
+            write_own(call, self.fd, from, from + self.len as u64)
+        } else {
+            call.write_done()
         }
         // What is stored there next is in the file at once.
         // SAFETY: this call is being recorded, of which there is one at a time.
@@ -286,15 +287,14 @@ fn write_own(call: Call, fd: c_int, from: u64, to: u64) {
     let mapped = (there > 0).then(|| kernel::map(fd, from, there)).flatten();
     let bytes = mapped.unwrap_or(&[]);
     let len = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    match len > MOST || there > 0 && mapped.is_none() {
-        true => call.write_done(),
-        false => {
-            let head = size.to_le_bytes();
-            call.write_content((SIZE + len) as i64, &mut |at, most| match at.checked_sub(SIZE) {
-                Some(at) => &bytes[at..at + most],
-                None => &head[at..],
-            });
-        }
+    if len > MOST || there > 0 && mapped.is_none() {
+        call.write_done()
+    } else {
+        let head = size.to_le_bytes();
+        call.write_content((SIZE + len) as i64, &mut |at, most| match at.checked_sub(SIZE) {
+            Some(at) => &bytes[at..at + most],
+            None => &head[at..],
+        });
     }
     if let Some(bytes) = mapped {
         kernel::unmap(bytes);
@@ -333,9 +333,10 @@ fn is_in_memory(fd: c_int) -> bool {
 }
 
 fn address(at: *mut c_void) -> i64 {
-    match at == libc::MAP_FAILED {
-        true => outcome(-1),
-        false => at.expose_provenance() as i64,
+    if at == libc::MAP_FAILED {
+        outcome(-1)
+    } else {
+        at.expose_provenance() as i64
     }
 }
 
@@ -415,9 +416,10 @@ pub extern "C" fn eyrie_calls_shares() -> *const c_char {
     let room = unsafe { &mut *REFUSED.0.get() };
     let mut is_used =
         |path: &CStr| Path::of_absolute(path.to_bytes()).is_some_and(|path| is_shared(&path));
-    match address_space::written_mapping(room, &mut is_used) {
-        true => room.as_ptr().cast(),
-        false => std::ptr::null(),
+    if address_space::written_mapping(room, &mut is_used) {
+        room.as_ptr().cast()
+    } else {
+        std::ptr::null()
     }
 }
 
@@ -458,9 +460,10 @@ impl Moving<'_> {
     fn run(&self) -> Option<*mut c_void> {
         let mut made = libc::MAP_FAILED;
         written_down(&mut || {
-            made = match own_mapping::touches(self.at as usize, self.old) {
-                true => self.follow(),
-                false => (self.make)(),
+            made = if own_mapping::touches(self.at as usize, self.old) {
+                self.follow()
+            } else {
+                (self.make)()
             };
             address(made)
         })?;
@@ -581,8 +584,9 @@ pub unsafe extern "C-unwind" fn our_mremap(
 ) -> *mut c_void {
     // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let next = || unsafe { mremap.get()(at, old, new, flags, to) };
-    match own_mapping::may_touch(at as usize, old) {
-        true => Moving { at, old, new, make: &next }.run().unwrap_or_else(next),
-        false => next(),
+    if own_mapping::may_touch(at as usize, old) {
+        Moving { at, old, new, make: &next }.run().unwrap_or_else(next)
+    } else {
+        next()
     }
 }

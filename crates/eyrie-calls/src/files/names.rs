@@ -104,10 +104,8 @@ fn renamed(what: u8, old: (c_int, Name), new: (c_int, Name), make: &dyn Fn() -> 
 fn source((dir, path): (c_int, Name), flags: c_int) -> Result<Identity, i64> {
     // SAFETY: the path is a C string, which outlives the call.
     let is_open = flags & libc::AT_EMPTY_PATH != 0 && unsafe { *path } == 0;
-    let found = match is_open {
-        true => look_at(dir),
-        false => look(dir, path, flags & libc::AT_SYMLINK_FOLLOW != 0),
-    };
+    let found =
+        if is_open { look_at(dir) } else { look(dir, path, flags & libc::AT_SYMLINK_FOLLOW != 0) };
     found.map(|found| found.id)
 }
 

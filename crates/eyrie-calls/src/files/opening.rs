@@ -136,9 +136,10 @@ impl Opening<'_> {
             return self.really();
         }
         standing_in::before_new();
-        match self.is_exclusive() {
-            true => self.make(),
-            false => self.open_first(),
+        if self.is_exclusive() {
+            self.make()
+        } else {
+            self.open_first()
         }
     }
 
@@ -338,9 +339,10 @@ impl Opening<'_> {
                 let there = look(self.dir, self.path, false).map(|found| found.id);
                 let is_ours = there == Ok(real) || real == Identity::default() && there.is_ok();
                 self.call.write_result(if is_ours { 0 } else { AGAIN });
-                match is_ours {
-                    true => self.open_made(),
-                    false => self.make(),
+                if is_ours {
+                    self.open_made()
+                } else {
+                    self.make()
                 }
             }
         }
@@ -385,9 +387,10 @@ impl Opening<'_> {
 
 /// A number, or a negative errno.
 fn pointer(file: *mut FILE) -> i64 {
-    match file.is_null() {
-        true => -i64::from(errno()),
-        false => file as i64,
+    if file.is_null() {
+        -i64::from(errno())
+    } else {
+        file as i64
     }
 }
 

@@ -209,9 +209,10 @@ pub fn stand_in(fd: c_int, of: Option<(Identity, Path)>, end: u64) -> Option<c_i
 
 fn add(file: File, end: u64) -> Option<c_int> {
     let free = files().iter_mut().find(|file| file.memory < 0)?;
-    let memory = match end > LARGE {
-        true => file.path.nameless_beside()?,
-        false => kernel::move_up(c_int::try_from(kernel::in_memory()).ok().filter(|fd| *fd >= 0)?),
+    let memory = if end > LARGE {
+        file.path.nameless_beside()?
+    } else {
+        kernel::move_up(c_int::try_from(kernel::in_memory()).ok().filter(|fd| *fd >= 0)?)
     };
     *free = File { memory, ..file };
     COUNT.fetch_add(1, Ordering::Relaxed);
@@ -594,9 +595,10 @@ pub unsafe fn come_back(is_shared: &dyn Fn(&Path) -> bool) {
             let of_it = parts().iter_mut().filter(|part| part.number == was);
             of_it.for_each(|part| part.number = number);
         }
-        let in_place = match is_shared(&note.path) {
-            true => maps_itself(note),
-            false => stands_in_there(&note.place, &note.file()),
+        let in_place = if is_shared(&note.path) {
+            maps_itself(note)
+        } else {
+            stands_in_there(&note.place, &note.file())
         };
         if !in_place {
             saying::not_mapped(note.path.as_bytes());

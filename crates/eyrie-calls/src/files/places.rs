@@ -93,9 +93,10 @@ fn go_again(there: &[u8], make: &dyn Fn() -> c_int) {
 pub unsafe extern "C-unwind" fn our_chdir(path: Name) -> c_int {
     // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let make = || unsafe { chdir.get()(path) };
-    match path.is_null() {
-        true => make(),
-        false => goes(Some(path), &make),
+    if path.is_null() {
+        make()
+    } else {
+        goes(Some(path), &make)
     }
 }
 
@@ -168,9 +169,10 @@ pub unsafe extern "C-unwind" fn our_getcwd(to: *mut c_char, most: size_t) -> *mu
     // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe {
         let make = || getcwd.get()(to, most);
-        match !to.is_null() && most == 0 {
-            true => make(),
-            false => tells_where(to, most, &make),
+        if !to.is_null() && most == 0 {
+            make()
+        } else {
+            tells_where(to, most, &make)
         }
     }
 }
@@ -187,9 +189,10 @@ pub unsafe extern "C-unwind" fn our_getcwd_chk(
 ) -> *mut c_char {
     // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe {
-        match most > room {
-            true => __getcwd_chk.get()(to, most, room),
-            false => our_getcwd(to, most),
+        if most > room {
+            __getcwd_chk.get()(to, most, room)
+        } else {
+            our_getcwd(to, most)
         }
     }
 }
@@ -222,9 +225,10 @@ unsafe fn resolves(path: Name, to: *mut c_char, make: &dyn Fn() -> *mut c_char) 
     let mut room = [0; MOST];
     // SAFETY: a C string; a room for any path.
     let asked = asks_path(unsafe { Call::new(REAL, path) }, &mut room, &|to| unsafe {
-        match realpath.get()(path, to).is_null() {
-            true => -i64::from(kernel::errno()),
-            false => CStr::from_ptr(to).to_bytes_with_nul().len() as i64,
+        if realpath.get()(path, to).is_null() {
+            -i64::from(kernel::errno())
+        } else {
+            CStr::from_ptr(to).to_bytes_with_nul().len() as i64
         }
     });
     // SAFETY: the caller keeps this contract, which is that of the function called.
@@ -252,9 +256,10 @@ pub unsafe extern "C-unwind" fn our_realpath_chk(
     // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe {
         let make = || __realpath_chk.get()(path, to, room);
-        match room < MOST {
-            true => make(),
-            false => resolves(path, to, &make),
+        if room < MOST {
+            make()
+        } else {
+            resolves(path, to, &make)
         }
     }
 }

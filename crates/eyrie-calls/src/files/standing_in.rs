@@ -253,9 +253,10 @@ impl Table {
         if how == How::Read && old.is_used && old.kept >= 0 && old.real == real {
             return Some(&mut self.entries[place]);
         }
-        let kept = match old.is_used && old.kept >= 0 && old.real == real {
-            true => kernel::duplicate(old.kept),
-            false => path.nameless_beside()?,
+        let kept = if old.is_used && old.kept >= 0 && old.real == real {
+            kernel::duplicate(old.kept)
+        } else {
+            path.nameless_beside()?
         };
         match how {
             How::Empty => kernel::set_size(kept, 0),

@@ -167,9 +167,10 @@ macro_rules! scanning {
                 // SAFETY: the program keeps the contract of the C function, which gets its
                 // arguments unchanged.
                 unsafe {
-                    match counts() {
-                        true => scans($dir, to, filter, order),
-                        false => $next.get()($($arg,)* to, filter, order),
+                    if counts() {
+                        scans($dir, to, filter, order)
+                    } else {
+                        $next.get()($($arg,)* to, filter, order)
                     }
                 }
             }
@@ -384,10 +385,7 @@ impl Walk {
             return -1;
         }
         let depth_first = self.how & DEPTH_FIRST != 0;
-        let mut value = match depth_first {
-            true => 0,
-            false => self.tell(path, st, DIRECTORY, level),
-        };
+        let mut value = if depth_first { 0 } else { self.tell(path, st, DIRECTORY, level) };
         let acts = self.how & ACTIONS != 0;
         if acts && value == SKIP_SUBTREE {
             return 0;
@@ -439,9 +437,10 @@ unsafe fn walks(
     let Ok(path) = CString::new(&given[..name.min(given.len())]) else { return make() };
     let mut walk = Walk { how, visit, is_old, device: 0, seen: Vec::new() };
     let value = walk.walk(&path, 0);
-    match how & ACTIONS != 0 && [SKIP_SUBTREE, SKIP_SIBLINGS].contains(&value) {
-        true => 0,
-        false => value,
+    if how & ACTIONS != 0 && [SKIP_SUBTREE, SKIP_SIBLINGS].contains(&value) {
+        0
+    } else {
+        value
     }
 }
 

@@ -240,14 +240,13 @@ pub(super) fn changes(
         let call = Call::on_open(what);
         if let Some(value) = call.result_again() {
             // SAFETY: this call is being recorded, of which there is one at a time.
-            match pending::any() && unsafe { table() }.stands_in(fd) {
-                true => {
-                    make();
-                    if let Some(size) = size.filter(|_| value == 0) {
-                        own_mapping::cut(file.number, size as u64);
-                    }
+            if pending::any() && unsafe { table() }.stands_in(fd) {
+                make();
+                if let Some(size) = size.filter(|_| value == 0) {
+                    own_mapping::cut(file.number, size as u64);
                 }
-                false => again(file, value),
+            } else {
+                again(file, value)
             }
             return value;
         }
