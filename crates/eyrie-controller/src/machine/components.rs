@@ -8,6 +8,7 @@ use super::images::captures::Captures;
 use super::images::overdue::Overdue;
 use super::images::schedule::Schedule;
 use super::images::stores::Stores;
+use super::images::why::ImageAges;
 use super::moves::entry::Moves;
 use super::moves::mover::Mover;
 use super::nodes::contact::Contact;
@@ -21,6 +22,7 @@ use super::ranks::Ranks;
 use super::recovery::recovering::Recovery;
 use super::roles::entry::Roles;
 use super::roles::hosting::Hosting;
+use super::roles::places::Places;
 use super::roles::redundancy::Redundancy;
 use super::saving::phase::Saving;
 use super::saving::saved::{self, Saved};
@@ -30,7 +32,6 @@ use super::starting::Starting;
 use super::users::asked::Asked;
 use super::users::measurements::Measurements;
 use super::users::measuring::Measuring;
-use super::view::View;
 use eyrie_interface::Summary;
 use eyrie_placement::{Placement, WithoutNetwork};
 use serde::{Deserialize, Serialize};
@@ -76,26 +77,6 @@ macro_rules! borrow {
         $handler { placement: &*$machine.placement, $($component: &mut $machine.$component),* }
     };
 }
-
-/// All components that a view has, to be read, while another one is changed.
-macro_rules! view {
-    ($machine:ident) => {
-        $crate::machine::view::View {
-            config: &$machine.config,
-            out: &$machine.out,
-            nodes: &$machine.nodes,
-            reach: &$machine.reach,
-            ranks: &$machine.ranks,
-            roles: &$machine.roles,
-            stores: &$machine.stores,
-            schedule: &$machine.schedule,
-            moves: &$machine.moves,
-            saving: &$machine.saving,
-        }
-    };
-}
-
-pub(super) use view;
 
 impl Machine {
     pub fn new(config: Config) -> Machine {
@@ -171,9 +152,27 @@ impl Machine {
         Ok(())
     }
 
-    /// All that handlers may ask.
-    pub(super) fn view(&self) -> View<'_> {
-        view!(self)
+    /// For how long ranks have had no new image, and why.
+    pub(super) fn ages(&self) -> ImageAges<'_> {
+        let (ranks, schedule, stores) = (&self.ranks, &self.schedule, &self.stores);
+        ImageAges { now: self.out.now(), ranks, schedule, stores }
+    }
+
+    /// Where roles can be.
+    pub(super) fn places(&self) -> Places<'_> {
+        let (nodes, reach, ranks, roles) = (&self.nodes, &self.reach, &self.ranks, &self.roles);
+        Places { now: self.out.now(), nodes, reach, ranks, roles }
+    }
+
+    pub(super) fn overdue_and_ages(&mut self) -> (&mut Overdue, ImageAges<'_>) {
+        let (ranks, schedule, stores) = (&self.ranks, &self.schedule, &self.stores);
+        (&mut self.overdue, ImageAges { now: self.out.now(), ranks, schedule, stores })
+    }
+
+    pub(super) fn redundancy_and_places(&mut self) -> (&mut Redundancy, &Config, Places<'_>) {
+        let (nodes, reach, ranks, roles) = (&self.nodes, &self.reach, &self.ranks, &self.roles);
+        let places = Places { now: self.out.now(), nodes, reach, ranks, roles };
+        (&mut self.redundancy, &self.config, places)
     }
 
     pub(super) fn starting(&mut self) -> Starting<'_> {
@@ -185,10 +184,7 @@ impl Machine {
     }
 
     pub(super) fn hosting(&mut self) -> Hosting<'_> {
-        borrow!(
-            self,
-            Hosting { config, out, nodes, reach, ranks, roles, stores, schedule, moves, saving }
-        )
+        borrow!(self, Hosting { config, out, nodes, reach, ranks, roles, schedule })
     }
 
     pub(super) fn captures(&mut self) -> Captures<'_> {
@@ -215,8 +211,7 @@ impl Machine {
         borrow!(
             self,
             placing Recovery {
-                config, out, nodes, reach, ranks, roles, stores, schedule, overdue, moves,
-                saving, faults, output
+                config, out, nodes, ranks, schedule, overdue, moves, faults, output
             }
         )
     }
@@ -225,8 +220,7 @@ impl Machine {
         borrow!(
             self,
             placing Mover {
-                config, out, nodes, reach, ranks, roles, stores, schedule, overdue, moves,
-                saving
+                config, out, nodes, ranks, roles, stores, schedule, overdue, moves, saving
             }
         )
     }

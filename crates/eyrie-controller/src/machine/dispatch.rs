@@ -2,6 +2,7 @@
 
 use super::components::Machine;
 use super::io::{Command, Event};
+use super::moves::obstacles::cannot_move_now;
 use crate::record::Record;
 use eyrie_wire::control::{RankReport, StandardStream};
 use eyrie_wire::{Node, RankInstance};
@@ -78,7 +79,7 @@ impl Machine {
             }
             Event::Drain { request, node } => self.mover().drain_asked(request, node, usize::MAX),
             Event::Measure { request, over, goal } => {
-                let not_now = self.view().cannot_move_now();
+                let not_now = cannot_move_now(&self.out, &self.saving);
                 self.measuring().measurement_asked(request, over, goal, not_now)
             }
             Event::Measured { node, n, used } => self.measuring().measured(node, n, used),

@@ -1,7 +1,7 @@
 //! Whether a node, a rank, a role, an image or a move is late: looks at all of them, when the first
 //! of them may be.
 
-use super::components::{view, Machine};
+use super::components::Machine;
 use super::roles::registry;
 use super::users::asked::not_begun;
 use eyrie_wire::control::RoleKind;
@@ -31,7 +31,7 @@ impl Machine {
         let ranks = (self.ranks.iter())
             .flat_map(|r| [r.state.until(), r.capture().map(|c| c.until)].into_iter().flatten());
         let begin = (!self.out.has_started()).then_some(self.config.agents_timeout);
-        let overdue = self.overdue.next(self.view()).filter(|_| self.out.has_started());
+        let overdue = self.overdue.next(self.ages()).filter(|_| self.out.has_started());
         let heartbeat = self.nodes.next_heartbeat(now, self.config.heartbeat_timeout);
         let due = ranks.chain(begin).chain(heartbeat).chain(self.roles.next()).chain(overdue);
         // What is asked for after this is looked at in time all the same. Nodes that are due one
@@ -58,9 +58,12 @@ impl Machine {
     fn look_at_images_and_moves(&mut self) {
         self.captures().watch_captures();
         self.follow();
-        let records = self.overdue.watch(view!(self));
-        records.into_iter().for_each(|record| self.out.record(record));
-        let why = |rank| (rank, self.view().why_no_image(rank));
+        if !self.saving.is_going_on() {
+            let (overdue, ages) = self.overdue_and_ages();
+            let records = overdue.watch(ages);
+            records.into_iter().for_each(|record| self.out.record(record));
+        }
+        let why = |rank| (rank, self.ages().why_no_image(rank));
         let late = not_begun(&self.out).into_iter().map(why).collect();
         self.asked().give_up(late);
         self.mover().watch_live();
@@ -68,7 +71,8 @@ impl Machine {
         self.mover().watch_moves();
         self.measuring().watch_measurements();
         self.follow();
-        let records = self.redundancy.watch(view!(self));
+        let (redundancy, config, places) = self.redundancy_and_places();
+        let records = redundancy.watch(config, places);
         records.into_iter().for_each(|record| self.out.record(record));
     }
 }

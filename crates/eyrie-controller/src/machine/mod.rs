@@ -33,7 +33,6 @@ pub mod state;
 mod status;
 mod timeouts;
 mod users;
-mod view;
 
 #[cfg(test)]
 mod simulation;

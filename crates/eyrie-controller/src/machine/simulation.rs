@@ -615,7 +615,8 @@ impl Cluster {
         let silent: Vec<Node> =
             machine.nodes.silent(machine.out.now()).into_iter().map(|(node, _)| node).collect();
         let apart = machine.roles.of(RoleKind::Router).find_map(|(_, router)| {
-            let far = machine.view().rank_that_cannot_meet(router.node).filter(|_| router.is_up());
+            let far =
+                machine.places().rank_that_cannot_meet(router.node).filter(|_| router.is_up());
             far.filter(|far| !silent.contains(far) && !silent.contains(&router.node))
         });
         let runs = machine.has_started() && !machine.has_ended() && !machine.contact.is_cut_off();

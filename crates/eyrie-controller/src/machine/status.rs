@@ -52,14 +52,14 @@ impl Machine {
 
     /// For each rank for how long it has had no new image, and why, if that is too long.
     pub fn overdue(&self) -> impl Iterator<Item = Option<(Duration, String)>> + '_ {
-        let view = self.view();
-        let of = move |r: &RankEntry| Some((view.overdue_for(r)?, view.why_no_image(r.rank)));
-        self.ranks.iter().map(of)
+        let (ages, is_saving) = (self.ages(), self.saving.is_going_on());
+        let of = move |r: &RankEntry| Some((ages.overdue_for(r)?, ages.why_no_image(r.rank)));
+        self.ranks.iter().map(move |r| of(r).filter(|_| !is_saving))
     }
 
     /// Ranks whose death, with or without their node, cannot be recovered from at present.
     pub fn unprotected_ranks(&self) -> impl Iterator<Item = Rank> + '_ {
-        self.view().unprotected_ranks()
+        self.places().unprotected_ranks()
     }
 
     /// For each rank which incarnation may speak.
@@ -95,7 +95,7 @@ impl Machine {
 
     /// The nodes that are up, and how many ranks each has or is to have.
     pub fn nodes_up_with_ranks(&self) -> impl Iterator<Item = (Node, u32)> {
-        self.view().nodes_up_with_ranks()
+        self.places().nodes_up_with_ranks()
     }
 
     /// For how long the controller has stood aside, if it does.
@@ -140,7 +140,10 @@ impl Machine {
 
     /// What was promised to be kept twice, and is not at present.
     pub fn missing_copies(&self) -> Vec<Missing> {
-        self.redundancy.missing_copies(self.view())
+        if !self.out.has_started() {
+            return Vec::new();
+        }
+        self.redundancy.missing_copies(&self.config, self.places())
     }
 
     /// Ranks that move.

@@ -3,6 +3,7 @@
 
 use super::copies::Copies;
 use super::schedule::Schedule;
+use super::store_choice::StoreChoice;
 use super::stores::{discard, Stores, SAVED};
 use crate::machine::config::Config;
 use crate::machine::faults::injecting::Injecting;
@@ -22,7 +23,6 @@ use crate::machine::roles::entry::Roles;
 use crate::machine::saving::phase::Saving;
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::RETRY;
-use crate::machine::view::{view_of, View};
 use crate::record::Record;
 use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::time::Duration;
@@ -56,8 +56,9 @@ pub struct Captures<'a> {
 }
 
 impl Captures<'_> {
-    pub fn view(&self) -> View<'_> {
-        view_of!(self)
+    pub fn choice(&self) -> StoreChoice<'_> {
+        let (reach, roles) = (self.reach, self.roles);
+        StoreChoice { stores: self.stores, reach, ranks: self.ranks, roles }
     }
 
     /// Asks for the checkpoints that are due.
@@ -73,7 +74,7 @@ impl Captures<'_> {
         let over = self.saving.imaging_is_over(now);
         for rank in self.schedule.due(now, busy) {
             let mode = self.config.checkpoint_mode;
-            let store = self.view().store_for(rank, &Copies::default());
+            let store = self.choice().store_for(rank, &Copies::default());
             let hold = self.moves.holds(rank);
             if hold {
                 slow(self.moves, self.ranks, self.out, rank, 0);

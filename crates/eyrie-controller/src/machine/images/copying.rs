@@ -91,7 +91,7 @@ impl Captures<'_> {
         };
         while copies.expected() < self.roles.promised_copies(self.config) {
             let (Some(from), Some(store)) =
-                (copies.source(rank, None), self.view().store_for(rank, &copies))
+                (copies.source(rank, None), self.choice().store_for(rank, &copies))
             else {
                 break;
             };

@@ -6,5 +6,6 @@ pub mod copies;
 pub mod copying;
 pub mod overdue;
 pub mod schedule;
+pub mod store_choice;
 pub mod stores;
 pub mod why;

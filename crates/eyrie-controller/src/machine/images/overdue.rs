@@ -2,9 +2,8 @@
 //! the reason, and once more when it has one; `eyrie status` shows them. It never decides when
 //! images are taken.
 
-use super::why::LEAST;
+use super::why::{ImageAges, LEAST};
 use crate::machine::ranks::entry::RankEntry;
-use crate::machine::view::View;
 use crate::record::Record;
 use eyrie_wire::Rank;
 use serde::{Deserialize, Serialize};
@@ -27,34 +26,32 @@ impl Overdue {
     }
 
     /// When the next rank may have to be reported.
-    pub fn next(&self, view: View<'_>) -> Option<Duration> {
+    pub fn next(&self, ages: ImageAges<'_>) -> Option<Duration> {
         let silent = |r: &&RankEntry| r.can_be_overdue() && !self.ranks.contains(&r.rank);
-        let silent = view.ranks.iter().filter(silent);
-        let due = silent.filter_map(|r| Some(r.imaged + view.image_patience(r)?));
+        let silent = ages.ranks.iter().filter(silent);
+        let due = silent.filter_map(|r| Some(r.imaged + ages.image_patience(r)?));
         due.min().map(|due| due.max(self.next))
     }
 
-    /// Reports ranks that are overdue since the last time, and those that no longer are.
-    pub fn watch(&mut self, view: View<'_>) -> Vec<Record> {
+    /// Reports ranks that are overdue since the last time, and those that no longer are. Not asked
+    /// while the job is being saved.
+    pub fn watch(&mut self, ages: ImageAges<'_>) -> Vec<Record> {
         let mut records = Vec::new();
-        if view.saving.is_going_on() {
-            return records;
-        }
-        let is_over = |rank: &Rank| view.overdue_for(&view.ranks[*rank]).is_none();
+        let is_over = |rank: &Rank| ages.overdue_for(&ages.ranks[*rank]).is_none();
         let ranks: Vec<Rank> = self.ranks.iter().copied().filter(is_over).collect();
         if !ranks.is_empty() {
             self.ranks.retain(|rank| !ranks.contains(rank));
             records.push(Record::ImagesAgain { ranks });
         }
-        let now = view.out.now();
+        let now = ages.now;
         if now < self.next {
             return records;
         }
         let mut reasons: BTreeMap<(String, Duration), Vec<Rank>> = BTreeMap::new();
-        for r in view.ranks.iter().filter(|r| !self.ranks.contains(&r.rank)) {
-            let limit = view.overdue_for(r).and_then(|_| view.image_patience(r));
+        for r in ages.ranks.iter().filter(|r| !self.ranks.contains(&r.rank)) {
+            let limit = ages.overdue_for(r).and_then(|_| ages.image_patience(r));
             if let Some(limit) = limit {
-                reasons.entry((view.why_no_image(r.rank), limit)).or_default().push(r.rank);
+                reasons.entry((ages.why_no_image(r.rank), limit)).or_default().push(r.rank);
             }
         }
         if !reasons.is_empty() {

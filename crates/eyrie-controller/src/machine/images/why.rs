@@ -1,12 +1,11 @@
-//! Where the next image of a rank goes, and why there is no newer one.
+//! For how long ranks have had no new image, and why there is no newer one.
 
-use super::copies::Copies;
-use crate::machine::io::StoreId;
+use super::schedule::Schedule;
+use super::stores::Stores;
 use crate::machine::ranks::capture::Capture;
 use crate::machine::ranks::entry::RankEntry;
+use crate::machine::ranks::Ranks;
 use crate::machine::state::RankStateName;
-use crate::machine::view::View;
-use eyrie_wire::control::RoleKind;
 use eyrie_wire::Rank;
 use std::time::Duration;
 
@@ -18,42 +17,34 @@ pub const LEAST: Duration = Duration::from_secs(3);
 /// one failed.
 const LONG_UNDER_WAY: Duration = Duration::from_secs(10);
 
-impl View<'_> {
-    /// The store for a further copy of an image of this rank: one that the rank's host reaches, as
-    /// the first copy needs; then one that has its newest image, which shares most with this one;
-    /// else ranks go round the stores.
-    pub fn store_for(self, rank: Rank, copies: &Copies) -> Option<StoreId> {
-        let up: Vec<StoreId> = self.stores.for_images().collect();
-        let r = &self.ranks[rank];
-        let far = |id: &StoreId| {
-            let node = self.roles.node(RoleKind::Store, *id);
-            node.is_some_and(|node| self.reach.cannot_meet(r.node, node))
-        };
-        let newest = r.images.last();
-        let knows = |store: &StoreId| newest.is_some_and(|i| i.copies.stores.contains(store));
-        let (before, after) = up.split_at(rank as usize % up.len().max(1));
-        let free = after.iter().chain(before).copied().filter(|s| !copies.concerns(*s));
-        free.min_by_key(|store| (far(store), !knows(store)))
-    }
+/// What is asked of the images that ranks do not have.
+#[derive(Clone, Copy)]
+pub struct ImageAges<'a> {
+    pub now: Duration,
+    pub ranks: &'a Ranks,
+    pub schedule: &'a Schedule,
+    pub stores: &'a Stores,
+}
 
+impl ImageAges<'_> {
     /// How long a rank may be without a new image; `None` where none are taken by themselves.
     pub fn image_patience(self, r: &RankEntry) -> Option<Duration> {
         let interval = self.schedule.longest_interval(r.images.is_empty())?;
         Some(interval.saturating_mul(INTERVALS).max(LEAST))
     }
 
-    /// For how long a rank has had no new image, if that is too long.
+    /// For how long a rank has had no new image, if that is too long. While the job is being saved
+    /// no image is overdue: then it is not to be asked.
     pub fn overdue_for(self, r: &RankEntry) -> Option<Duration> {
-        let age = self.out.now().saturating_sub(r.imaged);
-        let expected = r.can_be_overdue() && !self.saving.is_going_on();
-        let patience = self.image_patience(r).filter(|_| expected)?;
+        let age = self.now.saturating_sub(r.imaged);
+        let patience = self.image_patience(r).filter(|_| r.can_be_overdue())?;
         (age >= patience).then_some(age)
     }
 
     /// Why there is no newer image of the rank.
     pub fn why_no_image(self, rank: Rank) -> String {
         let r = &self.ranks[rank];
-        let long = |c: &&Capture| self.out.now() >= c.asked + LONG_UNDER_WAY;
+        let long = |c: &&Capture| self.now >= c.asked + LONG_UNDER_WAY;
         if let Some(capture) = r.capture().filter(|c| long(c) || r.refused.is_none()) {
             return format!("one is under way, but {}", capture.lacks());
         }
@@ -73,7 +64,7 @@ impl View<'_> {
         if let Some(cause) = &r.refused {
             return cause.clone();
         }
-        if self.store_for(rank, &Default::default()).is_none() {
+        if self.stores.for_images().next().is_none() {
             return "no store is up that could take it".into();
         }
         match self.ranks.first_captured() {

@@ -1,11 +1,20 @@
 //! Which nodes a rank that comes back, or moves, can go to.
 
-use super::entry::Move;
-use crate::machine::view::View;
+use super::entry::{Move, Moves};
+use crate::machine::nodes::Nodes;
+use crate::machine::ranks::Ranks;
 use eyrie_placement::placement::JobNode;
 use eyrie_wire::{Node, Rank};
 
-impl View<'_> {
+/// What decides where ranks can go.
+#[derive(Clone, Copy)]
+pub struct Destinations<'a> {
+    pub nodes: &'a Nodes,
+    pub ranks: &'a Ranks,
+    pub moves: &'a Moves,
+}
+
+impl Destinations<'_> {
     /// What placement knows of the nodes.
     pub fn job_nodes(self) -> Vec<JobNode> {
         let mut nodes = self.nodes.for_placement();

@@ -1,18 +1,19 @@
 //! What may be changed, and what is asked, when ranks move.
 
+use super::destinations::Destinations;
 use super::entry::Moves;
+use super::obstacles::{cannot_move_now, Obstacles};
 use crate::machine::config::Config;
 use crate::machine::images::overdue::Overdue;
 use crate::machine::images::schedule::Schedule;
 use crate::machine::images::stores::Stores;
-use crate::machine::nodes::reach::Reach;
+use crate::machine::images::why::ImageAges;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::Ranks;
 use crate::machine::recovery::stop::{stop_of, Stop};
 use crate::machine::roles::entry::Roles;
 use crate::machine::saving::phase::Saving;
-use crate::machine::view::{view_of, View};
 use eyrie_placement::Placement;
 
 pub struct Mover<'a> {
@@ -20,7 +21,6 @@ pub struct Mover<'a> {
     pub placement: &'a dyn Placement,
     pub out: &'a mut Outbox,
     pub nodes: &'a mut Nodes,
-    pub reach: &'a Reach,
     pub ranks: &'a mut Ranks,
     pub roles: &'a Roles,
     pub stores: &'a Stores,
@@ -31,8 +31,24 @@ pub struct Mover<'a> {
 }
 
 impl Mover<'_> {
-    pub fn view(&self) -> View<'_> {
-        view_of!(self)
+    pub fn destinations(&self) -> Destinations<'_> {
+        Destinations { nodes: self.nodes, ranks: self.ranks, moves: self.moves }
+    }
+
+    pub fn ages(&self) -> ImageAges<'_> {
+        let now = self.out.now();
+        ImageAges { now, ranks: self.ranks, schedule: self.schedule, stores: self.stores }
+    }
+
+    /// Why something cannot be done that moves ranks: nothing can move now, or what `obstacle`
+    /// finds.
+    pub fn refusal(
+        &self,
+        obstacle: impl FnOnce(Obstacles<'_>) -> Option<String>,
+    ) -> Option<String> {
+        let (nodes, ranks, roles, moves) = (&*self.nodes, &*self.ranks, self.roles, &*self.moves);
+        cannot_move_now(self.out, self.saving)
+            .or_else(|| obstacle(Obstacles { nodes, ranks, roles, moves }))
     }
 
     /// For a rank that goes: its present incarnation ends.

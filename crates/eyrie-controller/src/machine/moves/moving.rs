@@ -6,6 +6,8 @@ use super::entry::{Move, MoveEnd, MoveStep, Pending};
 use super::mover::Mover;
 use super::orders::{go_on_if_held, let_go, slow};
 use crate::machine::ranks::capture::Capture;
+use crate::machine::roles::registry::why_role_stays;
+use crate::machine::roles::why::{patience_with_roles, why_ranks_cannot_stop};
 use crate::machine::timeouts::{IMAGE_TIMEOUT, RETRY};
 use crate::machine::users::answer::{Answer, RequestId};
 use crate::record::Record;
@@ -23,7 +25,7 @@ impl Mover<'_> {
         to: Option<Node>,
         manner: Manner,
     ) {
-        if let Some(why) = self.view().cannot_migrate(ranks, to) {
+        if let Some(why) = self.refusal(|so| so.cannot_migrate(ranks, to)) {
             return self.out.refuse(request, why);
         }
         self.begin_moves(request, ranks.iter().copied().collect(), to, manner, None);
@@ -32,7 +34,7 @@ impl Mover<'_> {
     /// All ranks of a node are to go elsewhere, and nothing is to come there. `at_once`: so many of
     /// them at a time.
     pub fn drain_asked(&mut self, request: Option<RequestId>, node: Node, at_once: usize) {
-        if let Some(why) = self.view().cannot_drain(node) {
+        if let Some(why) = self.refusal(|so| so.cannot_drain(node)) {
             return self.out.refuse(request, why);
         }
         self.nodes[node].close();
@@ -150,7 +152,7 @@ impl Mover<'_> {
         self.schedule.retry(rank, now + RETRY);
         go_on_if_held(self.nodes, self.ranks, self.out, rank, capture);
         if is_late {
-            let why = self.view().why_ranks_cannot_stop();
+            let why = why_ranks_cannot_stop(self.roles, self.ages());
             self.end_late_move(rank, &why);
         }
     }
@@ -171,7 +173,7 @@ impl Mover<'_> {
         };
         let stuck = self.moves.ranks.iter().filter(waits);
         for rank in stuck.map(|(rank, _)| *rank).collect::<Vec<_>>() {
-            let why = self.view().why_no_image(rank);
+            let why = self.ages().why_no_image(rank);
             self.end_late_move(rank, &why);
         }
     }
@@ -243,15 +245,15 @@ impl Mover<'_> {
     /// Looks whether drained nodes without ranks are being left by their roles, too.
     fn watch_roles_left(&mut self) {
         let (now, mut pending) = (self.out.now(), std::mem::take(&mut self.moves.pending));
-        let view = self.view();
+        let (roles, patience) = (self.roles, patience_with_roles(self.ranks));
         for waiting in pending.iter_mut().filter(|p| p.ranks.is_empty() && p.stayed.is_empty()) {
-            let left =
-                waiting.drains.iter().map(|node| view.roles.on(*node).count()).sum::<usize>();
+            let left = waiting.drains.iter().map(|node| roles.on(*node).count()).sum::<usize>();
             let before = waiting.roles_left.filter(|(before, _)| *before == left);
             let (_, since) = *waiting.roles_left.insert(before.unwrap_or((left, now)));
-            if left > 0 && now >= since + view.patience_with_roles() {
-                let stay = waiting.drains.iter().flat_map(|node| view.roles.on(*node));
-                waiting.stayed.extend(stay.map(|role| view.why_role_stays(role)));
+            if left > 0 && now >= since + patience {
+                let stay = waiting.drains.iter().flat_map(|node| roles.on(*node));
+                let ages = self.ages();
+                waiting.stayed.extend(stay.map(|role| why_role_stays(role, roles, ages)));
             }
         }
         self.moves.pending = pending;

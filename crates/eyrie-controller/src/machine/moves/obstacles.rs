@@ -1,8 +1,13 @@
 //! Why ranks cannot move now, or not there, and why a node cannot be drained: in words for users,
 //! with the remedy. What must not be asked for is refused before anything moves.
 
+use super::entry::Moves;
+use crate::machine::nodes::Nodes;
+use crate::machine::outbox::Outbox;
+use crate::machine::ranks::Ranks;
+use crate::machine::roles::entry::Roles;
+use crate::machine::saving::phase::Saving;
 use crate::machine::state::RankStateName;
-use crate::machine::view::View;
 use eyrie_wire::{Node, Rank};
 use std::collections::BTreeSet;
 
@@ -12,18 +17,24 @@ pub const NO_OTHER_NODE: &str =
 /// Why nothing moves.
 const NOT_NOW: &str = "the job is starting, or being saved: nothing can move now";
 
-impl View<'_> {
-    /// Why nothing can move at present.
-    pub fn cannot_move_now(self) -> Option<String> {
-        (!self.out.has_started() || self.saving.is_going_on()).then(|| NOT_NOW.into())
-    }
+/// Why nothing can move at present.
+pub fn cannot_move_now(out: &Outbox, saving: &Saving) -> Option<String> {
+    (!out.has_started() || saving.is_going_on()).then(|| NOT_NOW.into())
+}
 
+/// What may be in the way of moves, at a time when ranks can move at all.
+#[derive(Clone, Copy)]
+pub struct Obstacles<'a> {
+    pub nodes: &'a Nodes,
+    pub ranks: &'a Ranks,
+    pub roles: &'a Roles,
+    pub moves: &'a Moves,
+}
+
+impl Obstacles<'_> {
     /// Why these ranks cannot go there.
     pub fn cannot_migrate(self, ranks: &[Rank], to: Option<Node>) -> Option<String> {
         let mut seen = BTreeSet::new();
-        if let Some(why) = self.cannot_move_now() {
-            return Some(why);
-        }
         if let Some(to) = to {
             match self.nodes.get(to) {
                 None => {
@@ -63,9 +74,6 @@ impl View<'_> {
 
     /// Why a node cannot be drained.
     pub fn cannot_drain(self, node: Node) -> Option<String> {
-        if let Some(why) = self.cannot_move_now() {
-            return Some(why);
-        }
         match self.nodes.get(node) {
             None => Some(format!("there is no node {node}")),
             Some(n) if !n.is_up() => Some(format!("node {node} is not up")),
@@ -82,6 +90,7 @@ impl View<'_> {
         }
     }
 
+    /// Why these ranks cannot go to these nodes while these nodes are drained.
     pub fn cannot_move_so(self, moves: &[(Rank, Node)], drains: &[Node]) -> Option<String> {
         let drained: BTreeSet<Node> = drains.iter().copied().collect();
         let mut seen = BTreeSet::new();
@@ -94,8 +103,7 @@ impl View<'_> {
             twice.or_else(|| self.cannot_migrate(&[*rank], Some(*to)))
         };
         let bad_node = |node: &Node| self.cannot_drain(*node);
-        self.cannot_move_now()
-            .or_else(|| drains.iter().find_map(bad_node))
+        (drains.iter().find_map(bad_node))
             .or_else(|| (!self.nodes.has_other_than(drains)).then(|| NO_OTHER_NODE.to_string()))
             .or_else(|| moves.iter().find_map(bad_move))
     }

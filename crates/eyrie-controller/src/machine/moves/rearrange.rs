@@ -18,7 +18,7 @@ impl Mover<'_> {
         drains: &[Node],
         manner: Manner,
     ) {
-        if let Some(why) = self.view().cannot_move_so(moves, drains) {
+        if let Some(why) = self.refusal(|so| so.cannot_move_so(moves, drains)) {
             return self.out.refuse(request, why);
         }
         let (ranks, nodes) = moves.iter().copied().unzip();

@@ -38,9 +38,9 @@ impl Mover<'_> {
         }
         let r = &self.ranks[rank];
         let instance = RankInstance { rank, incarnation: r.incarnation + 1 };
-        let view = self.view();
-        let node = view.asked_node(rank).or_else(|| {
-            let placed = place(self.placement, &view.nodes_for(rank), rank, r.node);
+        let to = self.destinations();
+        let node = to.asked_node(rank).or_else(|| {
+            let placed = place(self.placement, &to.nodes_for(rank), rank, r.node);
             placed.map(|(node, _)| node).filter(|node| *node != r.node)
         });
         let now = self.out.now();

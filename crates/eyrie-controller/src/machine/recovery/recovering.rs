@@ -9,10 +9,9 @@ use crate::machine::faults::pending::Faults;
 use crate::machine::images::copying::drop_copies;
 use crate::machine::images::overdue::Overdue;
 use crate::machine::images::schedule::Schedule;
-use crate::machine::images::stores::Stores;
 use crate::machine::io::{Command, Mark, Source};
+use crate::machine::moves::destinations::Destinations;
 use crate::machine::moves::entry::Moves;
-use crate::machine::nodes::reach::Reach;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::outbox::Outbox;
@@ -21,11 +20,8 @@ use crate::machine::placement::{place, Choice};
 use crate::machine::ranks::entry::{Death, RankState, Step, RESTORE_ATTEMPTS};
 use crate::machine::ranks::signal::{self, is_own_fault};
 use crate::machine::ranks::Ranks;
-use crate::machine::roles::entry::Roles;
-use crate::machine::saving::phase::Saving;
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER, START_TIMEOUT};
-use crate::machine::view::{view_of, View};
 use crate::record::Record;
 use eyrie_placement::Placement;
 use eyrie_transport::RouterId;
@@ -39,21 +35,17 @@ pub struct Recovery<'a> {
     pub placement: &'a dyn Placement,
     pub out: &'a mut Outbox,
     pub nodes: &'a mut Nodes,
-    pub reach: &'a Reach,
     pub ranks: &'a mut Ranks,
-    pub roles: &'a Roles,
-    pub stores: &'a Stores,
     pub schedule: &'a mut Schedule,
     pub overdue: &'a mut Overdue,
     pub moves: &'a Moves,
-    pub saving: &'a Saving,
     pub faults: &'a mut Faults,
     pub output: &'a Ledger,
 }
 
 impl Recovery<'_> {
-    fn view(&self) -> View<'_> {
-        view_of!(self)
+    fn destinations(&self) -> Destinations<'_> {
+        Destinations { nodes: self.nodes, ranks: self.ranks, moves: self.moves }
     }
 
     fn stop(&mut self) -> Stop<'_> {
@@ -127,9 +119,9 @@ impl Recovery<'_> {
             }
         };
         let died_on = r.node;
-        let view = self.view();
-        let asked = view.asked_node(rank).map(|node| (node, Choice::Asked));
-        let placed = || place(self.placement, &view.nodes_for(rank), rank, died_on);
+        let to = self.destinations();
+        let asked = to.asked_node(rank).map(|node| (node, Choice::Asked));
+        let placed = || place(self.placement, &to.nodes_for(rank), rank, died_on);
         let Some((node, choice)) = asked.or_else(placed) else {
             return self.out.end(1, Some("no node is left".into()));
         };
@@ -169,7 +161,7 @@ impl Recovery<'_> {
             Choice::Shared => {
                 // A spare that was held free is none any more.
                 state.free_spare = false;
-                let ranks = self.view().job_nodes()[node as usize].ranks + 1;
+                let ranks = self.destinations().job_nodes()[node as usize].ranks + 1;
                 self.out.record(Record::NodeShared { node, rank, ranks });
             }
         }

@@ -1,17 +1,14 @@
 //! What may be changed, and what is asked, when roles on nodes are started, moved or lost.
 
 use super::entry::Roles;
+use super::places::Places;
 use crate::machine::config::Config;
 use crate::machine::images::schedule::Schedule;
-use crate::machine::images::stores::Stores;
-use crate::machine::moves::entry::Moves;
 use crate::machine::nodes::reach::Reach;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::Ranks;
-use crate::machine::saving::phase::Saving;
 use crate::machine::timeouts::ROLE_TIMEOUT;
-use crate::machine::view::{view_of, View};
 use eyrie_wire::control::Role;
 
 /// Why a role is lost that has not come up.
@@ -30,15 +27,13 @@ pub struct Hosting<'a> {
     pub reach: &'a Reach,
     pub ranks: &'a mut Ranks,
     pub roles: &'a mut Roles,
-    pub stores: &'a Stores,
     pub schedule: &'a mut Schedule,
-    pub moves: &'a Moves,
-    pub saving: &'a Saving,
 }
 
 impl Hosting<'_> {
-    pub fn view(&self) -> View<'_> {
-        view_of!(self)
+    pub fn places(&self) -> Places<'_> {
+        let (now, reach) = (self.out.now(), self.reach);
+        Places { now, nodes: self.nodes, reach, ranks: self.ranks, roles: self.roles }
     }
 
     /// Whether a role is the last of its kind.

@@ -1,9 +1,12 @@
 //! What the machine asks of a kind of role. A kind is one file that answers (`routers.rs`,
 //! `stores.rs`); `registry.rs` lists them, and asks. Nothing else distinguishes kinds.
 
+use super::entry::Roles;
 use super::hosting::Hosting;
+use super::places::Places;
 use super::redundancy::Missing;
-use crate::machine::view::View;
+use crate::machine::config::Config;
+use crate::machine::images::why::ImageAges;
 use eyrie_transport::Addr;
 use eyrie_wire::Rank;
 
@@ -31,9 +34,9 @@ pub trait Kind: Sync {
     fn watch_reach(&self, _hosting: &mut Hosting<'_>) {}
 
     /// What roles of this kind were promised to keep twice, and do not at present.
-    fn missing(&self, view: View<'_>) -> Option<Missing>;
+    fn missing(&self, config: &Config, places: Places<'_>) -> Option<Missing>;
 
     /// The rank because of which one of them does not leave a drained node, and why; `None` where
     /// no other node can have it.
-    fn why_it_stays(&self, view: View<'_>, id: u32) -> Option<(Rank, String)>;
+    fn why_it_stays(&self, roles: &Roles, ages: ImageAges<'_>, id: u32) -> Option<(Rank, String)>;
 }

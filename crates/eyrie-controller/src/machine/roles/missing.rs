@@ -3,8 +3,10 @@
 //! can have it, or when it has been missing for long; and when it is there again. Mends nothing:
 //! stores, routers and the journal each come back by themselves.
 
+use super::places::Places;
 use super::redundancy::{JournalCopies, Missing, Redundancy, NO_OTHER_HOST};
-use crate::machine::view::View;
+use super::registry;
+use crate::machine::config::Config;
 use crate::record::Record;
 use eyrie_interface::status::Kept;
 use eyrie_wire::Node;
@@ -23,12 +25,13 @@ impl Redundancy {
         &self.journal.nodes
     }
 
-    /// What was promised to be kept twice, and is not at present.
-    pub fn missing_copies(&self, view: View<'_>) -> Vec<Missing> {
-        if !view.config.roles_on_nodes || !view.out.has_started() {
+    /// What was promised to be kept twice, and is not at present. Not asked before the job has
+    /// started.
+    pub fn missing_copies(&self, config: &Config, places: Places<'_>) -> Vec<Missing> {
+        if !config.roles_on_nodes {
             return Vec::new();
         }
-        view.missing_in_roles().chain(self.missing_journal()).collect()
+        registry::missing(config, places).chain(self.missing_journal()).collect()
     }
 
     fn missing_journal(&self) -> Option<Missing> {
@@ -41,9 +44,9 @@ impl Redundancy {
     }
 
     /// Says what is missing, and what is there again.
-    pub fn watch(&mut self, view: View<'_>) -> Vec<Record> {
-        let (now, mut records) = (view.out.now(), Vec::new());
-        let missing = self.missing_copies(view);
+    pub fn watch(&mut self, config: &Config, places: Places<'_>) -> Vec<Record> {
+        let (now, mut records) = (places.now, Vec::new());
+        let missing = self.missing_copies(config, places);
         self.missing.retain(|what, (_, said)| {
             let is_missing = missing.iter().any(|m| m.what == *what);
             if !is_missing && *said {

@@ -1,13 +1,27 @@
 //! What every kind of role must know of a place: which nodes are up, which ranks a loss there would
 //! concern, and which nodes reach each other.
 
+use super::entry::Roles;
 use crate::machine::io::StoreId;
+use crate::machine::nodes::reach::Reach;
+use crate::machine::nodes::Nodes;
 use crate::machine::ranks::entry::RankEntry;
-use crate::machine::view::View;
+use crate::machine::ranks::Ranks;
 use eyrie_wire::control::RoleKind;
 use eyrie_wire::{Node, Rank};
+use std::time::Duration;
 
-impl<'a> View<'a> {
+/// What decides where roles can be.
+#[derive(Clone, Copy)]
+pub struct Places<'a> {
+    pub now: Duration,
+    pub nodes: &'a Nodes,
+    pub reach: &'a Reach,
+    pub ranks: &'a Ranks,
+    pub roles: &'a Roles,
+}
+
+impl<'a> Places<'a> {
     /// The nodes that are up, and how many ranks each has or is to have.
     pub fn nodes_up_with_ranks(self) -> impl Iterator<Item = (Node, u32)> {
         let mut ranks = vec![0; self.nodes.len()];
@@ -54,6 +68,6 @@ impl<'a> View<'a> {
     /// Whether that is so for a while: a host that was cut off for a moment says it late.
     pub fn lasts(self, one: Node, other: Node) -> bool {
         let since = self.reach.since(one, other);
-        since.is_some_and(|since| self.out.now() >= since + self.nodes.heartbeat_interval() * 2)
+        since.is_some_and(|since| self.now >= since + self.nodes.heartbeat_interval() * 2)
     }
 }

@@ -1,12 +1,15 @@
 //! The list of the kinds of role, and what is the same for all of them. Decides nothing: it asks
 //! the kind.
 
+use super::entry::Roles;
 use super::hosting::{too_late, Hosting};
 use super::kind::{Kind, Look};
+use super::places::Places;
 use super::redundancy::Missing;
 use super::routers::RouterKind;
 use super::stores::StoreKind;
-use crate::machine::view::View;
+use crate::machine::config::Config;
+use crate::machine::images::why::ImageAges;
 use eyrie_transport::Addr;
 use eyrie_wire::control::{Role, RoleKind};
 use eyrie_wire::Node;
@@ -83,18 +86,16 @@ impl Hosting<'_> {
     }
 }
 
-impl View<'_> {
-    /// What the roles were promised to keep twice, and do not: images before logs.
-    pub fn missing_in_roles(self) -> impl Iterator<Item = Missing> {
-        let missing = RoleKind::ALL.map(|kind| of(kind).missing(self));
-        missing.into_iter().rev().flatten()
-    }
+/// What the roles were promised to keep twice, and do not: images before logs.
+pub fn missing(config: &Config, places: Places<'_>) -> impl Iterator<Item = Missing> {
+    let missing = RoleKind::ALL.map(|kind| of(kind).missing(config, places));
+    missing.into_iter().rev().flatten()
+}
 
-    /// Why a role does not leave a drained node.
-    pub fn why_role_stays(self, role: Role) -> String {
-        match of(role.kind).why_it_stays(self, role.id) {
-            Some((rank, why)) => format!("{role} did not leave it, because of rank {rank}: {why}"),
-            None => format!("{role} did not leave it: no other node can have it"),
-        }
+/// Why a role does not leave a drained node.
+pub fn why_role_stays(role: Role, roles: &Roles, ages: ImageAges<'_>) -> String {
+    match of(role.kind).why_it_stays(roles, ages, role.id) {
+        Some((rank, why)) => format!("{role} did not leave it, because of rank {rank}: {why}"),
+        None => format!("{role} did not leave it: no other node can have it"),
     }
 }

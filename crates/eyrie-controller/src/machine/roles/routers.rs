@@ -3,16 +3,18 @@
 //! failure would take a rank and its log. What a lost router held is gone: its ranks are imaged at
 //! once, and until then their deaths cannot be recovered from.
 
-use super::entry::{Entry, Step};
+use super::entry::{Entry, Roles, Step};
 use super::hosting::{Hosting, ATTEMPTS};
 use super::kind::{Kind, Look};
+use super::places::Places;
 use super::redundancy::{Missing, NO_OTHER_HOST};
+use crate::machine::config::Config;
+use crate::machine::images::why::ImageAges;
 use crate::machine::io::Command;
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::ranks::entry::{RankEntry, RankState};
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::{ROLE_TIMEOUT, WRITE_TIMEOUT};
-use crate::machine::view::View;
 use crate::record::{in_words, Record};
 use eyrie_interface::status::Kept;
 use eyrie_transport::{Addr, Directory, KeptUntil, RouterId};
@@ -36,7 +38,7 @@ impl Hosting<'_> {
         }
         let patience = self.router_patience();
         for id in 0..self.config.routers {
-            let Some(node) = self.view().node_for_router(id) else { return false };
+            let Some(node) = self.places().node_for_router(id) else { return false };
             let until = self.out.now() + patience;
             self.roles.entries.insert((RoleKind::Router, id), Entry::new(node, until));
             self.order_router(id, false);
@@ -101,7 +103,7 @@ impl Hosting<'_> {
         if self.out.has_ended() {
             return;
         }
-        let Some(node) = self.view().node_for_router(id) else { return };
+        let Some(node) = self.places().node_for_router(id) else { return };
         let until = self.out.now() + self.router_patience();
         if let Some(entry) = self.roles.get_mut(RoleKind::Router, id) {
             entry.replace(node, until, listened);
@@ -209,24 +211,24 @@ impl Hosting<'_> {
         let silent: Vec<Node> = silent.into_iter().map(|(node, _)| node).collect();
         for id in 0..self.config.routers {
             let Some(entry) = self.roles.get(RoleKind::Router, id) else { continue };
-            let (node, role, view) = (entry.node, router(id, entry), self.view());
-            let Some(far) = view.rank_that_cannot_meet(node).filter(|_| entry.is_up()) else {
+            let (node, role, places) = (entry.node, router(id, entry), self.places());
+            let Some(far) = places.rank_that_cannot_meet(node).filter(|_| entry.is_up()) else {
                 continue;
             };
-            if silent.contains(&node) || silent.contains(&far) || !view.lasts(far, node) {
+            if silent.contains(&node) || silent.contains(&far) || !places.lasts(far, node) {
                 continue;
             }
             let hosts = self.nodes.hosts();
             let (near, away) = (in_words(far, hosts), in_words(node, hosts));
             let cause = format!("{near} and {away} do not reach each other");
-            let better = view.node_for_router(id);
-            let better = better.filter(|better| view.rank_that_cannot_meet(*better).is_none());
-            if better.is_some() && view.can_lose_log(id) {
+            let better = places.node_for_router(id);
+            let better = better.filter(|better| places.rank_that_cannot_meet(*better).is_none());
+            if better.is_some() && places.can_lose_log(id) {
                 self.out.push(Command::StopRole { node, role });
                 self.router_lost(id, cause, false);
             } else {
                 let here = self.roles.of_kind_on(RoleKind::Router, node);
-                let is_needed = here.into_iter().any(|id| !view.can_lose_log(id));
+                let is_needed = here.into_iter().any(|id| !places.can_lose_log(id));
                 return self.part_with_one(far, node, is_needed, cause);
             }
             if self.out.has_ended() {
@@ -242,7 +244,7 @@ impl Hosting<'_> {
                 return;
             }
             let Some(entry) = self.roles.get(RoleKind::Router, id) else { continue };
-            if entry.is_up() && self.view().should_move(id) {
+            if entry.is_up() && self.places().should_move(id) {
                 let (node, role) = (entry.node, router(id, entry));
                 self.out.push(Command::StopRole { node, role });
                 let cause = if self.nodes.is_drained(node) {
@@ -256,7 +258,7 @@ impl Hosting<'_> {
     }
 }
 
-impl View<'_> {
+impl Places<'_> {
     /// The node that a router is to run on: one without its ranks, rather one without any, rather
     /// one with few routers. None when no node is up.
     pub fn node_for_router(self, id: RouterId) -> Option<Node> {
@@ -365,17 +367,17 @@ impl Kind for RouterKind {
         hosting.move_unreached_routers();
     }
 
-    fn missing(&self, view: View<'_>) -> Option<Missing> {
-        view.missing_logs()
+    fn missing(&self, _: &Config, places: Places<'_>) -> Option<Missing> {
+        places.missing_logs()
     }
 
-    fn why_it_stays(&self, view: View<'_>, id: u32) -> Option<(Rank, String)> {
-        let at_home = view.roles.at_home(id);
+    fn why_it_stays(&self, roles: &Roles, ages: ImageAges<'_>, id: u32) -> Option<(Rank, String)> {
+        let at_home = roles.at_home(id);
         let broken = |r: &&RankEntry| {
             let runs = r.is(RankStateName::Running) && r.can_be_captured();
             let is_whole = r.log.is_whole() && !r.log.is_only_copy();
             !runs || at_home[r.rank as usize] && !is_whole
         };
-        view.ranks.living().find(broken).map(|r| (r.rank, view.why_no_image(r.rank)))
+        ages.ranks.living().find(broken).map(|r| (r.rank, ages.why_no_image(r.rank)))
     }
 }

@@ -3,15 +3,17 @@
 //! copy elsewhere. Where there are fewer stores than promised, another is started as soon as a host
 //! can have it.
 
-use super::entry::{Entry, Step};
+use super::entry::{Entry, Roles, Step};
 use super::hosting::{Hosting, ATTEMPTS};
 use super::kind::{Kind, Look};
+use super::places::Places;
 use super::redundancy::{Missing, NO_OTHER_HOST};
+use crate::machine::config::Config;
+use crate::machine::images::why::ImageAges;
 use crate::machine::io::{Command, StoreId};
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::timeouts::ROLE_TIMEOUT;
-use crate::machine::view::View;
 use crate::record::{in_words, list, Record};
 use eyrie_interface::status::Kept;
 use eyrie_transport::Addr;
@@ -26,7 +28,7 @@ impl Hosting<'_> {
     /// Starts the stores that are missing, where they can be.
     fn start_missing_stores(&mut self) {
         while self.roles.count(RoleKind::Store) < self.config.stores as usize {
-            let Some(node) = self.view().node_for_missing_store() else { return };
+            let Some(node) = self.places().node_for_missing_store() else { return };
             self.start_store(node);
         }
     }
@@ -45,7 +47,7 @@ impl Hosting<'_> {
         if self.nodes[node].full.replace(self.out.now()).is_some() {
             return;
         }
-        let what = match self.view().node_for_store() {
+        let what = match self.places().node_for_store() {
             Some(_) => "its store moves to another host",
             None => "no other host can have its store, so that ranks keep older images",
         };
@@ -93,18 +95,18 @@ impl Hosting<'_> {
     /// copy elsewhere, one after the other.
     fn move_stores(&mut self) {
         let all_are_up = self.roles.of(RoleKind::Store).all(|(_, store)| store.is_up());
-        let has_room = all_are_up && self.view().node_for_store().is_some();
-        let (view, hosts) = (self.view(), self.nodes.hosts());
+        let has_room = all_are_up && self.places().node_for_store().is_some();
+        let (places, hosts) = (self.places(), self.nodes.hosts());
         // A store that others do not reach moves to where they do.
         let meets = |id: StoreId| {
-            let node = view.node_for_store().filter(|_| all_are_up);
-            node.is_some_and(|node| view.cannot_meet_store(id, node).is_none())
+            let node = places.node_for_store().filter(|_| all_are_up);
+            node.is_some_and(|node| places.cannot_meet_store(id, node).is_none())
         };
         let leaves = |(id, store): (StoreId, &Entry)| {
             let entry = &self.nodes[store.node];
             let full = entry.full.is_some() && has_room;
-            let far = view.cannot_meet_store(id, store.node);
-            let far = far.filter(|far| view.lasts(*far, store.node) && meets(id));
+            let far = places.cannot_meet_store(id, store.node);
+            let far = far.filter(|far| places.lasts(*far, store.node) && meets(id));
             let cause = match far {
                 _ if entry.drained => "is drained".to_string(),
                 _ if full => "has no room for images".to_string(),
@@ -126,7 +128,7 @@ impl Hosting<'_> {
     }
 }
 
-impl View<'_> {
+impl Places<'_> {
     /// The node that a store may move to: one that has none, and room.
     pub fn node_for_store(self) -> Option<Node> {
         self.node_with_room(|full| full.is_none())
@@ -136,7 +138,7 @@ impl View<'_> {
     pub fn node_for_missing_store(self) -> Option<Node> {
         // Where all are full, one that may fail is better than none.
         let none_left = self.roles.count(RoleKind::Store) == 0;
-        let again = |full: Duration| none_left || self.out.now() >= full + ROOM_AGAIN;
+        let again = |full: Duration| none_left || self.now >= full + ROOM_AGAIN;
         self.node_for_store().or_else(|| self.node_with_room(|full| full.is_none_or(again)))
     }
 
@@ -158,9 +160,9 @@ impl View<'_> {
         other.or_else(|| self.rank_that_cannot_meet(node))
     }
 
-    fn missing_images(self) -> Option<Missing> {
+    fn missing_images(self, config: &Config) -> Option<Missing> {
         let what = Kept::Images;
-        let wanted = self.config.stores as usize;
+        let wanted = config.stores as usize;
         let up = self.roles.of(RoleKind::Store).filter(|(_, store)| store.is_up());
         let up: Vec<Node> = up.map(|(_, store)| store.node).collect();
         if up.len() < wanted {
@@ -172,7 +174,7 @@ impl View<'_> {
             let why = if comes { "another is being started" } else { NO_OTHER_HOST };
             return Some(Missing { what, cause: format!("images are in {on}: {why}"), comes });
         }
-        let promised = self.config.image_copies as usize;
+        let promised = config.image_copies as usize;
         let short = self.ranks.living();
         let short =
             short.filter(|r| r.images.last().is_some_and(|i| i.copies.stores.len() < promised));
@@ -210,16 +212,16 @@ impl Kind for StoreKind {
         ]
     }
 
-    fn missing(&self, view: View<'_>) -> Option<Missing> {
-        view.missing_images()
+    fn missing(&self, config: &Config, places: Places<'_>) -> Option<Missing> {
+        places.missing_images(config)
     }
 
-    fn why_it_stays(&self, view: View<'_>, id: u32) -> Option<(Rank, String)> {
+    fn why_it_stays(&self, _: &Roles, ages: ImageAges<'_>, id: u32) -> Option<(Rank, String)> {
         let has_only = |r: &&RankEntry| {
             r.images.iter().any(|kept| !kept.copies.stores.iter().any(|s| *s != id))
         };
         let why = "no other store has its images";
-        view.ranks.living().find(has_only).map(|r| (r.rank, why.to_string()))
+        ages.ranks.living().find(has_only).map(|r| (r.rank, why.to_string()))
     }
 }
 
