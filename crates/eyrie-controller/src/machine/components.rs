@@ -7,7 +7,7 @@ use super::faults::pending::Faults;
 use super::images::captures::Captures;
 use super::images::overdue::Overdue;
 use super::images::schedule::Schedule;
-use super::images::stores::Stores;
+use super::images::stores::{Stores, SAVED};
 use super::images::why::ImageAges;
 use super::moves::entry::Moves;
 use super::moves::mover::Mover;
@@ -25,7 +25,7 @@ use super::roles::hosting::Hosting;
 use super::roles::places::Places;
 use super::roles::redundancy::Redundancy;
 use super::saving::phase::Saving;
-use super::saving::saved::{self, Saved};
+use super::saving::saved::Saved;
 use super::saving::steps::Saver;
 use super::signals::Signals;
 use super::starting::Starting;
@@ -62,7 +62,7 @@ pub struct Machine {
 }
 
 /// The form of a snapshot: it goes up with each change of what is in it.
-const FORM: u32 = 4;
+const FORM: u32 = 5;
 
 fn without_network() -> Box<dyn Placement> {
     Box::new(WithoutNetwork)
@@ -111,7 +111,7 @@ impl Machine {
     pub fn go_on(config: Config, saved: Saved) -> Machine {
         let mut machine = Machine::new(config);
         for (r, saved) in machine.ranks.iter_mut().zip(&saved.ranks) {
-            saved::take(r, saved);
+            r.resume(saved, SAVED);
         }
         machine.ranks.count();
         machine.pmi = saved.pmi;

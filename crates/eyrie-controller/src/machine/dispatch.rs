@@ -139,7 +139,7 @@ impl Machine {
             }
             R::ProviderLoaded => {
                 if let Some(on_node) = r.on_node_mut() {
-                    on_node.loaded = true;
+                    on_node.load();
                 }
                 self.ranks.spoke_pmi(instance.rank);
                 self.end_of_ranks().end_if_one_never_joined();
@@ -152,7 +152,7 @@ impl Machine {
                 self.end_of_ranks().end_for_lonely_ranks(&library, &remedy)
             }
             R::StdinWanted { offset } => {
-                let node = r.node;
+                let node = r.node();
                 if instance.rank == 0 {
                     self.out.push(Command::SendStdin { node, instance, offset });
                 }
@@ -166,7 +166,7 @@ impl Machine {
             }
             R::PmiFinalized => {
                 if let Some(on_node) = r.on_node_mut() {
-                    on_node.finalized = true;
+                    on_node.finalize();
                 }
                 self.ranks.spoke_pmi(instance.rank);
             }

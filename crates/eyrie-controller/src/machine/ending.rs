@@ -2,7 +2,7 @@
 
 use super::outbox::consequence::Consequence;
 use super::outbox::Outbox;
-use super::ranks::entry::Death;
+use super::ranks::phases::Death;
 use super::ranks::signal;
 use super::ranks::Ranks;
 use super::signals::Signals;
@@ -30,7 +30,7 @@ impl EndOfRanks<'_> {
         if stage != MpiStage::Before {
             self.ranks.spoke_pmi(rank);
         }
-        let spoke_pmi = self.ranks[rank].spoke_pmi;
+        let spoke_pmi = self.ranks[rank].has_spoken_pmi();
         match ending {
             Ending::Signal(signal) if self.signals.has_sent(signal) => self.end_by_signal(signal),
             Ending::Signal(signal) => {
@@ -76,8 +76,8 @@ impl EndOfRanks<'_> {
         if self.ranks.counts().finished_silent == 0 {
             return false;
         }
-        let never_joined = self.ranks.iter().find(|r| r.code().is_some() && !r.spoke_pmi);
-        let Some((rank, code)) = never_joined.and_then(|r| Some((r.rank, r.code()?))) else {
+        let never_joined = self.ranks.iter().find(|r| r.code().is_some() && !r.has_spoken_pmi());
+        let Some((rank, code)) = never_joined.and_then(|r| Some((r.rank(), r.code()?))) else {
             return false;
         };
         let text = if self.ranks.counts().spoke_pmi > 0 {

@@ -4,7 +4,7 @@
 use super::components::Machine;
 use super::moves::entry::MoveEnd;
 use super::outbox::consequence::{Consequence, LostNode};
-use super::ranks::entry::Death;
+use super::ranks::phases::Death;
 use super::timeouts::RETRY;
 use eyrie_wire::control::RoleKind;
 
@@ -56,7 +56,7 @@ impl Machine {
                 self.end_of_ranks().end_if_all_have();
             }
             C::ImageCounted { rank, capture } => {
-                self.saving.imaged(rank, capture.asked);
+                self.saving.imaged(rank, capture.asked());
                 self.mover().imaged(rank, &capture);
             }
             C::ImageFailed { rank, cause, passing, again } => {

@@ -2,6 +2,7 @@
 //! of them may be.
 
 use super::components::Machine;
+use super::ranks::capture::Capture;
 use super::roles::registry;
 use super::users::asked::not_begun;
 use eyrie_wire::control::RoleKind;
@@ -29,7 +30,7 @@ impl Machine {
             self.look_at_images_and_moves();
         }
         let ranks = (self.ranks.iter())
-            .flat_map(|r| [r.state.until(), r.capture().map(|c| c.until)].into_iter().flatten());
+            .flat_map(|r| [r.until(), r.capture().map(Capture::until)].into_iter().flatten());
         let begin = (!self.out.has_started()).then_some(self.config.agents_timeout);
         let overdue = self.overdue.next(self.ages()).filter(|_| self.out.has_started());
         let heartbeat = self.nodes.next_heartbeat(now, self.config.heartbeat_timeout);

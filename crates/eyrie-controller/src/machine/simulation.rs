@@ -862,7 +862,7 @@ impl Cluster {
                 let process = self.process(rank as Rank).filter(|_| here);
                 if let Some((node, incarnation)) = process {
                     let instance = RankInstance { rank: rank as Rank, incarnation };
-                    let recovers = is_recovering(self.machine.ranks[rank as Rank].state.name());
+                    let recovers = is_recovering(self.machine.ranks[rank as Rank].state());
                     let event = match recovers && self.random.gen_bool(0.3) {
                         // It had not read all that it is to see again.
                         true => {
@@ -1424,7 +1424,7 @@ impl Cluster {
         let r = &mut self.ranks[instance.rank as usize];
         assert_eq!(r.capture, None, "two checkpoints of one rank at a time");
         assert_eq!(instance.incarnation, r.fenced);
-        let state = self.machine.ranks[instance.rank].state.name();
+        let state = self.machine.ranks[instance.rank].state();
         assert!(matches!(state, RankStateName::Running | RankStateName::Replaying), "{state:?}");
         let (stores, checked) = (BTreeSet::new(), false);
         r.capture = Some(SimCapture { instance, image, stores, checked });

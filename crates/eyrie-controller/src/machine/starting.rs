@@ -9,9 +9,7 @@ use super::nodes::Nodes;
 use super::outbox::consequence::Consequence;
 use super::outbox::Outbox;
 use super::pmi::Pmi;
-use super::ranks::entry::Step;
 use super::ranks::Ranks;
-use super::state::RankStateName;
 use super::timeouts::START_TIMEOUT;
 use crate::record::Record;
 
@@ -58,13 +56,11 @@ impl Starting<'_> {
         self.out.extend(self.pmi.so_far(None));
         for rank in self.ranks.numbers() {
             let r = &mut self.ranks[rank];
-            if r.is(RankStateName::Waiting) {
-                r.advance(Step::JobStarted { until: now + START_TIMEOUT });
-                let (instance, node) = (r.instance(), r.node);
+            if r.start(now + START_TIMEOUT) {
+                let (instance, node) = (r.instance(), r.node());
                 self.out.push(Command::Start { node, instance, from: None });
                 self.out.record(Record::RankStarted { instance, node, image: None });
-            } else if let Some(recovery) = r.state.recovery_mut() {
-                recovery.mark = now;
+            } else if r.go_on(now) {
                 let (instance, mark) = (r.instance(), Mark::default());
                 self.out.follows(Consequence::RankReturns { instance, mark });
             }

@@ -3,9 +3,10 @@
 use super::components::Machine;
 use super::io::StoreId;
 use super::moves::entry::Move;
-use super::ranks::entry::{KeptImage, RankEntry};
+use super::ranks::entry::RankEntry;
+use super::ranks::kept::KeptImage;
 use super::roles::redundancy::Missing;
-use super::saving::saved::{Saved, SavedRank};
+use super::saving::saved::Saved;
 use super::state::{NodeStateName, RankStateName};
 use eyrie_interface::Summary;
 use eyrie_transport::{Addr, RouterId};
@@ -41,19 +42,19 @@ impl Machine {
 
     /// For the progress line and `eyrie status`.
     pub fn rank_states(&self) -> impl Iterator<Item = (RankInstance, Node, RankStateName)> + '_ {
-        self.ranks.iter().map(|r| (r.instance(), r.node, r.state.name()))
+        self.ranks.iter().map(|r| (r.instance(), r.node(), r.state()))
     }
 
     /// The newest image of each rank, and in how many stores it is.
     pub fn newest_images(&self) -> impl Iterator<Item = Option<(ImageId, usize)>> + '_ {
-        let of = |kept: &KeptImage| (kept.image.image, kept.copies.stores.len());
-        self.ranks.iter().map(move |r| r.images.last().map(of))
+        let of = |kept: &KeptImage| (kept.image.image, kept.copies.count());
+        self.ranks.iter().map(move |r| r.images().newest().map(of))
     }
 
     /// For each rank for how long it has had no new image, and why, if that is too long.
     pub fn overdue(&self) -> impl Iterator<Item = Option<(Duration, String)>> + '_ {
         let (ages, is_saving) = (self.ages(), self.saving.is_going_on());
-        let of = move |r: &RankEntry| Some((ages.overdue_for(r)?, ages.why_no_image(r.rank)));
+        let of = move |r: &RankEntry| Some((ages.overdue_for(r)?, ages.why_no_image(r.rank())));
         self.ranks.iter().map(move |r| of(r).filter(|_| !is_saving))
     }
 
@@ -64,7 +65,7 @@ impl Machine {
 
     /// For each rank which incarnation may speak.
     pub fn incarnations(&self) -> Vec<Incarnation> {
-        self.ranks.iter().map(|r| r.incarnation).collect()
+        self.ranks.iter().map(RankEntry::incarnation).collect()
     }
 
     /// Bytes of (standard output, standard error) of a rank that were taken to be shown.
@@ -169,7 +170,7 @@ impl Machine {
     /// What is needed to go on with the job as it is now.
     pub(crate) fn saved(&self) -> Saved {
         Saved {
-            ranks: self.ranks.iter().map(SavedRank::of).collect(),
+            ranks: self.ranks.iter().map(RankEntry::saved).collect(),
             pmi: self.pmi.clone(),
             output: self.output.clone(),
             summary: self.out.summary(),

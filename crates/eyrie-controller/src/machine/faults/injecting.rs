@@ -33,7 +33,7 @@ impl Injecting<'_> {
                 What::Fault(fault) => self.inject(fault),
                 What::Random { left, seed } => {
                     let alive = self.ranks.iter().filter(|r| r.on_node().is_some());
-                    let alive: Vec<Rank> = alive.map(|r| r.rank).collect();
+                    let alive: Vec<Rank> = alive.map(RankEntry::rank).collect();
                     if !alive.is_empty() {
                         let victim = alive[victim(left, seed, alive.len())];
                         self.inject(Fault::KillRank(victim));
@@ -46,7 +46,7 @@ impl Injecting<'_> {
 
     /// A checkpoint of `rank` is in its middle.
     pub fn in_checkpoint(&mut self, rank: Rank) {
-        let node = self.ranks[rank].node;
+        let node = self.ranks[rank].node();
         self.of_moment(|fault, when| {
             when == When::Checkpoint
                 && match fault {
@@ -59,7 +59,7 @@ impl Injecting<'_> {
     /// A recovery of `rank` has begun (`restored`: its process is back). What is meant for the
     /// recovering rank itself waits until there is a process to hit.
     pub fn in_recovery(&mut self, rank: Rank, restored: bool) {
-        let node = self.ranks[rank].node;
+        let node = self.ranks[rank].node();
         self.of_moment(|fault, when| {
             let itself = match fault {
                 Fault::KillRank(r) | Fault::DropConnection(r) => r == rank,
@@ -92,13 +92,13 @@ impl Injecting<'_> {
             return self.out.record(Record::InjectionMissed { fault, cause: cause.into() });
         }
         let hit = |r: &&mut RankEntry| match fault {
-            Fault::KillRank(rank) => r.rank == rank,
-            Fault::KillNode(node) => r.node == node && r.on_node().is_some(),
+            Fault::KillRank(rank) => r.rank() == rank,
+            Fault::KillNode(node) => r.node() == node && r.on_node().is_some(),
             Fault::FreezeNode(_) | Fault::DropConnection(_) => false,
         };
         for r in self.ranks.iter_mut().filter(hit) {
             if let Some(on_node) = r.on_node_mut() {
-                on_node.hit_at = Some(now);
+                on_node.hit(now);
             }
         }
         self.out.record(Record::Injected { fault: fault.to_string() });

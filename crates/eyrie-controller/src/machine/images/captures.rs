@@ -16,8 +16,9 @@ use crate::machine::nodes::Nodes;
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::outbox::Outbox;
 use crate::machine::output::Ledger;
-use crate::machine::ranks::capture::{Capture, CaptureStep};
-use crate::machine::ranks::entry::{KeptImage, RankEntry};
+use crate::machine::ranks::capture::Capture;
+use crate::machine::ranks::entry::{Counted, RankEntry};
+use crate::machine::ranks::kept::KeptImage;
 use crate::machine::ranks::Ranks;
 use crate::machine::roles::entry::Roles;
 use crate::machine::saving::phase::Saving;
@@ -79,7 +80,7 @@ impl Captures<'_> {
             if hold {
                 slow(self.moves, self.ranks, self.out, rank, 0);
             }
-            let r = &mut self.ranks[rank];
+            let r = &self.ranks[rank];
             let wanted = !settled || r.is_exposed();
             let can = wanted && !over && r.can_be_captured();
             let Some(store) = store.filter(|_| can) else {
@@ -90,12 +91,8 @@ impl Captures<'_> {
                 }
                 continue;
             };
-            let image = r.next_image;
-            r.next_image += 1;
-            let until = now + BEGIN_TIMEOUT;
-            let (instance, node) = (r.instance(), r.node);
-            let capture = Capture::new(image, store, hold, now, until);
-            self.ranks.begin_capture(rank, capture);
+            let (instance, node) = (r.instance(), r.node());
+            let image = self.ranks.begin_capture(rank, store, hold, now, now + BEGIN_TIMEOUT);
             self.schedule.asked(rank, now);
             self.out.push(Command::Capture { node, instance, image, store, mode, hold });
             self.out.record(Record::CheckpointStarted { rank, image });
@@ -109,8 +106,7 @@ impl Captures<'_> {
     pub fn image_begun(&mut self, instance: RankInstance, image: ImageId) {
         let now = self.out.now();
         let Some(capture) = self.ranks.capture_of(instance, image) else { return };
-        if capture.advance(CaptureStep::Begun) {
-            capture.until = now + STORE_TIMEOUT;
+        if capture.begin(now + STORE_TIMEOUT) {
             self.injecting().in_checkpoint(instance.rank);
         }
     }
@@ -118,8 +114,8 @@ impl Captures<'_> {
     pub fn captured(&mut self, instance: RankInstance, image: ImageId, pause: Duration) {
         let now = self.out.now();
         let Some(capture) = self.ranks.capture_of(instance, image) else { return };
-        capture.pause = Some(pause);
-        if capture.hold {
+        capture.note_pause(pause);
+        if capture.holds() {
             self.moves.stands_still(instance.rank, now.saturating_sub(pause));
         }
     }
@@ -135,10 +131,9 @@ impl Captures<'_> {
     ) {
         let RankInstance { rank, .. } = instance;
         let Some(capture) = self.ranks.capture_of(instance, image).cloned() else { return };
-        discard(self.out, rank, image, &capture.copies);
+        discard(self.out, rank, image, capture.copies());
         let r = &mut self.ranks[rank];
-        r.end_capture();
-        r.refused = Some(cause.clone());
+        r.fail_capture(cause.clone());
         let exposed = r.is_exposed();
         go_on_if_held(self.nodes, self.ranks, self.out, rank, &capture);
         let now = self.out.now();
@@ -166,12 +161,12 @@ impl Captures<'_> {
     pub fn watch_captures(&mut self) {
         let now = self.out.now();
         let late: Vec<(RankInstance, Capture)> = (self.ranks.iter())
-            .filter_map(|r| Some((r.instance(), r.capture().filter(|c| c.until <= now)?.clone())))
+            .filter_map(|r| Some((r.instance(), r.capture().filter(|c| c.until() <= now)?.clone())))
             .collect();
         for (instance, capture) in late {
             let waited = if capture.has_begun() { STORE_TIMEOUT } else { BEGIN_TIMEOUT };
             let cause = format!("{} within {}", capture.lacks(), eyrie_units::time(waited));
-            self.capture_refused(instance, capture.image, cause, false);
+            self.capture_refused(instance, capture.image(), cause, false);
         }
     }
 
@@ -180,9 +175,8 @@ impl Captures<'_> {
         if self.ranks.capture_of(instance, image).is_none() {
             return;
         }
-        let r = &mut self.ranks[instance.rank];
-        let pause = RETRY.saturating_mul(1 << r.unusable.min(16)).min(RETRY_UNUSABLE);
-        r.unusable += 1;
+        let unusable = self.ranks[instance.rank].images_mut().note_unusable();
+        let pause = RETRY.saturating_mul(1 << unusable.min(16)).min(RETRY_UNUSABLE);
         let again = self.out.now() + pause;
         self.capture_failed(instance, image, cause, true, again);
         self.schedule.retry(instance.rank, again);
@@ -190,7 +184,7 @@ impl Captures<'_> {
 
     pub fn log_grown(&mut self, rank: Rank, bytes: u64) {
         let Some(r) = self.ranks.get(rank) else { return };
-        let image_bytes = r.images.last().map_or(0, |kept| kept.image.bytes);
+        let image_bytes = r.images().newest().map_or(0, |kept| kept.image.bytes);
         self.schedule.logged(rank, bytes, image_bytes);
     }
 
@@ -198,7 +192,7 @@ impl Captures<'_> {
     pub fn image_wanted(&mut self, instance: RankInstance, cause: String) {
         let now = self.out.now();
         let Some(r) = self.ranks.current(instance) else { return };
-        if r.capture().is_none() && !r.images.is_empty() {
+        if r.capture().is_none() && !r.images().is_empty() {
             self.schedule.want(instance.rank, now);
             self.out.record(Record::CheckpointWanted { rank: instance.rank, cause });
         }
@@ -213,14 +207,14 @@ impl Captures<'_> {
             return self.capture_refused(instance, image, cause, true);
         }
         if let Some(capture) = self.ranks.capture_of(instance, image) {
-            capture.advance(CaptureStep::Checked);
+            capture.check();
             self.count_image(instance, image);
         }
     }
 
     /// Looks at all images that are being taken, whether they count by now.
     pub fn count_images(&mut self) {
-        let taken = |r: &RankEntry| r.capture().map(|c| (r.instance(), c.image));
+        let taken = |r: &RankEntry| r.capture().map(|c| (r.instance(), c.image()));
         for (instance, image) in self.ranks.iter().filter_map(taken).collect::<Vec<_>>() {
             self.count_image(instance, image);
         }
@@ -232,24 +226,12 @@ impl Captures<'_> {
         let promised = self.roles.promised_copies(self.config);
         let Some(capture) = self.ranks.capture_of(instance, image) else { return };
         let capture = capture.clone();
-        let is_whole = capture.copies.stores.len() >= promised;
+        let is_whole = capture.copies().count() >= promised;
         let Some(image) = capture.usable().filter(|_| is_whole) else { return };
-        let now = self.out.now();
-        let rank = instance.rank;
-        let r = &mut self.ranks[rank];
-        r.end_capture();
-        (r.unusable, r.imaged, r.refused) = (0, now, None);
-        r.crashes.imaged(image.rsn);
-        let healed = r.log.heal(capture.asked);
-        let kept = if healed { 0 } else { 1 };
-        let needless = r.images.len().saturating_sub(kept);
-        let needless: Vec<KeptImage> = r.images.drain(..needless).collect();
-        let (asked, copies, saved) = (capture.asked, capture.copies.clone(), false);
-        r.images.push(KeptImage { image, instance, asked, copies, saved });
-        // The log must still reach back to the older image, for the case that the newer is damaged.
-        let older = (r.images.len() == 2).then(|| r.images[0].image);
-        let needed = if healed { Some(image) } else { older };
-        let total = now - capture.asked;
+        let (now, rank) = (self.out.now(), instance.rank);
+        let Counted { needless, healed, reach } =
+            self.ranks[rank].count_image(now, image, &capture);
+        let total = now - capture.asked();
         self.schedule.ended(rank, now, Some(total));
         self.out.summary_mut().checkpoints += 1;
         self.out.summary_mut().checkpoint_bytes += image.bytes;
@@ -257,7 +239,7 @@ impl Captures<'_> {
             rank,
             image: image.image,
             bytes: image.bytes,
-            pause: capture.pause.unwrap_or_default(),
+            pause: capture.pause().unwrap_or_default(),
             total,
         });
         if healed {
@@ -267,12 +249,11 @@ impl Captures<'_> {
         for KeptImage { image, mut copies, saved, .. } in needless {
             if saved {
                 // The job may have to go on from there again.
-                copies.stores.remove(&SAVED);
+                copies.lose(SAVED);
             }
             discard(self.out, rank, image.image, &copies);
         }
-        if let Some(Image { clock, rsn, observed, stdin, .. }) = needed {
-            self.ranks[rank].log.truncate();
+        if let Some(Image { clock, rsn, observed, stdin, .. }) = reach {
             self.out.push(Command::Truncate { rank, clock, rsn, observed });
             if rank == 0 {
                 self.out.push(Command::TruncateStdin(stdin));

@@ -3,14 +3,12 @@
 //! any more; a store that is lost stays lost, whatever is still heard of it.
 
 use super::captures::{Captures, STORE_TIMEOUT};
-use super::copies::Copies;
 use super::schedule::Schedule;
 use super::stores::discard;
 use crate::machine::io::{Command, Image, StoreId};
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::outbox::Outbox;
-use crate::machine::ranks::capture::CaptureStep;
-use crate::machine::ranks::entry::KeptImage;
+use crate::machine::ranks::kept::KeptImage;
 use crate::machine::ranks::Ranks;
 use crate::machine::state::RankStateName;
 use crate::record::{list, Record};
@@ -36,21 +34,13 @@ impl Captures<'_> {
         let mut without = Vec::new();
         for rank in self.ranks.numbers() {
             let r = &mut self.ranks[rank];
-            let had = !r.images.is_empty();
-            r.images.iter_mut().for_each(|kept| kept.copies.lose(store));
-            r.images.retain(|kept| !kept.copies.stores.is_empty());
-            if had && r.images.is_empty() && !r.is(RankStateName::Finished) {
+            if r.images_mut().lose_store(store) && !r.is(RankStateName::Finished) {
                 without.push(rank);
             }
             let instance = r.instance();
             let Some(capture) = r.capture_mut() else { continue };
-            capture.copies.lose(store);
-            let gone = match capture.stored() {
-                None => capture.store == store,
-                Some(_) => capture.copies.stores.is_empty(),
-            };
-            if gone {
-                let (image, cause) = (capture.image, format!("store {store} is lost"));
+            if capture.lose_store(store) {
+                let (image, cause) = (capture.image(), format!("store {store} is lost"));
                 self.capture_failed(instance, image, cause, true, now);
                 self.schedule.want(rank, now);
             }
@@ -74,15 +64,14 @@ impl Captures<'_> {
     /// being taken, then from the newest that counts on.
     fn want_copies_of(&mut self, rank: Rank, age: usize) {
         let r = &self.ranks[rank];
-        let newest = r.images.len();
         let found = match age {
             0 => r
                 .capture()
                 .filter(|c| c.stored().is_some())
-                .map(|c| (r.instance(), c.image, &c.copies)),
+                .map(|c| (r.instance(), c.image(), c.copies())),
             _ if r.is(RankStateName::Finished) => None,
-            _ => newest.checked_sub(age).map(|at| {
-                let KeptImage { image, instance, copies, .. } = &r.images[at];
+            _ => r.images().iter().rev().nth(age - 1).map(|kept| {
+                let KeptImage { image, instance, copies, .. } = kept;
                 (*instance, image.image, copies)
             }),
         };
@@ -95,7 +84,7 @@ impl Captures<'_> {
             else {
                 break;
             };
-            copies.coming.insert(store);
+            copies.order(store);
             self.out.push(Command::CopyImage { store, from, instance, image });
         }
         if let Some(known) = self.ranks.copies_mut(instance, image) {
@@ -111,21 +100,18 @@ impl Captures<'_> {
         }
         let (rank, image) = (instance.rank, stored.image);
         let mut came = false;
-        if let Some(capture) = self.ranks.capture_of(instance, image).filter(|c| c.store == store) {
-            if !capture.has_begun() {
-                capture.until = self.out.now() + STORE_TIMEOUT;
-            }
-            capture.advance(CaptureStep::Stored(stored));
+        if let Some(capture) = self.ranks.capture_of(instance, image).filter(|c| c.store() == store)
+        {
+            capture.store_whole(stored, self.out.now() + STORE_TIMEOUT);
             came = true;
         }
         let Some(copies) = self.ranks.copies_mut(instance, image) else {
             return self.out.push(Command::DiscardImage { store, rank, image });
         };
-        if came | copies.coming.remove(&store) {
-            copies.stores.insert(store);
+        if copies.arrive(store, came) {
             self.want_copies_of(rank, 0);
             self.count_image(instance, image);
-        } else if !copies.stores.contains(&store) {
+        } else if !copies.has(store) {
             self.out.push(Command::DiscardImage { store, rank, image });
         }
     }
@@ -142,12 +128,9 @@ impl Captures<'_> {
         if self.stores.is_archive(store) {
             return self.out.follows(Consequence::NotArchived { instance, image, cause: reason });
         }
-        let uploaded = self.ranks.capture_of(instance, image).is_some_and(|c| c.store == store);
+        let uploaded = self.ranks.capture_of(instance, image).is_some_and(|c| c.store() == store);
         let copies = self.ranks.copies_mut(instance, image);
-        let copied = copies.is_some_and(|copies| {
-            let coming = copies.coming.remove(&store);
-            coming && copies.failed.insert(store)
-        });
+        let copied = copies.is_some_and(|copies| copies.fail(store));
         if self.ranks.capture_of(instance, image).is_some() {
             if uploaded || copied {
                 // A store says this itself when no agent was left to hear it: one that is there
@@ -169,22 +152,13 @@ pub fn drop_copies(
     (rank, image): (Rank, ImageId),
     only: Option<StoreId>,
 ) {
-    let r = &mut ranks[rank];
-    let Some(at) = r.images.iter().position(|kept| kept.image.image == image) else { return };
-    let copies = &mut r.images[at].copies;
-    let mut bad = std::mem::take(&mut copies.stores);
-    if let Some(store) = only {
-        copies.stores = bad.iter().copied().filter(|s| *s != store).collect();
-        bad.retain(|s| *s == store);
-    }
-    copies.failed.extend(&bad);
-    if copies.stores.is_empty() {
-        r.images.remove(at);
-    } else {
+    let dropped = ranks[rank].images_mut().drop_copies(image, only);
+    let Some((bad, is_left)) = dropped else { return };
+    if is_left {
         // A new image soon has all copies.
         schedule.want(rank, out.now());
     }
-    discard(out, rank, image, &Copies { stores: bad, ..Copies::default() });
+    discard(out, rank, image, &bad);
 }
 
 #[cfg(test)]
@@ -265,7 +239,7 @@ mod tests {
         }
 
         fn images(&self, rank: Rank) -> Vec<ImageId> {
-            self.machine.ranks[rank].images.iter().map(|i| i.image.image).collect()
+            self.machine.ranks[rank].images().iter().map(|i| i.image.image).collect()
         }
 
         /// The rank dies; returns where its next incarnation comes from.

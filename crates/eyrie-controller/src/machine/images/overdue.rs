@@ -27,9 +27,9 @@ impl Overdue {
 
     /// When the next rank may have to be reported.
     pub fn next(&self, ages: ImageAges<'_>) -> Option<Duration> {
-        let silent = |r: &&RankEntry| r.can_be_overdue() && !self.ranks.contains(&r.rank);
+        let silent = |r: &&RankEntry| r.can_be_overdue() && !self.ranks.contains(&r.rank());
         let silent = ages.ranks.iter().filter(silent);
-        let due = silent.filter_map(|r| Some(r.imaged + ages.image_patience(r)?));
+        let due = silent.filter_map(|r| Some(r.images().since() + ages.image_patience(r)?));
         due.min().map(|due| due.max(self.next))
     }
 
@@ -48,10 +48,10 @@ impl Overdue {
             return records;
         }
         let mut reasons: BTreeMap<(String, Duration), Vec<Rank>> = BTreeMap::new();
-        for r in ages.ranks.iter().filter(|r| !self.ranks.contains(&r.rank)) {
+        for r in ages.ranks.iter().filter(|r| !self.ranks.contains(&r.rank())) {
             let limit = ages.overdue_for(r).and_then(|_| ages.image_patience(r));
             if let Some(limit) = limit {
-                reasons.entry((ages.why_no_image(r.rank), limit)).or_default().push(r.rank);
+                reasons.entry((ages.why_no_image(r.rank()), limit)).or_default().push(r.rank());
             }
         }
         if !reasons.is_empty() {

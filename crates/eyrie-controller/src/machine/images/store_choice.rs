@@ -27,10 +27,10 @@ impl StoreChoice<'_> {
         let r = &self.ranks[rank];
         let far = |id: &StoreId| {
             let node = self.roles.node(RoleKind::Store, *id);
-            node.is_some_and(|node| self.reach.cannot_meet(r.node, node))
+            node.is_some_and(|node| self.reach.cannot_meet(r.node(), node))
         };
-        let newest = r.images.last();
-        let knows = |store: &StoreId| newest.is_some_and(|i| i.copies.stores.contains(store));
+        let newest = r.images().newest();
+        let knows = |store: &StoreId| newest.is_some_and(|i| i.copies.has(*store));
         let (before, after) = up.split_at(rank as usize % up.len().max(1));
         let free = after.iter().chain(before).copied().filter(|s| !copies.concerns(*s));
         free.min_by_key(|store| (far(store), !knows(store)))

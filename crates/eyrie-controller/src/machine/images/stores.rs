@@ -51,6 +51,6 @@ impl Stores {
 
 /// An image is needed no more. Copies that are still coming are discarded when they have come.
 pub fn discard(out: &mut Outbox, rank: Rank, image: ImageId, copies: &Copies) {
-    let discards = copies.stores.iter().map(|&store| Command::DiscardImage { store, rank, image });
+    let discards = copies.stores().map(|store| Command::DiscardImage { store, rank, image });
     out.extend(discards);
 }

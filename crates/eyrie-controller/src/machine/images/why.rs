@@ -29,14 +29,14 @@ pub struct ImageAges<'a> {
 impl ImageAges<'_> {
     /// How long a rank may be without a new image; `None` where none are taken by themselves.
     pub fn image_patience(self, r: &RankEntry) -> Option<Duration> {
-        let interval = self.schedule.longest_interval(r.images.is_empty())?;
+        let interval = self.schedule.longest_interval(r.images().is_empty())?;
         Some(interval.saturating_mul(INTERVALS).max(LEAST))
     }
 
     /// For how long a rank has had no new image, if that is too long. While the job is being saved
     /// no image is overdue: then it is not to be asked.
     pub fn overdue_for(self, r: &RankEntry) -> Option<Duration> {
-        let age = self.now.saturating_sub(r.imaged);
+        let age = self.now.saturating_sub(r.images().since());
         let patience = self.image_patience(r).filter(|_| r.can_be_overdue())?;
         (age >= patience).then_some(age)
     }
@@ -44,16 +44,18 @@ impl ImageAges<'_> {
     /// Why there is no newer image of the rank.
     pub fn why_no_image(self, rank: Rank) -> String {
         let r = &self.ranks[rank];
-        let long = |c: &&Capture| self.now >= c.asked + LONG_UNDER_WAY;
-        if let Some(capture) = r.capture().filter(|c| long(c) || r.refused.is_none()) {
+        let long = |c: &&Capture| self.now >= c.asked() + LONG_UNDER_WAY;
+        if let Some(capture) = r.capture().filter(|c| long(c) || r.images().refused().is_none()) {
             return format!("one is under way, but {}", capture.lacks());
         }
-        let state = match (r.state.name(), r.on_node()) {
+        let state = match (r.state(), r.on_node()) {
             (RankStateName::Finished, _) => "it has finished",
             (RankStateName::Waiting | RankStateName::Starting, _) => "it is being started",
             (RankStateName::Lost | RankStateName::Restoring, _) => "it is being recovered",
-            (_, Some(on_node)) if !on_node.loaded => "its program has not called MPI_Init yet",
-            (_, Some(on_node)) if on_node.finalized => {
+            (_, Some(on_node)) if !on_node.has_loaded() => {
+                "its program has not called MPI_Init yet"
+            }
+            (_, Some(on_node)) if on_node.has_finalized() => {
                 "its program has called MPI_Finalize, after which none is taken"
             }
             _ => "",
@@ -61,7 +63,7 @@ impl ImageAges<'_> {
         if !state.is_empty() {
             return state.into();
         }
-        if let Some(cause) = &r.refused {
+        if let Some(cause) = r.images().refused() {
             return cause.clone();
         }
         if self.stores.for_images().next().is_none() {

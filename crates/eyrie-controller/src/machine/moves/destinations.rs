@@ -19,7 +19,7 @@ impl Destinations<'_> {
     pub fn job_nodes(self) -> Vec<JobNode> {
         let mut nodes = self.nodes.for_placement();
         for r in self.ranks.iter().filter(|r| r.on_node().is_some()) {
-            nodes[r.node as usize].ranks += 1;
+            nodes[r.node() as usize].ranks += 1;
         }
         nodes
     }
@@ -35,9 +35,9 @@ impl Destinations<'_> {
             nodes[*from as usize].up = false;
         }
         let r = &self.ranks[rank];
-        let is_other = |(node, at): (usize, &JobNode)| node != r.node as usize && at.up;
+        let is_other = |(node, at): (usize, &JobNode)| node != r.node() as usize && at.up;
         if r.node_may_be_at_fault() && nodes.iter().enumerate().any(is_other) {
-            nodes[r.node as usize].up = false;
+            nodes[r.node() as usize].up = false;
         }
         if nodes.iter().any(|node| node.up) {
             nodes

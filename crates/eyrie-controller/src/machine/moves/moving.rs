@@ -91,7 +91,7 @@ impl Mover<'_> {
     /// without an image, the one with the oldest.
     fn eviction_order(&self, rank: Rank) -> (bool, Duration, Rank) {
         let r = &self.ranks[rank];
-        let imaged = r.images.last().map_or(Duration::ZERO, |kept| kept.asked);
+        let imaged = r.images().newest().map_or(Duration::ZERO, |kept| kept.asked);
         (!r.is_exposed(), imaged, rank)
     }
 
@@ -109,14 +109,14 @@ impl Mover<'_> {
         if self.moves.ranks.contains_key(&rank) {
             return;
         }
-        let from = self.ranks[rank].node;
+        let from = self.ranks[rank].node();
         self.moves.ranks.insert(rank, Move::new(from, to, self.out.now(), manner));
         self.begin_live(rank);
     }
 
     /// Others go first: the rank only has an image taken.
     fn queue_move(&mut self, rank: Rank, to: Option<Node>, manner: Manner) {
-        let from = self.ranks[rank].node;
+        let from = self.ranks[rank].node();
         let moving = Move::queued(from, to, self.out.now(), manner);
         self.moves.ranks.insert(rank, moving);
         self.schedule.want(rank, self.out.now());
@@ -131,7 +131,7 @@ impl Mover<'_> {
         let now = self.out.now();
         let is_saving = self.saving.is_going_on();
         let of_move = |moving: &&mut Move| {
-            moving.stopped().is_none() && capture.asked >= moving.since && !is_saving
+            moving.stopped().is_none() && capture.asked() >= moving.since && !is_saving
         };
         let Some(moving) = self.moves.ranks.get_mut(&rank).filter(of_move) else {
             // Its move has ended while it stood still, or was asked for again.
@@ -140,7 +140,7 @@ impl Mover<'_> {
         if moving.is_queued() {
             return;
         }
-        if moving.live().is_some() && !capture.hold {
+        if moving.live().is_some() && !capture.holds() {
             return self.send_image(rank);
         }
         if can_stop {
@@ -211,7 +211,7 @@ impl Mover<'_> {
     pub fn arrived(&mut self, rank: Rank) {
         let Some(moving) = self.moves.ranks.get(&rank) else { return };
         let (from, stopped) = (moving.from, moving.stopped());
-        match (self.ranks[rank].node == from, stopped) {
+        match (self.ranks[rank].node() == from, stopped) {
             (false, _) => self.end_move(rank, MoveEnd::Moved),
             (true, Some(_)) => self.end_move(rank, MoveEnd::Stays("no other node could take it")),
             (true, None) => self.schedule.want(rank, self.out.now()),
@@ -221,7 +221,7 @@ impl Mover<'_> {
     /// The move of the rank is over.
     pub fn end_move(&mut self, rank: Rank, how: MoveEnd) {
         slow(self.moves, self.ranks, self.out, rank, 0);
-        let node = self.ranks[rank].node;
+        let node = self.ranks[rank].node();
         let left = self.moves.get(rank).is_some_and(|moving| moving.from != node);
         // It may come to its end as soon as it is there.
         let how = if left && how == MoveEnd::Finished { MoveEnd::Moved } else { how };

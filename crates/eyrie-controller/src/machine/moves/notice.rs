@@ -43,7 +43,7 @@ impl Mover<'_> {
             return self.out.follows(Consequence::Save);
         }
         let now = self.out.now();
-        let there = |rank: &Rank| self.ranks[*rank].node == node;
+        let there = |rank: &Rank| self.ranks[*rank].node() == node;
         let precious: Vec<Rank> = self.ranks.unfinished().filter(there).collect();
         precious.into_iter().for_each(|rank| self.schedule.want(rank, now));
         self.out.note(format!("node {node} cannot be drained: {NO_OTHER_NODE}"));

@@ -52,14 +52,14 @@ impl Obstacles<'_> {
             let Some(r) = self.ranks.get(*rank) else {
                 return Some(self.ranks.no_such(*rank));
             };
-            let why = match r.state.name() {
+            let why = match r.state() {
                 _ if !seen.insert(*rank) => "is named twice".into(),
                 RankStateName::Finished => "has finished".into(),
                 RankStateName::Running | RankStateName::Replaying if r.on_node().is_some() => {
                     match to {
                         _ if self.moves.contains(*rank) => "is moving already".into(),
-                        Some(to) if to == r.node => format!("is on node {to} already"),
-                        None if !self.nodes.has_other_than(&[r.node]) => {
+                        Some(to) if to == r.node() => format!("is on node {to} already"),
+                        None if !self.nodes.has_other_than(&[r.node()]) => {
                             "cannot go anywhere: no other node is up; `eyrie join` adds one".into()
                         }
                         _ => continue,

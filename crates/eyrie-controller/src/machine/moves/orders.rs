@@ -19,7 +19,7 @@ pub fn slow(moves: &mut Moves, ranks: &Ranks, out: &mut Outbox, rank: Rank, shar
 pub fn command_slow(ranks: &Ranks, out: &mut Outbox, rank: Rank, share: u8) {
     let r = &ranks[rank];
     if r.on_node().is_some() {
-        let (node, instance) = (r.node, r.instance());
+        let (node, instance) = (r.node(), r.instance());
         out.push(Command::Slow { node, instance, share });
     }
 }
@@ -35,8 +35,8 @@ pub fn go_on_if_held(
     capture: &Capture,
 ) {
     let r = &ranks[rank];
-    if capture.hold && nodes.is_up(r.node) {
-        let (node, instance, image) = (r.node, r.instance(), capture.image);
+    if capture.holds() && nodes.is_up(r.node()) {
+        let (node, instance, image) = (r.node(), r.instance(), capture.image());
         out.push(Command::GoOn { node, instance, image });
     }
 }

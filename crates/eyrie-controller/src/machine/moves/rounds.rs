@@ -6,7 +6,7 @@
 use super::entry::{Live, Move, MoveStep};
 use super::mover::Mover;
 use super::orders::{command_slow, slow};
-use crate::machine::io::{Command, Source};
+use crate::machine::io::Command;
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::placement::place;
 use crate::machine::state::MoveName;
@@ -37,11 +37,11 @@ impl Mover<'_> {
             return self.schedule.want(rank, self.out.now());
         }
         let r = &self.ranks[rank];
-        let instance = RankInstance { rank, incarnation: r.incarnation + 1 };
+        let instance = RankInstance { rank, incarnation: r.incarnation() + 1 };
         let to = self.destinations();
         let node = to.asked_node(rank).or_else(|| {
-            let placed = place(self.placement, &to.nodes_for(rank), rank, r.node);
-            placed.map(|(node, _)| node).filter(|node| *node != r.node)
+            let placed = place(self.placement, &to.nodes_for(rank), rank, r.node());
+            placed.map(|(node, _)| node).filter(|node| *node != r.node())
         });
         let now = self.out.now();
         if let Some(moving) = self.moves.ranks.get_mut(&rank) {
@@ -63,11 +63,8 @@ impl Mover<'_> {
         if to.is_some_and(|live| !self.nodes[live.node].is_up()) {
             return;
         }
-        let newest = self.ranks[rank].images.last();
-        let from = newest.and_then(|kept| {
-            let store = kept.copies.source(rank, None)?;
-            Some(Source { image: kept.image.image, store })
-        });
+        let newest = self.ranks[rank].images().newest();
+        let from = newest.and_then(|kept| kept.source(rank, None));
         let live = self.moves.ranks.get_mut(&rank).and_then(Move::live_mut);
         match (live, from) {
             (Some(Live { sent: Some(_), .. }), _) => {}
@@ -184,7 +181,7 @@ impl Mover<'_> {
             .filter_map(|(rank, moving)| {
                 let live = *moving.live()?;
                 let (image, since) = live.sent?;
-                let bytes = self.ranks[*rank].images.last().map_or(0, |k| k.image.bytes);
+                let bytes = self.ranks[*rank].images().newest().map_or(0, |k| k.image.bytes);
                 let time = RESTORE_TIMEOUT + Duration::from_secs(bytes / SLOWEST_TRANSFER);
                 (now >= since + time).then_some((*rank, live, image))
             })

@@ -157,9 +157,9 @@ impl Watch<'_> {
         }
         self.out.push(Command::Disconnect(node));
         let gone = |r: &&RankEntry| {
-            r.node == node && !r.is(RankStateName::Finished) && !r.is(RankStateName::Lost)
+            r.node() == node && !r.is(RankStateName::Finished) && !r.is(RankStateName::Lost)
         };
-        let ranks: Vec<Rank> = self.ranks.iter().filter(gone).map(|r| r.rank).collect();
+        let ranks: Vec<Rank> = self.ranks.iter().filter(gone).map(RankEntry::rank).collect();
         let was_free = drained && self.roles.is_free(self.ranks, node);
         if was_free || (leaves && ranks.is_empty()) {
             self.out.record(Record::NodeLeft { node });

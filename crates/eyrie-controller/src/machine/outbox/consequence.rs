@@ -4,7 +4,7 @@
 
 use crate::machine::io::{Mark, StoreId};
 use crate::machine::ranks::capture::Capture;
-use crate::machine::ranks::entry::Death;
+use crate::machine::ranks::phases::Death;
 use crate::machine::state::NodeEvent;
 use eyrie_transport::RouterId;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The state of a capture with what is known in it ([`CaptureName`] says what each means).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum CaptureState {
+enum CaptureState {
     Asked,
     Arriving,
     Stored(Image),
@@ -20,7 +20,7 @@ pub enum CaptureState {
 
 /// An event of the table with what comes with it.
 #[derive(Clone, Copy, Debug)]
-pub enum CaptureStep {
+enum CaptureStep {
     Begun,
     Stored(Image),
     Checked,
@@ -39,16 +39,16 @@ impl CaptureStep {
 /// A checkpoint under way.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Capture {
-    pub image: ImageId,
-    pub asked: Duration,
+    image: ImageId,
+    asked: Duration,
     /// When it must have begun to arrive, or must be over.
-    pub until: Duration,
-    pub pause: Option<Duration>,
+    until: Duration,
+    pause: Option<Duration>,
     /// The store that its agent hands it to.
-    pub store: StoreId,
-    pub copies: Copies,
+    store: StoreId,
+    copies: Copies,
     /// The rank stands still from then on.
-    pub hold: bool,
+    hold: bool,
     state: CaptureState,
 }
 
@@ -65,8 +65,85 @@ impl Capture {
         Capture { image, asked, until, pause, store, copies, hold, state }
     }
 
+    /// Its image begins to arrive, and is to be there until then. False: it had begun.
+    pub fn begin(&mut self, until: Duration) -> bool {
+        let begins = self.advance(CaptureStep::Begun);
+        if begins {
+            self.until = until;
+        }
+        begins
+    }
+
+    /// The store that it was handed to has it whole. One that has not been seen to begin has until
+    /// then for what is left.
+    pub fn store_whole(&mut self, image: Image, until: Duration) {
+        if !self.has_begun() {
+            self.until = until;
+        }
+        self.advance(CaptureStep::Stored(image));
+    }
+
+    /// Its agent has found all files that it needs.
+    pub fn check(&mut self) {
+        self.advance(CaptureStep::Checked);
+    }
+
+    /// The rank stood still for so long.
+    pub fn note_pause(&mut self, pause: Duration) {
+        self.pause = Some(pause);
+    }
+
+    /// A store is lost. Returns whether the image is lost with it: it was to be handed to that
+    /// store, or no other has it.
+    pub fn lose_store(&mut self, store: StoreId) -> bool {
+        self.copies.lose(store);
+        match self.stored() {
+            None => self.store == store,
+            Some(_) => self.copies.are_lost(),
+        }
+    }
+
+    /// Where copies of it are, to be changed.
+    pub fn copies_mut(&mut self) -> &mut Copies {
+        &mut self.copies
+    }
+
+    /// Where copies of it are.
+    pub fn copies(&self) -> &Copies {
+        &self.copies
+    }
+
+    pub fn image(&self) -> ImageId {
+        self.image
+    }
+
+    /// When it was asked for.
+    pub fn asked(&self) -> Duration {
+        self.asked
+    }
+
+    /// When it must have begun to arrive, or must be over.
+    pub fn until(&self) -> Duration {
+        self.until
+    }
+
+    /// For how long the rank stood still, once that is known.
+    pub fn pause(&self) -> Option<Duration> {
+        self.pause
+    }
+
+    /// The store that its agent hands it to.
+    pub fn store(&self) -> StoreId {
+        self.store
+    }
+
+    /// Whether the rank stands still from then on.
+    pub fn holds(&self) -> bool {
+        self.hold
+    }
+
     /// Changes the state as the table says; false, and nothing else, when it has no row for it.
-    pub fn advance(&mut self, step: CaptureStep) -> bool {
+    fn advance(&mut self, step: CaptureStep) -> bool {
         let Some(name) = next(CAPTURES, self.name(), step.event()) else { return false };
         self.state = match (name, step, self.stored()) {
             (CaptureName::Arriving, ..) => CaptureState::Arriving,

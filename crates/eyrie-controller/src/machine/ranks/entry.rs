@@ -1,334 +1,70 @@
-//! What the controller knows of one rank: its state, which carries what holds only in it, and what
-//! outlives its incarnations. The state changes by the table of [`crate::machine::state`] and by
-//! nothing else.
+//! What the controller knows of one rank: its present incarnation, and what outlives that. What is
+//! restored is never later than what the log reaches back to.
 
 use super::capture::Capture;
 use super::crash::{Again, Crashes};
+use super::incarnation::{Fence, OnNode, RankState, Step};
+use super::kept::{KeptImage, KeptImages};
 use super::log::RankLog;
+use super::phases::{Death, RankRecovery, RESTORE_ATTEMPTS};
 use crate::machine::images::copies::Copies;
 use crate::machine::io::{Image, Mark, Source, StoreId};
-use crate::machine::state::{next, RankEvent, RankStateName, RANKS};
-use crate::machine::timeouts::FENCE_TIMEOUT;
-use crate::record::{Cause, Phases};
+use crate::machine::state::RankStateName;
+use crate::record::Cause;
 use eyrie_transport::RouterId;
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::time::Duration;
-
-/// Later than any job ends.
-const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
-
-/// Restores of one image in a row that may fail, by no fault that is known to be the image's,
-/// before it is discarded.
-pub const RESTORE_ATTEMPTS: u32 = 3;
-
-/// How a death is counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Death {
-    Signal(i32),
-    /// By no fault of the rank: its node, its restore.
-    Outside,
-}
-
-/// An image that counts.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct KeptImage {
-    pub image: Image,
-    /// The incarnation that it shows.
-    pub instance: RankInstance,
-    /// When it was asked for; zero when the job went on from it.
-    pub asked: Duration,
-    pub copies: Copies,
-    /// The job was saved with it: it is not discarded for a newer one, so that the job can
-    /// be gone on with from there again.
-    pub saved: bool,
-}
-
-/// A recovery under way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Recovery {
-    pub death: Death,
-    /// The image that the dead incarnation was started from, and the one that this one is.
-    pub died_from: Option<ImageId>,
-    pub from: Option<Source>,
-    /// The store from which an image could not be fetched last.
-    pub avoid: Option<StoreId>,
-    pub phases: Phases,
-    /// End of the last phase that is done.
-    pub mark: Duration,
-    /// Restores of the image that failed, in a row.
-    pub failed_attempts: u32,
-}
-
-/// The routers are told to refuse older incarnations; each of them has to confirm it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Fence {
-    /// Routers that have not confirmed.
-    pub waiting: BTreeSet<RouterId>,
-    /// Highest receive sequence number of the rank's determinants that routers have told of.
-    pub rsn: u64,
-    pub since: Duration,
-    pub until: Duration,
-}
-
-impl Fence {
-    /// A fence of so many routers that is asked for now.
-    pub fn new(routers: u32, now: Duration) -> Fence {
-        let waiting = (0..routers).collect();
-        Fence { waiting, rsn: 0, since: now, until: now + FENCE_TIMEOUT }
-    }
-}
-
-/// What is known of an incarnation while a process of it may be on a node.
-#[derive(Clone, Default, Debug, Serialize, Deserialize)]
-pub struct OnNode {
-    /// Its MPI library has come through the provider.
-    pub loaded: bool,
-    /// It has said that it is through with MPI.
-    pub finalized: bool,
-    /// The image that it was started from.
-    pub started_from: Option<ImageId>,
-    /// When an injected failure hit it.
-    pub hit_at: Option<Duration>,
-    pub capture: Option<Capture>,
-}
-
-/// The state of a rank with what is known in it ([`RankStateName`] says what each means).
-#[derive(Debug, Serialize, Deserialize)]
-pub enum RankState {
-    Waiting,
-    /// `until`: when its agent must have started it.
-    Starting {
-        on_node: OnNode,
-        until: Duration,
-    },
-    Running {
-        on_node: OnNode,
-    },
-    Lost {
-        fence: Fence,
-        recovery: Recovery,
-    },
-    /// `replayed_early`: it has caught up (with so many messages) before its agent has
-    /// said that it runs.
-    Restoring {
-        on_node: OnNode,
-        recovery: Recovery,
-        until: Duration,
-        replayed_early: Option<u64>,
-    },
-    Replaying {
-        on_node: OnNode,
-        recovery: Recovery,
-    },
-    Finished {
-        code: i32,
-    },
-}
-
-/// An event of the table with what comes with it.
-#[derive(Debug)]
-pub enum Step {
-    JobStarted {
-        until: Duration,
-    },
-    Started,
-    /// `unheard`: how long ago the last sign of it was, if that is known.
-    Died {
-        now: Duration,
-        death: Death,
-        unheard: Option<Duration>,
-        fence: Fence,
-    },
-    Fenced {
-        now: Duration,
-        from: Option<Source>,
-        until: Duration,
-    },
-    Replayed,
-    Exited {
-        code: i32,
-    },
-}
-
-impl Step {
-    fn event(&self) -> RankEvent {
-        match self {
-            Step::JobStarted { .. } => RankEvent::JobStarted,
-            Step::Started => RankEvent::Started,
-            Step::Died { .. } => RankEvent::Died,
-            Step::Fenced { .. } => RankEvent::Fenced,
-            Step::Replayed => RankEvent::Replayed,
-            Step::Exited { .. } => RankEvent::Exited,
-        }
-    }
-}
-
-impl RankState {
-    /// A rank of a saved job: no incarnation of it can speak.
-    pub fn saved() -> RankState {
-        let zero = Duration::ZERO;
-        RankState::Lost {
-            fence: Fence { waiting: BTreeSet::new(), rsn: 0, since: zero, until: NEVER },
-            recovery: Recovery {
-                death: Death::Outside,
-                died_from: None,
-                from: None,
-                avoid: None,
-                phases: Phases::default(),
-                mark: zero,
-                failed_attempts: 0,
-            },
-        }
-    }
-
-    pub fn name(&self) -> RankStateName {
-        match self {
-            RankState::Waiting => RankStateName::Waiting,
-            RankState::Starting { .. } => RankStateName::Starting,
-            RankState::Running { .. } => RankStateName::Running,
-            RankState::Lost { .. } => RankStateName::Lost,
-            RankState::Restoring { .. } => RankStateName::Restoring,
-            RankState::Replaying { .. } => RankStateName::Replaying,
-            RankState::Finished { .. } => RankStateName::Finished,
-        }
-    }
-
-    /// When something must have happened, in the states that wait for others.
-    pub fn until(&self) -> Option<Duration> {
-        match self {
-            RankState::Starting { until, .. } | RankState::Restoring { until, .. } => Some(*until),
-            RankState::Lost { fence, .. } => Some(fence.until),
-            _ => None,
-        }
-    }
-
-    /// The controller itself stood still for so long: nothing else is late.
-    pub fn extend(&mut self, gap: Duration) {
-        match self {
-            RankState::Starting { until, .. } | RankState::Restoring { until, .. } => *until += gap,
-            RankState::Lost { fence, .. } => {
-                fence.since += gap;
-                fence.until += gap;
-            }
-            _ => {}
-        }
-    }
-
-    fn on_node(&self) -> Option<&OnNode> {
-        match self {
-            RankState::Starting { on_node, .. }
-            | RankState::Running { on_node }
-            | RankState::Restoring { on_node, .. }
-            | RankState::Replaying { on_node, .. } => Some(on_node),
-            _ => None,
-        }
-    }
-
-    fn on_node_mut(&mut self) -> Option<&mut OnNode> {
-        match self {
-            RankState::Starting { on_node, .. }
-            | RankState::Running { on_node }
-            | RankState::Restoring { on_node, .. }
-            | RankState::Replaying { on_node, .. } => Some(on_node),
-            _ => None,
-        }
-    }
-
-    pub fn recovery(&self) -> Option<&Recovery> {
-        match self {
-            RankState::Lost { recovery, .. }
-            | RankState::Restoring { recovery, .. }
-            | RankState::Replaying { recovery, .. } => Some(recovery),
-            _ => None,
-        }
-    }
-
-    pub fn recovery_mut(&mut self) -> Option<&mut Recovery> {
-        match self {
-            RankState::Lost { recovery, .. }
-            | RankState::Restoring { recovery, .. }
-            | RankState::Replaying { recovery, .. } => Some(recovery),
-            _ => None,
-        }
-    }
-
-    /// The state named `name`, with what it takes over from this one and what has come with `step`;
-    /// `None` when the table leads there and nothing here does.
-    fn enter(&self, name: RankStateName, step: Step) -> Option<RankState> {
-        let on_node = self.on_node().cloned().unwrap_or_default();
-        Some(match (name, step) {
-            (RankStateName::Starting, Step::JobStarted { until }) => {
-                RankState::Starting { on_node, until }
-            }
-            (RankStateName::Running, _) => RankState::Running { on_node },
-            (RankStateName::Lost, Step::Died { now, death, unheard, fence }) => {
-                let recovery = self.recovery_after(now, death, unheard, &on_node);
-                RankState::Lost { fence, recovery }
-            }
-            (RankStateName::Restoring, Step::Fenced { now, from, until }) => {
-                let mut recovery = *self.recovery()?;
-                recovery.from = from;
-                recovery.phases.placed = now - recovery.mark;
-                recovery.mark = now;
-                let on_node = OnNode { started_from: from.map(|f| f.image), ..OnNode::default() };
-                RankState::Restoring { on_node, recovery, until, replayed_early: None }
-            }
-            (RankStateName::Replaying, _) => {
-                RankState::Replaying { on_node, recovery: *self.recovery()? }
-            }
-            (RankStateName::Finished, Step::Exited { code }) => RankState::Finished { code },
-            _ => return None,
-        })
-    }
-
-    /// The recovery that begins with a death. One that failed goes on under the same clock: what it
-    /// took so far was detection.
-    fn recovery_after(
-        &self,
-        now: Duration,
-        death: Death,
-        unheard: Option<Duration>,
-        dead: &OnNode,
-    ) -> Recovery {
-        let failed = self.recovery();
-        let before =
-            failed.map_or(Duration::ZERO, |v| v.phases.total() + now.saturating_sub(v.mark));
-        let since_hit = dead.hit_at.map(|at| now - at);
-        let detected = before + unheard.or(since_hit).unwrap_or(Duration::ZERO);
-        Recovery {
-            death,
-            died_from: dead.started_from,
-            from: None,
-            avoid: failed.and_then(|v| v.avoid),
-            phases: Phases { detected, ..Phases::default() },
-            mark: now,
-            failed_attempts: failed.map_or(0, |v| v.failed_attempts),
-        }
-    }
-}
 
 /// One rank.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RankEntry {
-    pub rank: Rank,
-    pub incarnation: Incarnation,
-    pub node: Node,
-    pub state: RankState,
+    rank: Rank,
+    incarnation: Incarnation,
+    node: Node,
+    state: RankState,
     /// In any incarnation.
+    spoke_pmi: bool,
+    images: KeptImages,
+    log: RankLog,
+    crashes: Crashes,
+}
+
+/// A rank of a saved job, as it is saved.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SavedRank {
+    /// The one that is to speak next.
+    pub incarnation: Incarnation,
+    /// Of one that has finished.
+    pub code: Option<i32>,
     pub spoke_pmi: bool,
-    /// At most two, older first.
-    pub images: Vec<KeptImage>,
+    /// Older first.
+    pub images: Vec<SavedImage>,
     pub next_image: ImageId,
-    pub log: RankLog,
-    /// Images in a row that could not count because a file of theirs was gone.
-    pub unusable: u32,
-    /// Since when there is no newer image: one counted then, or its process began.
-    pub imaged: Duration,
-    /// Why the last image since then failed.
-    pub refused: Option<Cause>,
-    pub crashes: Crashes,
+    pub truncated: bool,
+}
+
+/// An image that counts, and the incarnation that it shows.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct SavedImage {
+    pub image: Image,
+    pub instance: RankInstance,
+}
+
+/// What comes of an image that counts.
+pub struct Counted {
+    /// Older ones that are not needed any more.
+    pub needless: Vec<KeptImage>,
+    /// It has ended a hole in the log.
+    pub healed: bool,
+    /// The log need not reach back further than to this image.
+    pub reach: Option<Image>,
+}
+
+/// A rank that was brought back and re-executes.
+pub struct Restored {
+    /// It has caught up, with so many messages, before its agent has said that it runs.
+    pub caught_up: Option<u64>,
 }
 
 impl RankEntry {
@@ -339,25 +75,45 @@ impl RankEntry {
             node,
             state: RankState::Waiting,
             spoke_pmi: false,
-            images: Vec::new(),
-            next_image: 1,
+            images: KeptImages::default(),
             log: RankLog::default(),
-            unusable: 0,
-            imaged: Duration::ZERO,
-            refused: None,
             crashes: Crashes::default(),
         }
+    }
+
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
     }
 
     pub fn instance(&self) -> RankInstance {
         RankInstance { rank: self.rank, incarnation: self.incarnation }
     }
 
-    /// Changes the state as the table says; false, and nothing else, when it has no row for it.
-    pub fn advance(&mut self, step: Step) -> bool {
-        let entered = next(RANKS, self.state.name(), step.event())
-            .and_then(|name| self.state.enter(name, step));
-        entered.map(|state| self.state = state).is_some()
+    /// Where it is, was last, or is to come back.
+    pub fn node(&self) -> Node {
+        self.node
+    }
+
+    /// Whether some incarnation has spoken PMI.
+    pub fn has_spoken_pmi(&self) -> bool {
+        self.spoke_pmi
+    }
+
+    pub fn state(&self) -> RankStateName {
+        self.state.name()
+    }
+
+    pub fn is(&self, name: RankStateName) -> bool {
+        self.state() == name
+    }
+
+    /// When something must have happened, in the states that wait for others.
+    pub fn until(&self) -> Option<Duration> {
+        self.state.until()
     }
 
     /// The exit code of its program, once that has ended.
@@ -366,10 +122,6 @@ impl RankEntry {
             RankState::Finished { code } => Some(code),
             _ => None,
         }
-    }
-
-    pub fn is(&self, name: RankStateName) -> bool {
-        self.state.name() == name
     }
 
     /// What is known of the present incarnation, when a process of it may be there.
@@ -382,42 +134,191 @@ impl RankEntry {
         self.state.on_node_mut()
     }
 
+    /// The recovery under way.
+    pub fn recovery(&self) -> Option<&RankRecovery> {
+        self.state.recovery()
+    }
+
+    /// The fence that the routers are told of, while it is lost.
+    pub fn fence(&self) -> Option<&Fence> {
+        self.state.fence()
+    }
+
+    /// The images that count.
+    pub fn images(&self) -> &KeptImages {
+        &self.images
+    }
+
+    /// As [`RankEntry::images`].
+    pub fn images_mut(&mut self) -> &mut KeptImages {
+        &mut self.images
+    }
+
+    pub fn log(&self) -> &RankLog {
+        &self.log
+    }
+
+    /// As [`RankEntry::log`].
+    pub fn log_mut(&mut self) -> &mut RankLog {
+        &mut self.log
+    }
+
+    /// Its agent is told to start the program, until then.
+    pub fn start(&mut self, until: Duration) -> bool {
+        self.state.advance(Step::JobStarted { until })
+    }
+
+    /// The saved job goes on: its recovery begins now. False: it is no rank of a saved job.
+    pub fn go_on(&mut self, now: Duration) -> bool {
+        self.state.recovery_mut().map(|recovery| recovery.begin_now(now)).is_some()
+    }
+
+    /// An incarnation has spoken PMI; false when one has before.
+    pub fn speak_pmi(&mut self) -> bool {
+        !std::mem::replace(&mut self.spoke_pmi, true)
+    }
+
+    /// Its process runs; the image took so long to be fetched. `None` when it was not brought back,
+    /// or ran before.
+    pub fn started(&mut self, now: Duration, fetched: Duration) -> Option<Restored> {
+        let caught_up = match &self.state {
+            RankState::Restoring { replayed_early, .. } => *replayed_early,
+            _ => None,
+        };
+        if !self.state.advance(Step::Started) {
+            return None;
+        }
+        self.images.begin_again(now);
+        let recovery = self.state.recovery_mut()?;
+        recovery.restore(now, fetched);
+        Some(Restored { caught_up })
+    }
+
+    /// It is connected to its router.
+    pub fn connected(&mut self, now: Duration) {
+        if let RankState::Replaying { recovery, .. } = &mut self.state {
+            recovery.connect(now);
+        }
+    }
+
+    /// It has caught up, with so many messages. Its recovery, which is over; `None` while its agent
+    /// has not said that it runs: that brings durations, and the router's word may come before.
+    pub fn caught_up(&mut self, now: Duration, messages: u64) -> Option<RankRecovery> {
+        if let RankState::Restoring { replayed_early, .. } = &mut self.state {
+            *replayed_early = Some(messages);
+            return None;
+        }
+        let mut recovery = *self.state.recovery()?;
+        recovery.catch_up(now);
+        self.state.advance(Step::Replayed).then_some(recovery)
+    }
+
+    /// The present incarnation ends, and the next one is to be fenced off from it. Returns the one
+    /// that ended, with the capture that was under way; `None` when it had ended.
+    pub fn end_incarnation(
+        &mut self,
+        now: Duration,
+        death: Death,
+        unheard: Option<Duration>,
+        fence: Fence,
+    ) -> Option<(RankInstance, Option<Capture>)> {
+        let (ended, capture) = (self.instance(), self.end_capture());
+        if !self.state.advance(Step::Died { now, death, unheard, fence }) {
+            return None;
+        }
+        self.incarnation += 1;
+        Some((ended, capture))
+    }
+
+    /// A router lets only the present incarnation speak. The highest receive sequence number that
+    /// routers have told of, when it was the last one.
+    pub fn confirm_fence(&mut self, router: RouterId, rsn: u64) -> Option<u64> {
+        self.state.fence_mut()?.confirm(router, rsn)
+    }
+
+    /// It is brought back on this node, from an image or from the program's beginning, until then.
+    pub fn bring_back(
+        &mut self,
+        node: Node,
+        now: Duration,
+        from: Option<Source>,
+        until: Duration,
+    ) -> bool {
+        self.node = node;
+        self.state.advance(Step::Fenced { now, from, until })
+    }
+
+    /// The image could not be restored from this store. Returns how often it could not, in a row.
+    pub fn fail_restore(&mut self, store: StoreId) -> u32 {
+        self.state.recovery_mut().map_or(0, |recovery| recovery.fail_restore(store))
+    }
+
+    /// Another image is tried, or another copy of it.
+    pub fn try_another_image(&mut self) {
+        if let Some(recovery) = self.state.recovery_mut() {
+            recovery.try_another();
+        }
+    }
+
+    /// The program has ended by itself; false when the table has no row for that.
+    pub fn exit(&mut self, code: i32) -> bool {
+        self.state.advance(Step::Exited { code })
+    }
+
     /// The checkpoint under way.
     pub fn capture(&self) -> Option<&Capture> {
-        self.on_node()?.capture.as_ref()
+        self.on_node()?.capture()
     }
 
     /// As [`RankEntry::capture`].
     pub fn capture_mut(&mut self) -> Option<&mut Capture> {
-        self.on_node_mut()?.capture.as_mut()
-    }
-
-    /// A checkpoint begins.
-    pub fn begin_capture(&mut self, capture: Capture) {
-        if let Some(on_node) = self.on_node_mut() {
-            on_node.capture = Some(capture);
-        }
+        self.on_node_mut()?.capture_mut()
     }
 
     /// A checkpoint has come to its end, a good one or a bad one.
     pub fn end_capture(&mut self) -> Option<Capture> {
-        self.on_node_mut()?.capture.take()
+        self.on_node_mut()?.end_capture()
     }
 
-    /// Whether a checkpoint may be asked for. A rank that re-executes is captured as well: one that
-    /// computes for longer than the time between two failures would never get on otherwise.
+    /// The checkpoint under way has failed.
+    pub fn fail_capture(&mut self, cause: Cause) -> Option<Capture> {
+        self.images.refuse(cause);
+        self.end_capture()
+    }
+
+    /// Whether a checkpoint may be asked for.
     pub fn can_be_captured(&self) -> bool {
-        match &self.state {
-            RankState::Running { on_node } | RankState::Replaying { on_node, .. } => {
-                on_node.loaded && !on_node.finalized && on_node.capture.is_none()
-            }
-            _ => false,
-        }
+        self.state.can_be_captured()
     }
 
     /// Whether images of it are expected.
     pub fn can_be_overdue(&self) -> bool {
         self.is(RankStateName::Running) || self.is(RankStateName::Replaying)
+    }
+
+    /// The image of the checkpoint under way counts from now on.
+    pub fn count_image(&mut self, now: Duration, image: Image, capture: &Capture) -> Counted {
+        self.end_capture();
+        self.crashes.imaged(image.rsn);
+        let healed = self.log.heal(capture.asked());
+        let (asked, copies, instance) =
+            (capture.asked(), capture.copies().clone(), self.instance());
+        let kept = KeptImage { image, instance, asked, copies, saved: false };
+        let needless = self.images.count(now, kept, healed);
+        let reach = if healed { Some(image) } else { self.images.fallback() };
+        if reach.is_some() {
+            self.log.truncate();
+        }
+        Counted { needless, healed, reach }
+    }
+
+    /// Where the image lies with this number that is being taken, or counts.
+    pub fn copies_mut(&mut self, instance: RankInstance, image: ImageId) -> Option<&mut Copies> {
+        let present = self.instance() == instance;
+        if self.capture().is_some_and(|c| c.image() == image) {
+            return self.capture_mut().filter(|_| present).map(Capture::copies_mut);
+        }
+        self.images.copies_mut(image)
     }
 
     /// The image to come back from; an error when neither an image nor the whole log is left.
@@ -430,7 +331,7 @@ impl RankEntry {
                         checkpoint has followed"
                 .into());
         }
-        match self.images.last() {
+        match self.images.newest() {
             Some(kept) => Ok(Some(kept)),
             None if self.log.is_truncated() => {
                 Err("no whole image is left, and its log no longer reaches back to the start"
@@ -443,7 +344,7 @@ impl RankEntry {
     /// Whether all but the last of the attempts to bring it up on its node have failed. That one is
     /// made on another node, as the node may be at fault: one with too little memory, say.
     pub fn node_may_be_at_fault(&self) -> bool {
-        let restores = self.state.recovery().map_or(0, |v| v.failed_attempts);
+        let restores = self.recovery().map_or(0, RankRecovery::failed_attempts);
         restores + 1 >= RESTORE_ATTEMPTS || self.crashes.next_is_last()
     }
 
@@ -456,12 +357,52 @@ impl RankEntry {
     /// they are too many.
     pub fn count_death(&mut self, mark: Mark) -> Option<(i32, Again)> {
         let recovery = self.state.recovery()?;
-        let signal = match recovery.death {
+        let signal = match recovery.death() {
             Death::Signal(signal) => Some(signal),
             Death::Outside => None,
         };
-        let again = self.crashes.note(signal, mark, recovery.died_from)?;
+        let again = self.crashes.note(signal, mark, recovery.died_from())?;
         signal.map(|s| (s, again))
+    }
+
+    /// As it is now, for a job that is saved.
+    pub fn saved(&self) -> SavedRank {
+        let saved = |kept: &KeptImage| SavedImage { image: kept.image, instance: kept.instance };
+        SavedRank {
+            incarnation: self.incarnation,
+            code: self.code(),
+            spoke_pmi: self.spoke_pmi,
+            images: self.images.iter().filter(|_| self.code().is_none()).map(saved).collect(),
+            next_image: self.images.next(),
+            truncated: self.log.is_truncated(),
+        }
+    }
+
+    /// It goes on from what was saved, whose images are in this store.
+    pub fn resume(&mut self, saved: &SavedRank, store: StoreId) {
+        let kept = |saved: &SavedImage| KeptImage {
+            image: saved.image,
+            instance: saved.instance,
+            asked: Duration::ZERO,
+            copies: Copies::in_one(store),
+            saved: true,
+        };
+        self.incarnation = saved.incarnation;
+        self.spoke_pmi = saved.spoke_pmi;
+        self.images = KeptImages::resume(saved.images.iter().map(kept).collect(), saved.next_image);
+        if saved.truncated {
+            self.log.truncate();
+        }
+        self.state = match saved.code {
+            Some(code) => RankState::Finished { code },
+            None => RankState::saved(),
+        };
+    }
+
+    /// The controller itself stood still for so long.
+    pub fn extend(&mut self, gap: Duration) {
+        self.state.extend(gap);
+        self.images.extend(gap);
     }
 }
 
@@ -469,62 +410,91 @@ impl RankEntry {
 mod tests {
     use super::*;
 
-    fn step(event: RankEvent) -> Step {
-        let at = Duration::from_secs(1);
-        let fence = Fence { waiting: BTreeSet::new(), rsn: 0, since: at, until: at };
-        match event {
-            RankEvent::JobStarted => Step::JobStarted { until: at },
-            RankEvent::Started => Step::Started,
-            RankEvent::Died => Step::Died { now: at, death: Death::Outside, unheard: None, fence },
-            RankEvent::Fenced => Step::Fenced { now: at, from: None, until: at },
-            RankEvent::Replayed => Step::Replayed,
-            RankEvent::Exited => Step::Exited { code: 0 },
-        }
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
     }
 
-    /// A rank in this state, come there by rows of the table.
-    fn rank_in(state: RankStateName) -> RankEntry {
-        use RankEvent::{Died, Exited, Fenced, JobStarted, Started};
-        let way: &[RankEvent] = match state {
-            RankStateName::Waiting => &[],
-            RankStateName::Starting => &[JobStarted],
-            RankStateName::Running => &[JobStarted, Started],
-            RankStateName::Lost => &[JobStarted, Died],
-            RankStateName::Restoring => &[JobStarted, Died, Fenced],
-            RankStateName::Replaying => &[JobStarted, Died, Fenced, Started],
-            RankStateName::Finished => &[JobStarted, Exited],
-        };
-        let mut rank = RankEntry::new(0, 0);
-        way.iter().for_each(|event| assert!(rank.advance(step(*event)), "{state:?}: {event:?}"));
-        rank
+    /// One that runs.
+    fn running() -> RankEntry {
+        let mut r = RankEntry::new(0, 3);
+        assert!(r.start(s(1)) && r.started(s(1), s(0)).is_none());
+        r
+    }
+
+    /// Has an image of it count that was asked for then.
+    fn imaged(r: &mut RankEntry, asked: Duration) -> Counted {
+        let number = r.images_mut().number();
+        let mut capture = Capture::new(number, 1, false, asked, asked + s(9));
+        capture.copies_mut().arrive(1, true);
+        let rsn = number;
+        let image = Image { image: number, clock: 1, rsn, observed: 0, stdin: 0, bytes: 1 };
+        r.count_image(asked + s(1), image, &capture)
     }
 
     #[test]
-    fn a_rank_changes_its_state_by_every_row_of_the_table_and_by_nothing_else() {
-        use RankEvent::*;
-        use RankStateName::*;
-        for state in [Waiting, Starting, Running, Lost, Restoring, Replaying, Finished] {
-            for event in [JobStarted, Started, Died, Fenced, Replayed, Exited] {
-                let mut rank = rank_in(state);
-                let wanted = next(RANKS, state, event);
-                assert_eq!(rank.advance(step(event)), wanted.is_some(), "{state:?}: {event:?}");
-                assert_eq!(rank.state.name(), wanted.unwrap_or(state));
+    fn the_log_is_truncated_at_the_older_image_and_at_once_at_one_that_heals_it() {
+        let mut r = running();
+        assert!(imaged(&mut r, s(2)).reach.is_none() && !r.log().is_truncated());
+        let second = imaged(&mut r, s(4));
+        assert_eq!(second.reach.map(|image| image.image), Some(1));
+        assert!(r.log().is_truncated() && !r.is_exposed() && second.needless.is_empty());
+        r.log_mut().break_off(s(6));
+        assert!(r.is_exposed() && r.way_back().is_err());
+        let early = imaged(&mut r, s(5));
+        assert!(!early.healed && r.way_back().is_err(), "it was asked for before");
+        let healing = imaged(&mut r, s(6));
+        assert_eq!((healing.healed, healing.reach.map(|image| image.image)), (true, Some(4)));
+        assert_eq!(
+            (healing.needless.len(), r.way_back().unwrap().map(|k| k.image.image)),
+            (2, Some(4))
+        );
+    }
+
+    #[test]
+    fn without_an_image_only_a_log_from_the_start_brings_it_back() {
+        let mut r = running();
+        assert_eq!(r.way_back(), Ok(None));
+        imaged(&mut r, s(2));
+        imaged(&mut r, s(4));
+        assert!(r.images_mut().lose_store(1) && r.is_exposed() && r.way_back().is_err());
+    }
+
+    #[test]
+    fn its_recovery_is_over_when_its_agent_and_its_router_have_said_so() {
+        for router_first in [true, false] {
+            let mut r = running();
+            let died = r.end_incarnation(s(10), Death::Outside, None, Fence::new(1, s(10)));
+            assert_eq!(died, Some((RankInstance { rank: 0, incarnation: 1 }, None)));
+            assert_eq!(r.end_incarnation(s(10), Death::Outside, None, Fence::new(1, s(10))), None);
+            assert_eq!((r.incarnation(), r.confirm_fence(0, 5)), (2, Some(5)));
+            assert!(r.bring_back(4, s(11), None, s(99)) && r.node() == 4);
+            if router_first {
+                assert_eq!(r.caught_up(s(12), 7), None);
+                assert_eq!(r.started(s(13), s(0)).unwrap().caught_up, Some(7));
+            } else {
+                assert_eq!(r.started(s(13), s(0)).unwrap().caught_up, None);
             }
+            assert!(r.started(s(13), s(0)).is_none(), "it runs already");
+            assert_eq!(r.caught_up(s(15), 7).unwrap().phases().total(), s(5));
+            assert!(r.is(RankStateName::Running) && r.caught_up(s(16), 7).is_none());
         }
     }
 
     #[test]
-    fn nothing_of_a_dead_incarnation_is_left_in_the_next() {
-        let mut rank = rank_in(RankStateName::Running);
-        if let Some(on_node) = rank.on_node_mut() {
-            (on_node.loaded, on_node.finalized) = (true, true);
-            (on_node.hit_at, on_node.started_from) = (Some(Duration::ZERO), Some(7));
-        }
-        for event in [RankEvent::Died, RankEvent::Fenced] {
-            assert!(rank.advance(step(event)));
-        }
-        let left = rank.on_node().unwrap();
-        assert!(!left.loaded && !left.finalized && left.hit_at.is_none());
-        assert_eq!((left.started_from, rank.state.recovery().unwrap().died_from), (None, Some(7)));
+    fn a_saved_rank_goes_on_as_it_was() {
+        let mut r = running();
+        r.speak_pmi();
+        imaged(&mut r, s(2));
+        imaged(&mut r, s(4));
+        r.end_incarnation(s(5), Death::Outside, None, Fence::new(1, s(5)));
+        let mut other = RankEntry::new(0, 0);
+        other.resume(&r.saved(), 7);
+        assert_eq!(other.saved(), r.saved());
+        assert!(other.fence().is_some_and(Fence::is_whole) && other.go_on(s(1)));
+        assert!(other.images().iter().all(|kept| kept.saved && kept.copies.has(7)));
+        let mut finished = running();
+        assert!(finished.exit(3) && !finished.go_on(s(1)));
+        other.resume(&finished.saved(), 7);
+        assert_eq!(other.code(), Some(3));
     }
 }

@@ -4,14 +4,19 @@
 pub mod capture;
 pub mod crash;
 pub mod entry;
+pub mod incarnation;
+pub mod kept;
 pub mod log;
+pub mod phases;
 pub mod signal;
 
 use super::images::copies::Copies;
+use super::io::StoreId;
 use super::state::RankStateName;
 use capture::Capture;
-use entry::{Death, Fence, RankEntry, RankState, Step};
+use entry::RankEntry;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use incarnation::Fence;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
@@ -62,8 +67,8 @@ impl Ranks {
         self.counts = Counts::default();
         for r in &self.all {
             self.counts.finished += u32::from(r.code().is_some());
-            self.counts.spoke_pmi += u32::from(r.spoke_pmi);
-            self.counts.finished_silent += u32::from(r.code().is_some() && !r.spoke_pmi);
+            self.counts.spoke_pmi += u32::from(r.has_spoken_pmi());
+            self.counts.finished_silent += u32::from(r.code().is_some() && !r.has_spoken_pmi());
         }
     }
 
@@ -99,12 +104,12 @@ impl Ranks {
 
     /// As [`Ranks::living`], their numbers.
     pub fn unfinished(&self) -> impl Iterator<Item = Rank> + '_ {
-        self.living().map(|r| r.rank)
+        self.living().map(RankEntry::rank)
     }
 
     /// Ranks on the node whose programs have not ended.
     pub fn on(&self, node: Node) -> Vec<Rank> {
-        self.living().filter(|r| r.node == node).map(|r| r.rank).collect()
+        self.living().filter(|r| r.node() == node).map(RankEntry::rank).collect()
     }
 
     pub fn no_such(&self, rank: Rank) -> String {
@@ -126,17 +131,16 @@ impl Ranks {
 
     /// Some incarnation of the rank has spoken PMI.
     pub fn spoke_pmi(&mut self, rank: Rank) {
-        let before = std::mem::replace(&mut self[rank].spoke_pmi, true);
-        self.counts.spoke_pmi += u32::from(!before);
+        self.counts.spoke_pmi += u32::from(self[rank].speak_pmi());
     }
 
     /// The rank's program has ended by itself; false when the table has no row for that.
     pub fn finish(&mut self, rank: Rank, code: i32) -> bool {
-        if !self[rank].advance(Step::Exited { code }) {
+        if !self[rank].exit(code) {
             return false;
         }
         self.counts.finished += 1;
-        self.counts.finished_silent += u32::from(!self[rank].spoke_pmi);
+        self.counts.finished_silent += u32::from(!self[rank].has_spoken_pmi());
         true
     }
 
@@ -146,44 +150,36 @@ impl Ranks {
         (r.instance() == instance && r.on_node().is_some()).then_some(r)
     }
 
-    /// The present incarnation of the rank ends, and the next one is to be fenced off from it.
-    /// Returns the one that ended, with the capture that was under way; `None` when it had ended.
-    pub fn replace(
-        &mut self,
-        rank: Rank,
-        now: Duration,
-        death: Death,
-        unheard: Option<Duration>,
-        fence: Fence,
-    ) -> Option<(RankInstance, Option<Capture>)> {
-        let r = &mut self[rank];
-        let (ended, capture) = (r.instance(), r.end_capture());
-        if !r.advance(Step::Died { now, death, unheard, fence }) {
-            return None;
-        }
-        r.incarnation += 1;
-        Some((ended, capture))
-    }
-
     /// Whether every router refuses older incarnations of the rank.
     pub fn is_fenced(&self, rank: Rank) -> bool {
-        let state = &self[rank].state;
-        matches!(state, RankState::Lost { fence, .. } if fence.waiting.is_empty())
+        self[rank].fence().is_some_and(Fence::is_whole)
     }
 
     /// A rank that could not come back from what is kept of it, and why.
     pub fn no_way_back(&self) -> Option<String> {
         self.living().find_map(|r| {
             let why = r.way_back().err()?;
-            let refused = r.refused.as_ref().map_or(String::new(), |cause| format!(": {cause}"));
-            Some(format!("rank {} could not come back: {why}{refused}", r.rank))
+            let refused = r.images().refused().map_or(String::new(), |cause| format!(": {cause}"));
+            Some(format!("rank {} could not come back: {why}{refused}", r.rank()))
         })
     }
 
-    /// A checkpoint of the rank begins.
-    pub fn begin_capture(&mut self, rank: Rank, capture: Capture) {
-        self[rank].begin_capture(capture);
+    /// A checkpoint of the rank begins, which is handed to this store and must have begun to arrive
+    /// there until then. `hold`: the rank stands still from then on. The number of its image.
+    pub fn begin_capture(
+        &mut self,
+        rank: Rank,
+        store: StoreId,
+        hold: bool,
+        now: Duration,
+        until: Duration,
+    ) -> ImageId {
+        let image = self[rank].images_mut().number();
+        if let Some(on_node) = self[rank].on_node_mut() {
+            on_node.begin_capture(Capture::new(image, store, hold, now, until));
+        }
         self.asked.insert(rank);
+        image
     }
 
     /// Whether a checkpoint is under way.
@@ -200,24 +196,16 @@ impl Ranks {
 
     /// The capture of this image by this incarnation, when it is under way.
     pub fn capture_of(&mut self, instance: RankInstance, image: ImageId) -> Option<&mut Capture> {
-        self.current(instance)?.capture_mut().filter(|c| c.image == image)
+        self.current(instance)?.capture_mut().filter(|c| c.image() == image)
     }
 
     /// Where an image lies that is being taken, or counts.
     pub fn copies_mut(&mut self, instance: RankInstance, image: ImageId) -> Option<&mut Copies> {
-        let r = self.get_mut(instance.rank)?;
-        let present = r.instance() == instance;
-        if r.capture().is_some_and(|c| c.image == image) {
-            return r.capture_mut().filter(|_| present).map(|c| &mut c.copies);
-        }
-        r.images.iter_mut().find(|kept| kept.image.image == image).map(|kept| &mut kept.copies)
+        self.get_mut(instance.rank)?.copies_mut(instance, image)
     }
 
     /// The controller itself stood still for so long.
     pub fn extend(&mut self, gap: Duration) {
-        for r in &mut self.all {
-            r.state.extend(gap);
-            r.imaged += gap;
-        }
+        self.all.iter_mut().for_each(|r| r.extend(gap));
     }
 }

@@ -17,7 +17,8 @@ use crate::machine::outbox::consequence::Consequence;
 use crate::machine::outbox::Outbox;
 use crate::machine::output::Ledger;
 use crate::machine::placement::{place, Choice};
-use crate::machine::ranks::entry::{Death, RankState, Step, RESTORE_ATTEMPTS};
+use crate::machine::ranks::entry::RankEntry;
+use crate::machine::ranks::phases::{Death, RankRecovery, RESTORE_ATTEMPTS};
 use crate::machine::ranks::signal::{self, is_own_fault};
 use crate::machine::ranks::Ranks;
 use crate::machine::state::RankStateName;
@@ -59,7 +60,7 @@ impl Recovery<'_> {
     /// The rank's present incarnation is dead: the routers are told to refuse it. `unheard`: how
     /// long ago the last sign of it was, if that is known.
     pub fn fail(&mut self, rank: Rank, death: Death, cause: String, unheard: Option<Duration>) {
-        let node = self.ranks[rank].node;
+        let node = self.ranks[rank].node();
         let Some((dead, capture)) = self.stop().replace(rank, death, unheard) else { return };
         self.out.summary_mut().rank_failures += 1;
         self.out.record(Record::RankFailed { instance: dead, node, cause });
@@ -75,13 +76,8 @@ impl Recovery<'_> {
         if r.instance() != instance {
             return;
         }
-        let RankState::Lost { fence, .. } = &mut r.state else { return };
-        if !fence.waiting.remove(&router) {
-            return;
-        }
-        fence.rsn = fence.rsn.max(rsn);
-        if fence.waiting.is_empty() {
-            let mark = Mark { rsn: fence.rsn, output: self.output.total(instance.rank) };
+        if let Some(rsn) = r.confirm_fence(router, rsn) {
+            let mark = Mark { rsn, output: self.output.total(instance.rank) };
             self.out.push(Command::Recover(instance));
             self.out.follows(Consequence::RankFenced { instance, mark });
         }
@@ -90,9 +86,9 @@ impl Recovery<'_> {
     /// A router has not confirmed the fence of this rank in time.
     pub fn router_is_late(&mut self, rank: Rank) {
         let r = &self.ranks[rank];
-        let RankState::Lost { fence, .. } = &r.state else { return };
-        let Some(router) = fence.waiting.first() else { return };
-        let waited = eyrie_units::time(self.out.now() - fence.since);
+        let Some(fence) = r.fence() else { return };
+        let Some(router) = fence.first_missing() else { return };
+        let waited = eyrie_units::time(self.out.now() - fence.since());
         let text = format!(
             "router {router} has not answered for {waited}, since it was told to let only {} speak: the rank \
              cannot be recovered without the log of that router, and a router cannot be replaced",
@@ -118,7 +114,7 @@ impl Recovery<'_> {
                 return self.out.end(1, Some(text));
             }
         };
-        let died_on = r.node;
+        let died_on = r.node();
         let to = self.destinations();
         let asked = to.asked_node(rank).map(|node| (node, Choice::Asked));
         let placed = || place(self.placement, &to.nodes_for(rank), rank, died_on);
@@ -131,15 +127,10 @@ impl Recovery<'_> {
             + kept.as_ref().map_or(START_TIMEOUT, |kept| {
                 RESTORE_TIMEOUT + Duration::from_secs(kept.image.bytes / SLOWEST_TRANSFER)
             });
-        let avoid = self.ranks[rank].state.recovery().and_then(|v| v.avoid);
-        let from = kept.and_then(|kept| {
-            let store = kept.copies.source(rank, avoid)?;
-            Some(Source { image: kept.image.image, store })
-        });
+        let avoid = self.ranks[rank].recovery().and_then(RankRecovery::avoid);
+        let from = kept.and_then(|kept| kept.source(rank, avoid));
         let image = from.map(|from| from.image);
-        let r = &mut self.ranks[rank];
-        r.node = node;
-        r.advance(Step::Fenced { now, from, until });
+        self.ranks[rank].bring_back(node, now, from, until);
         self.out.record(Record::Placed { instance, node, choice, image });
         self.out.push(Command::Start { node, instance, from });
         self.injecting().in_recovery(rank, false);
@@ -170,26 +161,10 @@ impl Recovery<'_> {
     pub fn rank_started(&mut self, instance: RankInstance, fetched: Duration, restored: Duration) {
         let now = self.out.now();
         let Some(r) = self.ranks.current(instance) else { return };
-        let early = match &r.state {
-            RankState::Restoring { replayed_early, .. } => *replayed_early,
-            _ => None,
-        };
-        let starts = r.advance(Step::Started);
-        if starts {
-            (r.imaged, r.refused) = (now, None);
-        }
-        if !starts || !r.is(RankStateName::Replaying) {
-            return;
-        }
-        if let Some(v) = r.state.recovery_mut() {
-            v.phases.fetched = fetched;
-            // Until it is connected to its router; what is left of the time since the order.
-            v.phases.restored = (now - v.mark).saturating_sub(fetched);
-            v.mark = now;
-        }
+        let Some(back) = r.started(now, fetched) else { return };
         self.out.record(Record::Restored { instance, fetched, restored });
         self.injecting().in_recovery(instance.rank, true);
-        if let Some(messages) = early {
+        if let Some(messages) = back.caught_up {
             self.replayed(instance, messages);
         }
     }
@@ -197,16 +172,13 @@ impl Recovery<'_> {
     pub fn connected(&mut self, instance: RankInstance) {
         let now = self.out.now();
         let Some(r) = self.ranks.current(instance) else { return };
-        if let RankState::Replaying { recovery: v, .. } = &mut r.state {
-            v.phases.restored += now - v.mark;
-            v.mark = now;
-        }
+        r.connected(now);
         self.out.record(Record::Connected { instance });
     }
 
     pub fn disconnected(&mut self, instance: RankInstance) {
         let on_node = self.ranks.current(instance).and_then(|r| r.on_node());
-        if on_node.is_some_and(|on_node| !on_node.finalized) {
+        if on_node.is_some_and(|on_node| !on_node.has_finalized()) {
             self.out.record(Record::ConnectionLost { instance });
         }
     }
@@ -215,28 +187,24 @@ impl Recovery<'_> {
     pub fn replayed(&mut self, instance: RankInstance, messages: u64) {
         let now = self.out.now();
         let Some(r) = self.ranks.current(instance) else { return };
-        if let RankState::Restoring { replayed_early, .. } = &mut r.state {
-            // The router's word came before the agent's, which brings the durations.
-            *replayed_early = Some(messages);
-            return;
-        }
-        let (node, recovery) = (r.node, r.state.recovery().copied());
-        let Some(mut v) = recovery.filter(|_| r.advance(Step::Replayed)) else { return };
-        v.phases.replayed = now - v.mark;
-        let total = v.phases.total();
+        let node = r.node();
+        let Some(recovery) = r.caught_up(now, messages) else { return };
+        let phases = recovery.phases();
+        let total = phases.total();
         self.out.summary_mut().recoveries += 1;
         self.out.summary_mut().longest_recovery =
             self.out.summary_mut().longest_recovery.max(total);
-        let (image, phases) = (v.from.map(|from| from.image), v.phases);
+        let image = recovery.from().map(|from| from.image);
         self.out.record(Record::Recovered { instance, node, image, messages, phases, total });
         self.out.follows(Consequence::RankArrived(instance.rank));
     }
 
     pub fn start_failed(&mut self, instance: RankInstance, reason: String, fault: StartFault) {
         let Some(r) = self.ranks.current(instance) else { return };
-        let from = match &r.state {
-            RankState::Restoring { recovery, .. } => recovery.from,
-            RankState::Starting { .. } => None,
+        let from = match r.state() {
+            RankStateName::Restoring | RankStateName::Starting => {
+                r.recovery().and_then(RankRecovery::from)
+            }
             // It had been started: its end is reported by itself.
             _ => return,
         };
@@ -253,18 +221,11 @@ impl Recovery<'_> {
             StartFault::Killed(_) | StartFault::Attempt | StartFault::Image => {}
         }
         self.out.follows(Consequence::RankNotRestored(rank));
-        let r = &mut self.ranks[rank];
-        let attempts = r.state.recovery_mut().map_or(0, |v| {
-            v.failed_attempts += 1;
-            v.avoid = Some(store);
-            v.failed_attempts
-        });
+        let attempts = self.ranks[rank].fail_restore(store);
         self.out.record(Record::RestoreFailed { instance, image: Some(image), cause: reason });
         let all = attempts >= RESTORE_ATTEMPTS;
         if fault == StartFault::Image || all {
-            if let Some(v) = self.ranks[rank].state.recovery_mut() {
-                v.failed_attempts = 0;
-            }
+            self.ranks[rank].try_another_image();
             let only = (!all).then_some(store);
             drop_copies(self.out, self.ranks, self.schedule, (rank, image), only);
         }
@@ -275,8 +236,8 @@ impl Recovery<'_> {
     pub fn watch_ranks(&mut self) {
         let now = self.out.now();
         let late: Vec<Rank> = (self.ranks.iter())
-            .filter(|r| r.state.until().is_some_and(|until| until <= now))
-            .map(|r| r.rank)
+            .filter(|r| r.until().is_some_and(|until| until <= now))
+            .map(RankEntry::rank)
             .collect();
         for rank in late {
             if self.out.has_ended() {
@@ -286,7 +247,7 @@ impl Recovery<'_> {
             if r.is(RankStateName::Lost) {
                 return self.router_is_late(rank);
             }
-            let (instance, node) = (r.instance(), r.node);
+            let (instance, node) = (r.instance(), r.node());
             self.out.push(Command::Kill { node, instance });
             let reason = format!("node {node} did not bring it up in time");
             self.start_failed(instance, reason, StartFault::Attempt);
@@ -299,7 +260,7 @@ impl Recovery<'_> {
         if r.is(RankStateName::Finished) {
             return;
         }
-        if r.log.break_off(now) {
+        if r.log_mut().break_off(now) {
             self.out.record(Record::Unprotected { rank, cause });
             // An image makes it whole again.
             self.schedule.want(rank, now);

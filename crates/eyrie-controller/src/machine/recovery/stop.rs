@@ -7,7 +7,8 @@ use crate::machine::images::stores::discard;
 use crate::machine::io::Command;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::capture::Capture;
-use crate::machine::ranks::entry::{Death, Fence};
+use crate::machine::ranks::incarnation::Fence;
+use crate::machine::ranks::phases::Death;
 use crate::machine::ranks::Ranks;
 use crate::record::Record;
 use eyrie_wire::{Rank, RankInstance};
@@ -48,16 +49,17 @@ impl Stop<'_> {
     ) -> Option<(RankInstance, Option<Capture>)> {
         let now = self.out.now();
         let fence = Fence::new(self.routers, now);
-        let replaced = self.ranks.replace(rank, now, death, unheard, fence)?;
+        let replaced = self.ranks[rank].end_incarnation(now, death, unheard, fence)?;
         self.overdue.forget(rank);
         Some(replaced)
     }
 
     /// An image that was under way does not count: its rank is there no more.
     pub fn drop_capture(&mut self, rank: Rank, capture: Option<Capture>, cause: &str) {
-        let Some(Capture { image, copies, .. }) = capture else { return };
+        let Some(capture) = capture else { return };
+        let image = capture.image();
         self.schedule.ended(rank, self.out.now(), None);
-        discard(self.out, rank, image, &copies);
+        discard(self.out, rank, image, capture.copies());
         let cause = cause.into();
         self.out.record(Record::CheckpointFailed { rank, image, cause, passing: true });
     }
@@ -70,7 +72,7 @@ impl Stop<'_> {
     /// The rank is stopped as if it had died: no older incarnation of it speaks any more. Nothing
     /// happens while it is being fenced.
     pub fn stop(&mut self, rank: Rank) {
-        let node = self.ranks[rank].node;
+        let node = self.ranks[rank].node();
         let Some((instance, capture)) = self.replace(rank, Death::Outside, None) else { return };
         self.out.push(Command::Kill { node, instance });
         self.drop_capture(rank, capture, "the rank was stopped meanwhile");

@@ -263,13 +263,13 @@ impl Roles {
 
     /// Whether a router that took over has not heard a rank that can still speak.
     pub fn is_unheard(&self, r: &RankEntry) -> bool {
-        let speaks = !r.on_node().is_some_and(|on_node| on_node.finalized);
-        speaks && self.unheard.range((r.rank, 0)..=(r.rank, RouterId::MAX)).next().is_some()
+        let speaks = !r.on_node().is_some_and(|on_node| on_node.has_finalized());
+        speaks && self.unheard.range((r.rank(), 0)..=(r.rank(), RouterId::MAX)).next().is_some()
     }
 
     /// Whether ranks can be stopped without need: every router has heard all of them.
     pub fn ranks_can_stop(&self, config: &Config, ranks: &Ranks) -> bool {
-        let is_whole = |r: &RankEntry| r.log.is_whole() && !self.is_unheard(r);
+        let is_whole = |r: &RankEntry| r.log().is_whole() && !self.is_unheard(r);
         !config.roles_on_nodes
             || self.of(RoleKind::Router).all(|(_, router)| router.is_up())
                 && ranks.living().all(is_whole)

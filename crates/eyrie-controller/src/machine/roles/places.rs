@@ -26,7 +26,7 @@ impl<'a> Places<'a> {
     pub fn nodes_up_with_ranks(self) -> impl Iterator<Item = (Node, u32)> {
         let mut ranks = vec![0; self.nodes.len()];
         for r in self.ranks.living() {
-            ranks[r.node as usize] += 1;
+            ranks[r.node() as usize] += 1;
         }
         let nodes: Vec<_> = self.nodes.up().map(|node| (node, ranks[node as usize])).collect();
         nodes.into_iter()
@@ -37,32 +37,33 @@ impl<'a> Places<'a> {
         let living = self.ranks.living();
         living
             .filter(move |r| {
-                !r.log.is_whole()
+                !r.log().is_whole()
                     || self.is_beside(r)
                     || self.roles.is_unheard(r)
                     || self.is_imaged_beside(r)
             })
-            .map(|r| r.rank)
+            .map(RankEntry::rank)
     }
 
     /// Whether a rank's own router is on its host.
     fn is_beside(self, r: &RankEntry) -> bool {
-        let home = self.roles.home.get(r.rank as usize);
+        let home = self.roles.home.get(r.rank() as usize);
         let router = home.and_then(|home| self.roles.get(RoleKind::Router, *home));
-        router.is_some_and(|router| router.node == r.node)
+        router.is_some_and(|router| router.node == r.node())
     }
 
     /// Whether all images that could bring a rank back are on its own host.
     fn is_imaged_beside(self, r: &RankEntry) -> bool {
-        let elsewhere = |store: &StoreId| self.roles.node(RoleKind::Store, *store) != Some(r.node);
-        let mut stores = r.images.iter().flat_map(|kept| &kept.copies.stores);
-        r.log.is_truncated() && !stores.any(elsewhere)
+        let elsewhere =
+            |store: &StoreId| self.roles.node(RoleKind::Store, *store) != Some(r.node());
+        let mut stores = r.images().iter().flat_map(|kept| kept.copies.stores());
+        r.log().is_truncated() && !stores.any(|store| elsewhere(&store))
     }
 
     /// A node with ranks that cannot meet this one.
     pub fn rank_that_cannot_meet(self, node: Node) -> Option<Node> {
         let living = self.ranks.living();
-        living.map(|r| r.node).find(|of_rank| self.reach.cannot_meet(*of_rank, node))
+        living.map(RankEntry::node).find(|of_rank| self.reach.cannot_meet(*of_rank, node))
     }
 
     /// Whether that is so for a while: a host that was cut off for a moment says it late.

@@ -10,7 +10,8 @@ impl Hosting<'_> {
     /// One of two nodes counts as lost: the one with the fewer ranks, but not the one with a role
     /// that has what ranks still need. `is_needed`: that is so with `near`.
     pub fn part_with_one(&mut self, far: Node, near: Node, is_needed: bool, cause: String) {
-        let ranks = |node| self.ranks.unfinished().filter(|r| self.ranks[*r].node == node).count();
+        let ranks =
+            |node| self.ranks.unfinished().filter(|r| self.ranks[*r].node() == node).count();
         let node = if is_needed || ranks(far) < ranks(near) { far } else { near };
         let cause = format!("{cause}, and no other node can do what one of them does");
         let lost = vec![LostNode::gone(node, cause)];

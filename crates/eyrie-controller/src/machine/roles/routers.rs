@@ -12,7 +12,7 @@ use crate::machine::config::Config;
 use crate::machine::images::why::ImageAges;
 use crate::machine::io::Command;
 use crate::machine::outbox::consequence::Consequence;
-use crate::machine::ranks::entry::{RankEntry, RankState};
+use crate::machine::ranks::entry::RankEntry;
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::{ROLE_TIMEOUT, WRITE_TIMEOUT};
 use crate::record::{in_words, Record};
@@ -122,8 +122,8 @@ impl Hosting<'_> {
         if r.is(RankStateName::Finished) {
             return;
         }
-        let lost_messages = r.log.lose();
-        let what = match r.state.name() {
+        let lost_messages = r.log_mut().lose();
+        let what = match r.state() {
             RankStateName::Lost => {
                 "after that rank had died and before it was brought back, with what it had received \
                  since its image"
@@ -137,12 +137,9 @@ impl Hosting<'_> {
 
     /// A new router refuses all but the present incarnations: it was given them at its start.
     fn forget_fences(&mut self, id: RouterId) {
-        let waits = |state: &RankState| match state {
-            RankState::Lost { fence, .. } => fence.waiting.contains(&id),
-            _ => false,
-        };
+        let waits = |r: &&RankEntry| r.fence().is_some_and(|fence| fence.waits_for(id));
         let waiting: Vec<RankInstance> =
-            self.ranks.iter().filter(|r| waits(&r.state)).map(|r| r.instance()).collect();
+            self.ranks.iter().filter(waits).map(RankEntry::instance).collect();
         for instance in waiting {
             self.unheard_at(id, instance);
             if !self.out.has_ended() {
@@ -166,7 +163,7 @@ impl Hosting<'_> {
         let r = &self.ranks[instance.rank];
         let lost = r.is(RankStateName::Lost) && r.instance() == instance;
         let before = self.roles.get(RoleKind::Router, id).and_then(|router| router.before);
-        if lost && before != Some(r.node) {
+        if lost && before != Some(r.node()) {
             let rank = instance.rank;
             let text = format!(
                 "rank {rank} cannot be recovered: router {id} was lost with what that rank had told it, just \
@@ -184,7 +181,7 @@ impl Hosting<'_> {
             return;
         }
         let Some(r) = self.ranks.current(instance) else { return };
-        if r.log.adopt(now) {
+        if r.log_mut().adopt(now) {
             self.schedule.want(instance.rank, now);
         }
     }
@@ -192,7 +189,7 @@ impl Hosting<'_> {
     /// Messages to a rank lie at its router alone, or no longer do.
     pub fn exposed(&mut self, rank: Rank, exposed: bool) {
         if let Some(r) = self.ranks.get_mut(rank) {
-            r.log.set_only_copy(exposed);
+            r.log_mut().set_only_copy(exposed);
         }
     }
 
@@ -282,7 +279,7 @@ impl Places<'_> {
         let mut served = vec![false; self.nodes.len()];
         let ranks = self.roles.ranks_at(id).map(|rank| &self.ranks[rank]);
         for r in ranks.filter(|r| !r.is(RankStateName::Finished)) {
-            served[r.node as usize] = true;
+            served[r.node() as usize] = true;
         }
         served
     }
@@ -299,8 +296,9 @@ impl Places<'_> {
         }
         let whole = |rank: Rank| {
             let r = &self.ranks[rank];
-            let runs = r.is(RankStateName::Running) && r.can_be_captured() && !r.log.is_only_copy();
-            r.is(RankStateName::Finished) || runs && r.log.is_whole()
+            let runs =
+                r.is(RankStateName::Running) && r.can_be_captured() && !r.log().is_only_copy();
+            r.is(RankStateName::Finished) || runs && r.log().is_whole()
         };
         let runs = |r: &RankEntry| r.is(RankStateName::Running) || r.is(RankStateName::Finished);
         let can = self.ranks.iter().all(runs) && self.roles.ranks_at(id).all(whole);
@@ -313,7 +311,7 @@ impl Places<'_> {
     /// Whether all ranks of a router live, and nothing for them is at that router alone.
     pub fn can_lose_log(self, id: RouterId) -> bool {
         let lives = |r: &RankEntry| {
-            r.is(RankStateName::Finished) || r.on_node().is_some() && !r.log.is_only_copy()
+            r.is(RankStateName::Finished) || r.on_node().is_some() && !r.log().is_only_copy()
         };
         self.roles.ranks_at(id).all(|rank| lives(&self.ranks[rank]))
     }
@@ -375,9 +373,9 @@ impl Kind for RouterKind {
         let at_home = roles.at_home(id);
         let broken = |r: &&RankEntry| {
             let runs = r.is(RankStateName::Running) && r.can_be_captured();
-            let is_whole = r.log.is_whole() && !r.log.is_only_copy();
-            !runs || at_home[r.rank as usize] && !is_whole
+            let is_whole = r.log().is_whole() && !r.log().is_only_copy();
+            !runs || at_home[r.rank() as usize] && !is_whole
         };
-        ages.ranks.living().find(broken).map(|r| (r.rank, ages.why_no_image(r.rank)))
+        ages.ranks.living().find(broken).map(|r| (r.rank(), ages.why_no_image(r.rank())))
     }
 }

@@ -113,9 +113,8 @@ impl Hosting<'_> {
                 Some(far) => format!("and {} do not reach each other", in_words(far, hosts)),
                 None => return None,
             };
-            let elsewhere = |r: &RankEntry| {
-                r.images.iter().all(|kept| kept.copies.stores.iter().any(|other| *other != id))
-            };
+            let elsewhere =
+                |r: &RankEntry| r.images().iter().all(|kept| kept.copies.are_beside(id));
             let leaves = store.is_up() && self.ranks.iter().all(elsewhere);
             leaves.then(|| (id, store.node, format!("node {} {cause}", store.node)))
         };
@@ -177,8 +176,8 @@ impl Places<'_> {
         let promised = config.image_copies as usize;
         let short = self.ranks.living();
         let short =
-            short.filter(|r| r.images.last().is_some_and(|i| i.copies.stores.len() < promised));
-        let short: Vec<Rank> = short.map(|r| r.rank).collect();
+            short.filter(|r| r.images().newest().is_some_and(|i| i.copies.count() < promised));
+        let short: Vec<Rank> = short.map(RankEntry::rank).collect();
         let cause = format!("the images of {} are in one store only, and copied", list(&short));
         (!short.is_empty()).then_some(Missing { what, cause, comes: true })
     }
@@ -217,11 +216,9 @@ impl Kind for StoreKind {
     }
 
     fn why_it_stays(&self, _: &Roles, ages: ImageAges<'_>, id: u32) -> Option<(Rank, String)> {
-        let has_only = |r: &&RankEntry| {
-            r.images.iter().any(|kept| !kept.copies.stores.iter().any(|s| *s != id))
-        };
+        let has_only = |r: &&RankEntry| r.images().iter().any(|kept| !kept.copies.are_beside(id));
         let why = "no other store has its images";
-        ages.ranks.living().find(has_only).map(|r| (r.rank, why.to_string()))
+        ages.ranks.living().find(has_only).map(|r| (r.rank(), why.to_string()))
     }
 }
 

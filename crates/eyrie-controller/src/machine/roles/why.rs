@@ -16,13 +16,13 @@ pub fn why_ranks_cannot_stop(roles: &Roles, ages: ImageAges<'_>) -> String {
         return format!("router {id} is being started");
     }
     let broken = |r: &&RankEntry| {
-        !r.is(RankStateName::Finished) && (!r.log.is_whole() || roles.is_unheard(r))
+        !r.is(RankStateName::Finished) && (!r.log().is_whole() || roles.is_unheard(r))
     };
     match ages.ranks.iter().find(broken) {
         Some(r) => format!(
             "no rank is stopped while a router is new to rank {}: {}",
-            r.rank,
-            ages.why_no_image(r.rank)
+            r.rank(),
+            ages.why_no_image(r.rank())
         ),
         None => "a router was new to a rank".into(),
     }
@@ -30,8 +30,8 @@ pub fn why_ranks_cannot_stop(roles: &Roles, ages: ImageAges<'_>) -> String {
 
 /// How long a drained node may have roles: while images are copied, as long as one may take.
 pub fn patience_with_roles(ranks: &Ranks) -> Duration {
-    let mut kept = ranks.iter().flat_map(|r| &r.images);
-    if kept.any(|kept| !kept.copies.coming.is_empty()) {
+    let mut kept = ranks.iter().flat_map(|r| r.images().iter());
+    if kept.any(|kept| kept.copies.are_coming()) {
         WRITE_TIMEOUT
     } else {
         LEAVE_TIMEOUT

@@ -194,7 +194,7 @@ impl Saver<'_> {
         }
         self.out.record(Record::Note { text });
         let mark = Mark::default();
-        for r in self.ranks.iter().filter(|r| self.ranks.is_fenced(r.rank)) {
+        for r in self.ranks.iter().filter(|r| self.ranks.is_fenced(r.rank())) {
             self.out.follows(Consequence::RankReturns { instance: r.instance(), mark });
         }
     }
@@ -210,17 +210,17 @@ impl Saver<'_> {
     /// Images that count, and are not in the archive.
     fn not_in_archive(&self) -> BTreeSet<(Rank, ImageId)> {
         let images =
-            self.ranks.living().flat_map(|r| r.images.iter().map(move |kept| (r.rank, kept)));
-        let missing = images.filter(|(_, kept)| !kept.copies.stores.contains(&SAVED));
+            self.ranks.living().flat_map(|r| r.images().iter().map(move |kept| (r.rank(), kept)));
+        let missing = images.filter(|(_, kept)| !kept.copies.has(SAVED));
         missing.map(|(rank, kept)| (rank, kept.image.image)).collect()
     }
 
     fn archive(&mut self, rank: Rank, image: ImageId) {
-        let kept = self.ranks[rank].images.iter_mut();
-        let Some(kept) = kept.into_iter().find(|kept| kept.image.image == image) else { return };
-        let Some(from) = kept.copies.source(rank, None) else { return };
-        let instance = kept.instance;
-        if kept.copies.coming.insert(SAVED) {
+        let images = self.ranks[rank].images_mut();
+        let Some(instance) = images.get(image).map(|kept| kept.instance) else { return };
+        let Some(copies) = images.copies_mut(image) else { return };
+        let Some(from) = copies.source(rank, None) else { return };
+        if copies.order(SAVED) {
             self.out.push(Command::CopyImage { store: SAVED, from, instance, image });
         }
     }
@@ -232,9 +232,7 @@ impl Saver<'_> {
         let Phase::Copies { waiting, until, .. } = self.saving.phase_mut() else { return };
         let until = *until;
         let lacks = |(rank, image): &(Rank, ImageId)| {
-            let mut images = ranks[*rank].images.iter();
-            let kept = images.find(|kept| kept.image.image == *image);
-            kept.is_some_and(|kept| !kept.copies.stores.contains(&SAVED))
+            ranks[*rank].images().get(*image).is_some_and(|kept| !kept.copies.has(SAVED))
         };
         while waiting.first().is_some_and(|first| !lacks(first)) {
             waiting.pop_first();
@@ -257,16 +255,15 @@ impl Saver<'_> {
     /// Copies that were on their way there are not made any more: the archive was the last
     /// controller's.
     pub fn forget_copies_to_archive(&mut self) {
-        let images = self.ranks.iter_mut().flat_map(|r| &mut r.images);
-        for kept in images.filter(|_| self.config.archive) {
-            kept.copies.coming.remove(&SAVED);
+        if self.config.archive {
+            self.ranks.iter_mut().for_each(|r| r.images_mut().cancel_copies_to(SAVED));
         }
     }
 
     /// An image could not be copied to the archive.
     pub fn not_archived(&mut self, instance: RankInstance, image: ImageId, reason: &str) {
         if let Some(copies) = self.ranks.copies_mut(instance, image) {
-            copies.coming.remove(&SAVED);
+            copies.cancel(SAVED);
         }
         let Phase::Copies { failures, .. } = self.saving.phase_mut() else { return };
         *failures += 1;

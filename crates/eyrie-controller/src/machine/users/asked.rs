@@ -40,7 +40,7 @@ impl Asked<'_> {
     pub fn trace_asked(&mut self, request: RequestId, rank: Rank) {
         let refused = match self.ranks.get(rank) {
             Some(r) if r.on_node().is_some() => {
-                let (node, instance) = (r.node, r.instance());
+                let (node, instance) = (r.node(), r.instance());
                 return self.out.push(Command::Trace { node, request, instance });
             }
             Some(_) => format!("rank {rank} does not run now: it has finished, or is recovering"),
@@ -71,8 +71,8 @@ impl Asked<'_> {
             }
         }
         let wanted: Vec<Rank> = (self.ranks.iter())
-            .filter(|r| !finished(r) && rank.is_none_or(|one| one == r.rank))
-            .map(|r| r.rank)
+            .filter(|r| !finished(r) && rank.is_none_or(|one| one == r.rank()))
+            .map(RankEntry::rank)
             .collect();
         let now = self.out.now();
         self.out.requests_mut().add(request, wanted.iter().copied(), now)?;

@@ -96,11 +96,11 @@ impl Measuring<'_> {
 
     fn proposal(&self, goal: Goal, heard: &BTreeMap<Node, NodeUsage>) -> Result<Proposal, String> {
         for r in self.ranks.living() {
-            if self.usage_of(r.rank, heard).is_none() {
+            if self.usage_of(r.rank(), heard).is_none() {
                 return Err(format!(
                     "rank {} was not there all the time, or moves: try again when `eyrie status` \
                      shows that it runs",
-                    r.rank
+                    r.rank()
                 ));
             }
         }
@@ -116,7 +116,7 @@ impl Measuring<'_> {
     ) -> Option<&'a RankUsage> {
         let r = &self.ranks[rank];
         let runs = r.on_node().is_some() && !self.moves.contains(rank);
-        let used = heard.get(&r.node).filter(|_| runs)?;
+        let used = heard.get(&r.node()).filter(|_| runs)?;
         used.ranks.iter().find(|usage| usage.instance == r.instance())
     }
 
@@ -125,7 +125,7 @@ impl Measuring<'_> {
         let runs = |usage: &&RankUsage| {
             let r = self.ranks.get(usage.instance.rank);
             r.is_some_and(|r| {
-                r.node == node && r.instance() == usage.instance && !r.is(RankStateName::Finished)
+                r.node() == node && r.instance() == usage.instance && !r.is(RankStateName::Finished)
             })
         };
         Seen {
