@@ -572,7 +572,7 @@ impl Cluster {
         let n = &mut self.nodes[node as usize];
         assert_eq!(n.store, None, "two stores on node {node}");
         assert!(id >= self.next_store, "store {id} is started again");
-        assert!(!self.machine.nodes[node].drained, "a store on drained node {node}");
+        assert!(!self.machine.nodes[node].is_drained(), "a store on drained node {node}");
         self.next_store = id + 1;
         self.started_on.insert(id, node);
         if n.health == Health::Dead {
@@ -643,7 +643,7 @@ impl Cluster {
         let stores: Vec<Node> = stores.map(|(_, s)| s.node).collect();
         let can = |(node, n): (Node, &super::nodes::entry::NodeEntry)| {
             let has = stores.contains(&node);
-            n.is_up() && !n.drained && n.full.is_none() && !has
+            n.is_up() && !n.is_drained() && n.full_since().is_none() && !has
         };
         let free = self.machine.nodes.iter().any(can);
         let machine = &self.machine;
@@ -1081,7 +1081,7 @@ impl Cluster {
             Command::Seek(_) => {}
             Command::Disconnect(node) => self.nodes[node as usize].refused = true,
             Command::Release(node) => {
-                let all_go = self.machine.nodes.up().all(|node| self.machine.nodes[node].leaves);
+                let all_go = self.machine.nodes.up().all(|node| self.machine.nodes[node].leaves());
                 let empty = self.nodes[node as usize].processes.is_empty();
                 assert!(all_go || empty || !self.machine.has_started(), "ranks are on node {node}");
                 self.after(1..50, Happening::KillNode(node));

@@ -80,13 +80,13 @@ impl Machine {
 
     /// The nodes that were declared dead.
     pub fn dead_nodes(&self) -> impl Iterator<Item = Node> + '_ {
-        let dead = self.nodes.iter().filter(|(_, n)| n.state.name() == NodeStateName::Dead);
+        let dead = self.nodes.iter().filter(|(_, n)| n.state() == NodeStateName::Dead);
         dead.map(|(node, _)| node)
     }
 
     /// Nodes that are drained, or being drained.
     pub fn drained(&self) -> impl Iterator<Item = Node> + '_ {
-        self.nodes.iter().filter(|(_, n)| n.drained).map(|(node, _)| node)
+        self.nodes.iter().filter(|(_, n)| n.is_drained()).map(|(node, _)| node)
     }
 
     /// The nodes whose agents have not come, in words.

@@ -29,7 +29,7 @@ impl Destinations<'_> {
     pub fn nodes_for(self, rank: Rank) -> Vec<JobNode> {
         let mut nodes = self.job_nodes();
         for (node, (_, entry)) in nodes.iter_mut().zip(self.nodes.iter()) {
-            node.up &= !entry.drained;
+            node.up &= !entry.is_drained();
         }
         if let Some(Move { from, to: None, .. }) = self.moves.get(rank) {
             nodes[*from as usize].up = false;
@@ -50,6 +50,6 @@ impl Destinations<'_> {
     pub fn asked_node(self, rank: Rank) -> Option<Node> {
         let to = self.moves.get(rank)?.to?;
         let node = self.nodes.get(to)?;
-        (node.is_up() && !node.drained).then_some(to)
+        (node.is_up() && !node.is_drained()).then_some(to)
     }
 }

@@ -47,9 +47,8 @@ impl Mover<'_> {
     /// Ranks may come to the node again; without any it is a spare.
     pub fn undrain_asked(&mut self, request: RequestId, node: Node) {
         let answer = match self.nodes.get_mut(node) {
-            Some(n) if n.drained => {
-                n.drained = false;
-                n.free_spare = self.ranks.on(node).is_empty();
+            Some(n) if n.is_drained() => {
+                n.reopen(self.ranks.on(node).is_empty());
                 self.moves.no_longer_drains(node);
                 // It may take roles that are missing.
                 self.out.look_now();

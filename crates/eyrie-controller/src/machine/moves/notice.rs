@@ -19,8 +19,10 @@ impl Mover<'_> {
     /// `leaves`: the agent ends when it is told to, at the latest after its grace.
     pub fn notice(&mut self, node: Node, cause: String, leaves: bool) {
         let Some(entry) = self.nodes.get_mut(node).filter(|n| n.is_up()) else { return };
-        entry.leaves |= leaves;
-        let drained = entry.drained;
+        if leaves {
+            entry.is_to_leave();
+        }
+        let drained = entry.is_drained();
         self.out.record(Record::NodeNotice { node, cause });
         if !self.out.has_started() || !self.config.drain_on_notice {
             return let_go(self.nodes, self.out, node);
@@ -48,7 +50,7 @@ impl Mover<'_> {
         precious.into_iter().for_each(|rank| self.schedule.want(rank, now));
         self.out.note(format!("node {node} cannot be drained: {NO_OTHER_NODE}"));
         // All are to go at once: the job is meant to end.
-        if self.nodes.up().all(|node| self.nodes[node].leaves) {
+        if self.nodes.up().all(|node| self.nodes[node].leaves()) {
             self.nodes.up().for_each(|node| let_go(self.nodes, self.out, node));
         }
     }

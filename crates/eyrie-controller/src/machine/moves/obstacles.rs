@@ -42,7 +42,7 @@ impl Obstacles<'_> {
                     return Some(format!("there is no node {to}: the job has nodes 0 to {last}"));
                 }
                 Some(node) if !node.is_up() => return Some(format!("node {to} is not up")),
-                Some(node) if node.drained => {
+                Some(node) if node.is_drained() => {
                     return Some(format!("node {to} is drained: `eyrie undrain` takes that back"));
                 }
                 Some(_) => {}
@@ -78,7 +78,7 @@ impl Obstacles<'_> {
             None => Some(format!("there is no node {node}")),
             Some(n) if !n.is_up() => Some(format!("node {node} is not up")),
             Some(n)
-                if n.drained
+                if n.is_drained()
                     && (self.roles.is_free(self.ranks, node) || self.moves.is_draining(node)) =>
             {
                 Some(format!("node {node} is drained, or being drained"))

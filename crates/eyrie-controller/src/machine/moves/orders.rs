@@ -44,7 +44,7 @@ pub fn go_on_if_held(
 /// An agent that waits for it may end.
 pub fn let_go(nodes: &Nodes, out: &mut Outbox, node: Node) {
     let entry = &nodes[node];
-    if entry.is_up() && entry.leaves {
+    if entry.is_up() && entry.leaves() {
         out.push(Command::Release(node));
     }
 }

@@ -51,7 +51,7 @@ impl Watch<'_> {
         let Some(CutOff { since, heard }) = self.contact.go_on() else { return };
         let now = self.out.now();
         for (_, heartbeat) in self.nodes.heartbeats_mut() {
-            heartbeat.heard_at = now;
+            heartbeat.give_time(now);
         }
         let missing = self.nodes_elsewhere().into_iter().filter(|node| !heard.contains(node));
         let missing: Vec<Node> = missing.collect();

@@ -46,15 +46,14 @@ impl Watch<'_> {
     pub fn ask_again(&mut self) {
         let now = self.out.now();
         for (_, heartbeat) in self.nodes.heartbeats_mut() {
-            heartbeat.answered = true;
-            heartbeat.heard_at = now;
+            heartbeat.hear(now);
         }
     }
 
     /// The answer to a heartbeat.
     pub fn heartbeat(&mut self, node: Node, n: u64) {
         let heartbeat = self.nodes.get_mut(node).and_then(NodeEntry::heartbeat_mut);
-        if heartbeat.is_some_and(|heartbeat| heartbeat.asked == n) {
+        if heartbeat.is_some_and(|heartbeat| heartbeat.is_last(n)) {
             self.node_heard(node);
         }
     }
@@ -65,8 +64,7 @@ impl Watch<'_> {
         let now = self.out.now();
         let heartbeat = self.nodes.get_mut(node).and_then(NodeEntry::heartbeat_mut);
         if let Some(heartbeat) = heartbeat {
-            heartbeat.answered = true;
-            heartbeat.heard_at = now;
+            heartbeat.hear(now);
             self.hear_again(node);
         }
     }
@@ -114,11 +112,8 @@ impl Watch<'_> {
     fn ask_nodes(&mut self) {
         let (now, interval) = (self.out.now(), self.nodes.heartbeat_interval());
         for (node, heartbeat) in self.nodes.heartbeats_mut() {
-            if heartbeat.answered && now >= heartbeat.asked_at + interval {
-                heartbeat.asked += 1;
-                heartbeat.asked_at = now;
-                heartbeat.answered = false;
-                self.out.push(Command::Heartbeat { node, n: heartbeat.asked });
+            if heartbeat.is_due(now, interval) {
+                self.out.push(Command::Heartbeat { node, n: heartbeat.ask(now) });
             }
         }
     }
@@ -149,7 +144,7 @@ impl Watch<'_> {
         if !entry.advance(lost.event, now) {
             return None;
         }
-        let (leaves, drained) = (entry.leaves, entry.drained);
+        let (leaves, drained) = (entry.leaves(), entry.is_drained());
         self.contact.forget(node);
         self.reach.forget(node);
         if !was_up {

@@ -9,7 +9,7 @@ pub mod reach;
 pub mod watch;
 
 use crate::record::in_words;
-use entry::{Heartbeat, NodeEntry, NodeState};
+use entry::{Heartbeat, NodeEntry};
 use eyrie_placement::placement::JobNode;
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};
@@ -89,7 +89,7 @@ impl Nodes {
     }
 
     pub fn is_drained(&self, node: Node) -> bool {
-        self.get(node).is_some_and(|entry| entry.drained)
+        self.get(node).is_some_and(NodeEntry::is_drained)
     }
 
     /// How many nodes have not come.
@@ -105,7 +105,7 @@ impl Nodes {
 
     /// Whether ranks of these nodes could go to another one.
     pub fn has_other_than(&self, nodes: &[Node]) -> bool {
-        self.up().any(|other| !nodes.contains(&other) && !self[other].drained)
+        self.up().any(|other| !nodes.contains(&other) && !self[other].is_drained())
     }
 
     /// One more node, which stays free until ranks need it.
@@ -123,10 +123,7 @@ impl Nodes {
 
     /// The heartbeats of the nodes that are up.
     fn heartbeats(&self) -> impl Iterator<Item = &Heartbeat> {
-        self.all.iter().filter_map(|entry| match &entry.state {
-            NodeState::Up(heartbeat) => Some(heartbeat),
-            _ => None,
-        })
+        self.all.iter().filter_map(NodeEntry::heartbeat)
     }
 
     /// The heartbeats of the nodes that are up, with their nodes.
@@ -138,35 +135,20 @@ impl Nodes {
     /// The controller itself stood still for so long.
     pub fn extend(&mut self, gap: Duration) {
         for (_, heartbeat) in self.heartbeats_mut() {
-            heartbeat.asked_at += gap;
-            heartbeat.heard_at += gap;
+            heartbeat.extend(gap);
         }
     }
 
     /// When the next heartbeat is to be asked for, or the next node is late.
     pub fn next_heartbeat(&self, now: Duration, timeout: Duration) -> Option<Duration> {
-        let interval = self.heartbeat_interval;
-        // Never later than this: a longer sleep would look like a controller that was stopped.
-        let soon = now + interval;
-        let due = self.heartbeats().map(|h| {
-            if h.answered {
-                h.asked_at + interval
-            } else {
-                (h.heard_at + timeout).min(soon)
-            }
-        });
-        due.min()
+        self.heartbeats().map(|h| h.next(now, self.heartbeat_interval, timeout)).min()
     }
 
     /// Nodes that have missed two heartbeats or more, and for how long nothing was heard of each.
     pub fn silent(&self, now: Duration) -> Vec<(Node, Duration)> {
         let long = self.heartbeat_interval * 2;
-        let silent_for = |entry: &NodeEntry| match &entry.state {
-            NodeState::Up(heartbeat) if !heartbeat.answered => {
-                Some(now.saturating_sub(heartbeat.heard_at)).filter(|silent| *silent > long)
-            }
-            _ => None,
-        };
+        let silent_for =
+            |entry: &NodeEntry| entry.heartbeat()?.silent_for(now).filter(|silent| *silent > long);
         self.iter().filter_map(|(node, entry)| Some((node, silent_for(entry)?))).collect()
     }
 
@@ -174,9 +156,9 @@ impl Nodes {
     pub fn for_placement(&self) -> Vec<JobNode> {
         let known = |n: &NodeEntry| JobNode {
             up: n.is_up(),
-            free_spare: n.free_spare,
+            free_spare: n.is_free_spare(),
             ranks: 0,
-            stands_for: n.stands_for,
+            stands_for: n.stands_for(),
         };
         self.all.iter().map(known).collect()
     }

@@ -140,18 +140,15 @@ impl Recovery<'_> {
         let state = &mut self.nodes[node];
         match choice {
             Choice::Same => {}
-            Choice::Asked => state.free_spare = false,
+            Choice::Asked => state.receive(),
             Choice::Spare => {
-                if state.free_spare {
-                    state.free_spare = false;
-                    state.stands_for = Some(from);
+                if state.replace(from) {
                     self.out.summary_mut().spares_used += 1;
                     self.out.record(Record::SpareUsed { spare: node, node: from });
                 }
             }
             Choice::Shared => {
-                // A spare that was held free is none any more.
-                state.free_spare = false;
+                state.receive();
                 let ranks = self.destinations().job_nodes()[node as usize].ranks + 1;
                 self.out.record(Record::NodeShared { node, rank, ranks });
             }

@@ -266,7 +266,7 @@ impl Places<'_> {
                 let others = others.into_iter().filter(|other| *other != id).count();
                 let itself = self.roles.get(RoleKind::Router, id);
                 let failed = itself.is_some_and(|r| r.failed() > 0 && r.node == *node);
-                let drained = self.nodes[*node].drained;
+                let drained = self.nodes.is_drained(*node);
                 let far = self.rank_that_cannot_meet(*node).is_some();
                 let served = served[*node as usize];
                 (drained, failed, far, served, *ranks > 0, others, *node)
@@ -290,7 +290,7 @@ impl Places<'_> {
     pub fn should_move(self, id: RouterId) -> bool {
         let Some(node) = self.roles.node(RoleKind::Router, id) else { return false };
         let served = self.nodes_served(id);
-        let drained = |node: Node| self.nodes[node].drained;
+        let drained = |node: Node| self.nodes.is_drained(node);
         if !drained(node) && !served[node as usize] {
             return false;
         }

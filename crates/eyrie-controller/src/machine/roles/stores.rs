@@ -44,7 +44,7 @@ impl Hosting<'_> {
     /// The disk of a store is full: it moves to another host, if there is one.
     pub fn store_full(&mut self, id: StoreId, reason: &str) {
         let Some(node) = self.roles.node(RoleKind::Store, id) else { return };
-        if self.nodes[node].full.replace(self.out.now()).is_some() {
+        if !self.nodes[node].note_full(self.out.now()) {
             return;
         }
         let what = match self.places().node_for_store() {
@@ -72,7 +72,7 @@ impl Hosting<'_> {
         let Some(entry) = self.roles.entries.remove(&(RoleKind::Store, id)) else { return };
         if !entry.is_up() && by_itself {
             // Another node may do; and where one has the images, the job goes on with that.
-            self.nodes[entry.node].full = Some(self.out.now());
+            self.nodes[entry.node].note_full(self.out.now());
             let text = format!("a store cannot be started: {cause}");
             if self.roles.count(RoleKind::Store) == 0 {
                 self.roles.failed_stores += 1;
@@ -104,11 +104,11 @@ impl Hosting<'_> {
         };
         let leaves = |(id, store): (StoreId, &Entry)| {
             let entry = &self.nodes[store.node];
-            let full = entry.full.is_some() && has_room;
+            let full = entry.full_since().is_some() && has_room;
             let far = places.cannot_meet_store(id, store.node);
             let far = far.filter(|far| places.lasts(*far, store.node) && meets(id));
             let cause = match far {
-                _ if entry.drained => "is drained".to_string(),
+                _ if entry.is_drained() => "is drained".to_string(),
                 _ if full => "has no room for images".to_string(),
                 Some(far) => format!("and {} do not reach each other", in_words(far, hosts)),
                 None => return None,
@@ -145,7 +145,7 @@ impl Places<'_> {
         let has_store = |node| self.roles.of(RoleKind::Store).any(|(_, store)| store.node == node);
         let can = |node: Node| {
             let entry = &self.nodes[node];
-            !entry.drained && has_room(entry.full) && !has_store(node)
+            !entry.is_drained() && has_room(entry.full_since()) && !has_store(node)
         };
         let free = self.nodes_up_with_ranks().filter(|(node, _)| can(*node));
         let far = |node| self.cannot_meet_store(StoreId::MAX, node).is_some();

@@ -131,7 +131,7 @@ impl Measuring<'_> {
         Seen {
             node,
             usage,
-            open: entry.is_up() && !entry.drained,
+            open: entry.is_up() && !entry.is_drained(),
             slots: self.config.slots.get(node as usize).copied().flatten().unwrap_or(u32::MAX),
             ranks: usage.ranks.iter().filter(runs).collect(),
         }
