@@ -2,7 +2,7 @@
 //! order. Decides nothing.
 
 use super::components::Machine;
-use super::moves::entry::MoveEnd;
+use super::moves::together::MoveEnd;
 use super::outbox::consequence::{Consequence, LostNode};
 use super::ranks::phases::Death;
 use super::timeouts::RETRY;

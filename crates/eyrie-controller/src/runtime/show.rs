@@ -85,9 +85,9 @@ impl Job {
         };
         let role_status = |(role, node): (Role, Node)| RoleStatus { role: role.to_string(), node };
         let move_status = |(rank, moving): (Rank, &Move)| {
-            let of_live = moving.live().map(|l| (l.rounds, l.bytes, l.took.as_secs_f64()));
+            let of_live = moving.live().map(|l| (l.rounds(), l.bytes(), l.took().as_secs_f64()));
             let (rounds, bytes, took) = of_live.unwrap_or_default();
-            MoveStatus { rank, to: moving.goes_to(), rounds, bytes, took, slowed: moving.slowed }
+            MoveStatus { rank, to: moving.goes_to(), rounds, bytes, took, slowed: moving.slowed() }
         };
         let missing = self.machine.missing_copies().into_iter();
         let copies_missing = |Missing { what, cause, .. }: Missing| CopiesMissing { what, cause };

@@ -9,8 +9,8 @@ use crate::machine::config::Config;
 use crate::machine::faults::injecting::Injecting;
 use crate::machine::faults::pending::Faults;
 use crate::machine::io::{Command, Image};
-use crate::machine::moves::entry::Moves;
-use crate::machine::moves::orders::{go_on_if_held, slow};
+use crate::machine::moves::orders::{end_slowing, go_on_if_held};
+use crate::machine::moves::Moves;
 use crate::machine::nodes::reach::Reach;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::consequence::Consequence;
@@ -78,7 +78,7 @@ impl Captures<'_> {
             let store = self.choice().store_for(rank, &Copies::default());
             let hold = self.moves.holds(rank);
             if hold {
-                slow(self.moves, self.ranks, self.out, rank, 0);
+                end_slowing(self.moves, self.ranks, self.out, rank);
             }
             let r = &self.ranks[rank];
             let wanted = !settled || r.is_exposed();
@@ -116,7 +116,9 @@ impl Captures<'_> {
         let Some(capture) = self.ranks.capture_of(instance, image) else { return };
         capture.note_pause(pause);
         if capture.holds() {
-            self.moves.stands_still(instance.rank, now.saturating_sub(pause));
+            if let Some(moving) = self.moves.get_mut(instance.rank) {
+                moving.stand_still(now.saturating_sub(pause));
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Which nodes a rank that comes back, or moves, can go to.
 
-use super::entry::{Move, Moves};
+use super::Moves;
 use crate::machine::nodes::Nodes;
 use crate::machine::ranks::Ranks;
 use eyrie_placement::placement::JobNode;
@@ -31,8 +31,9 @@ impl Destinations<'_> {
         for (node, (_, entry)) in nodes.iter_mut().zip(self.nodes.iter()) {
             node.up &= !entry.is_drained();
         }
-        if let Some(Move { from, to: None, .. }) = self.moves.get(rank) {
-            nodes[*from as usize].up = false;
+        let moving = self.moves.get(rank).filter(|moving| moving.asked_for().is_none());
+        if let Some(moving) = moving {
+            nodes[moving.from() as usize].up = false;
         }
         let r = &self.ranks[rank];
         let is_other = |(node, at): (usize, &JobNode)| node != r.node() as usize && at.up;
@@ -48,7 +49,7 @@ impl Destinations<'_> {
 
     /// The node that the rank was asked to go to, while it can.
     pub fn asked_node(self, rank: Rank) -> Option<Node> {
-        let to = self.moves.get(rank)?.to?;
+        let to = self.moves.get(rank)?.asked_for()?;
         let node = self.nodes.get(to)?;
         (node.is_up() && !node.is_drained()).then_some(to)
     }

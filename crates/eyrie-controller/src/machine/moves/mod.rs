@@ -1,11 +1,166 @@
-//! Ranks that move to other nodes, and nodes that become free by that.
+//! Ranks on their way to other nodes, the nodes that become free by that, and who waits for it.
+//! Decides nothing.
 
+pub mod course;
 pub mod destinations;
 pub mod entry;
+pub mod live;
 pub mod mover;
-pub mod moving;
 pub mod notice;
 pub mod obstacles;
 pub mod orders;
-pub mod rearrange;
+pub mod requests;
 pub mod rounds;
+pub mod together;
+
+use entry::Move;
+use eyrie_wire::{Node, Rank};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use together::{MoveEnd, Together};
+
+/// All moves of a job.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Moves {
+    ranks: BTreeMap<Rank, Move>,
+    asked: Vec<Together>,
+}
+
+impl Moves {
+    /// Ranks that move.
+    pub fn iter(&self) -> impl Iterator<Item = (Rank, &Move)> + '_ {
+        self.ranks.iter().map(|(rank, moving)| (*rank, moving))
+    }
+
+    pub fn get(&self, rank: Rank) -> Option<&Move> {
+        self.ranks.get(&rank)
+    }
+
+    pub fn get_mut(&mut self, rank: Rank) -> Option<&mut Move> {
+        self.ranks.get_mut(&rank)
+    }
+
+    /// Whether the rank moves.
+    pub fn contains(&self, rank: Rank) -> bool {
+        self.ranks.contains_key(&rank)
+    }
+
+    /// The rank is to move.
+    pub fn add(&mut self, rank: Rank, moving: Move) {
+        self.ranks.insert(rank, moving);
+    }
+
+    /// These were asked for together.
+    pub fn ask(&mut self, asked: Together) {
+        self.asked.push(asked);
+    }
+
+    /// Those that were asked for together and wait for roles to leave their nodes.
+    pub fn waiting_for_roles(&mut self) -> impl Iterator<Item = &mut Together> {
+        self.asked.iter_mut().filter(|asked| asked.waits_for_roles())
+    }
+
+    /// Takes what was asked for and is over. `is_free`: of a node.
+    pub fn take_over(&mut self, is_free: impl Fn(Node) -> bool) -> Vec<Together> {
+        let (over, rest) =
+            std::mem::take(&mut self.asked).into_iter().partition(|asked| asked.are_over(&is_free));
+        self.asked = rest;
+        over
+    }
+
+    /// The controller itself stood still for so long.
+    pub fn extend(&mut self, gap: Duration) {
+        self.ranks.values_mut().for_each(|moving| moving.extend(gap));
+        self.asked.iter_mut().for_each(|asked| asked.extend(gap));
+    }
+
+    /// Whether the next image of a rank is the last one of its move.
+    pub fn holds(&self, rank: Rank) -> bool {
+        self.ranks.get(&rank).is_some_and(Move::holds)
+    }
+
+    /// Whether this node is to become free.
+    pub fn is_draining(&self, node: Node) -> bool {
+        self.asked.iter().any(|asked| asked.drains().contains(&node))
+    }
+
+    /// Ranks of this node whose next image is to be their last one: all that are ready, when all
+    /// are, or when one has waited for long.
+    pub fn depart(&mut self, from: Node, now: Duration) -> Vec<Rank> {
+        let leaving = || self.ranks.values().filter(|moving| moving.from() == from);
+        let all_ready = !leaving().any(Move::is_getting_ready);
+        if !all_ready && !leaving().any(|moving| moving.has_waited(now)) {
+            return Vec::new();
+        }
+        let here = self.ranks.iter_mut().filter(|(_, moving)| moving.from() == from);
+        here.filter_map(|(rank, moving)| moving.depart().then_some(*rank)).collect()
+    }
+
+    /// Ranks may come to the node again.
+    pub fn no_longer_drains(&mut self, node: Node) {
+        self.asked.iter_mut().for_each(|asked| asked.no_longer_drains(node));
+    }
+
+    /// The move is over.
+    pub fn end(&mut self, rank: Rank, how: MoveEnd) -> Option<Move> {
+        let ended = self.ranks.remove(&rank)?;
+        self.asked.iter_mut().for_each(|asked| asked.end(rank, how));
+        Some(ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::live::Live;
+    use super::*;
+    use eyrie_interface::Manner;
+    use eyrie_wire::RankInstance;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// A rank leaves this node, round by round.
+    fn leave(moves: &mut Moves, rank: Rank, from: Node) {
+        let mut moving = Move::new(from, None, ms(0), Manner::default());
+        let live = Live::new(9, RankInstance { rank, incarnation: 2 }, ms(0));
+        moving.begin(Some(live), ms(0));
+        moves.add(rank, moving);
+    }
+
+    /// It is ready since then: its second round takes no time.
+    fn ready(moves: &mut Moves, rank: Rank, from: Node, since: Duration) {
+        leave(moves, rank, from);
+        let moving = moves.get_mut(rank).unwrap();
+        for _ in 0..2 {
+            moving.end_round(since, 0);
+        }
+    }
+
+    #[test]
+    fn ranks_of_a_node_depart_together() {
+        let mut moves = Moves::default();
+        ready(&mut moves, 0, 7, ms(100));
+        leave(&mut moves, 1, 7);
+        leave(&mut moves, 2, 8);
+        assert!(moves.depart(7, ms(200)).is_empty(), "rank 1 is not ready");
+        ready(&mut moves, 1, 7, ms(300));
+        assert_eq!(moves.depart(7, ms(300)), [0, 1], "rank 2 is on another node");
+        assert!(moves.depart(7, ms(301)).is_empty(), "each is told once");
+        assert!(moves.holds(0) && moves.holds(1) && !moves.holds(2));
+    }
+
+    #[test]
+    fn no_rank_waits_for_the_others_forever() {
+        let mut moves = Moves::default();
+        ready(&mut moves, 0, 7, ms(100));
+        leave(&mut moves, 1, 7);
+        assert!(moves.depart(7, ms(5099)).is_empty());
+        assert_eq!(moves.depart(7, ms(5100)), [0]);
+        // One that was stopped is not waited for.
+        ready(&mut moves, 2, 7, ms(6000));
+        moves.get_mut(1).unwrap().stop(ms(6000));
+        assert_eq!(moves.depart(7, ms(6000)), [2]);
+    }
+}

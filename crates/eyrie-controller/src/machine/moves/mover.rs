@@ -1,8 +1,8 @@
 //! What may be changed, and what is asked, when ranks move.
 
 use super::destinations::Destinations;
-use super::entry::Moves;
 use super::obstacles::{cannot_move_now, Obstacles};
+use super::Moves;
 use crate::machine::config::Config;
 use crate::machine::images::overdue::Overdue;
 use crate::machine::images::schedule::Schedule;

@@ -1,7 +1,7 @@
 //! Why ranks cannot move now, or not there, and why a node cannot be drained: in words for users,
 //! with the remedy. What must not be asked for is refused before anything moves.
 
-use super::entry::Moves;
+use super::Moves;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::Ranks;

@@ -1,6 +1,7 @@
 //! What ranks that move are told: to slow down, to go on.
 
-use super::entry::Moves;
+use super::entry::Move;
+use super::Moves;
 use crate::machine::io::Command;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
@@ -8,15 +9,15 @@ use crate::machine::ranks::capture::Capture;
 use crate::machine::ranks::Ranks;
 use eyrie_wire::{Node, Rank};
 
-/// The rank, if it moves, is to stand still for this share of time, in percent.
-pub fn slow(moves: &mut Moves, ranks: &Ranks, out: &mut Outbox, rank: Rank, share: u8) {
-    let Some(moving) = moves.get_mut(rank) else { return };
-    if std::mem::replace(&mut moving.slowed, share) != share {
-        command_slow(ranks, out, rank, share);
+/// The rank is not slowed for its move any more.
+pub fn end_slowing(moves: &mut Moves, ranks: &Ranks, out: &mut Outbox, rank: Rank) {
+    if moves.get_mut(rank).is_some_and(Move::end_slowing) {
+        slow(ranks, out, rank, 0);
     }
 }
 
-pub fn command_slow(ranks: &Ranks, out: &mut Outbox, rank: Rank, share: u8) {
+/// The rank is to stand still for this share of time, in percent.
+pub fn slow(ranks: &Ranks, out: &mut Outbox, rank: Rank, share: u8) {
     let r = &ranks[rank];
     if r.on_node().is_some() {
         let (node, instance) = (r.node(), r.instance());

@@ -3,9 +3,10 @@
 //! stands still. Each of them is a checkpoint that counts, so that the rank is recovered as ever
 //! when anything fails, and nothing of this must be needed for that.
 
-use super::entry::{Live, Move, MoveStep};
+use super::entry::{Move, Round};
+use super::live::Live;
 use super::mover::Mover;
-use super::orders::{command_slow, slow};
+use super::orders::{end_slowing, slow};
 use crate::machine::io::Command;
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::placement::place;
@@ -33,7 +34,7 @@ fn too_slow(bytes: u64, took: Duration, pause_budget: Duration) -> String {
 impl Mover<'_> {
     /// The rank is to move: what is stored of it goes ahead.
     pub fn begin_live(&mut self, rank: Rank) {
-        if self.moves.ranks.get(&rank).is_some_and(|moving| moving.manner.way == Way::Stop) {
+        if self.moves.get(rank).is_some_and(|moving| moving.manner().way == Way::Stop) {
             return self.schedule.want(rank, self.out.now());
         }
         let r = &self.ranks[rank];
@@ -44,14 +45,10 @@ impl Mover<'_> {
             placed.map(|(node, _)| node).filter(|node| *node != r.node())
         });
         let now = self.out.now();
-        if let Some(moving) = self.moves.ranks.get_mut(&rank) {
-            moving.advance(match node {
-                Some(node) => MoveStep::Begun(Live::new(node, instance, now)),
-                None => MoveStep::BegunAlone,
-            });
-            moving.progress = now;
+        if let Some(moving) = self.moves.get_mut(rank) {
+            moving.begin(node.map(|node| Live::new(node, instance, now)), now);
         }
-        slow(self.moves, self.ranks, self.out, rank, 0);
+        end_slowing(self.moves, self.ranks, self.out, rank);
         self.send_image(rank);
     }
 
@@ -59,18 +56,18 @@ impl Mover<'_> {
     /// a node is declared dead, its stores are before the moves to it: those begin anew soon.
     pub fn send_image(&mut self, rank: Rank) {
         let now = self.out.now();
-        let to = self.moves.ranks.get(&rank).and_then(Move::live);
-        if to.is_some_and(|live| !self.nodes[live.node].is_up()) {
+        let to = self.moves.get(rank).and_then(Move::live);
+        if to.is_some_and(|live| !self.nodes[live.node()].is_up()) {
             return;
         }
         let newest = self.ranks[rank].images().newest();
         let from = newest.and_then(|kept| kept.source(rank, None));
-        let live = self.moves.ranks.get_mut(&rank).and_then(Move::live_mut);
+        let live = self.moves.get_mut(rank).and_then(Move::live_mut);
         match (live, from) {
-            (Some(Live { sent: Some(_), .. }), _) => {}
+            (Some(live), _) if live.sent().is_some() => {}
             (Some(live), Some(from)) => {
-                live.sent = Some((from.image, now));
-                let (node, instance) = (live.node, live.instance);
+                live.send(from.image, now);
+                let (node, instance) = (live.node(), live.instance());
                 self.out.push(Command::Prepare { node, instance, from });
             }
             _ => self.schedule.want(rank, now),
@@ -87,33 +84,30 @@ impl Mover<'_> {
         result: Result<u64, String>,
     ) {
         let (rank, now) = (instance.rank, self.out.now());
-        let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
-        let Move { from, manner: Manner { pause_budget, if_slow, .. }, .. } = *moving;
-        let is_it = |live: &Live| live.node == node && live.instance == instance;
-        let Some(live) = moving.live_mut().filter(|live| is_it(live)) else { return };
+        let Some(moving) = self.moves.get_mut(rank) else { return };
+        let (from, Manner { pause_budget, if_slow, .. }) = (moving.from(), moving.manner());
+        let is_it = |live: &&Live| live.node() == node && live.instance() == instance;
+        let Some(live) = moving.live().filter(is_it) else { return };
         match result {
-            Ok(bytes) if live.sent.is_some_and(|(sent, _)| sent == image) => {
-                let (took, enough) = live.end_round(now, pause_budget);
-                live.bytes = bytes;
-                let round = live.rounds;
-                moving.progress = now;
-                let is_ready = enough && moving.advance(MoveStep::Ready { since: now });
-                let is_slow = is_ready && took > pause_budget;
-                self.out.record(Record::MoveRound { rank, node, image, round, bytes, took });
+            Ok(bytes) if live.is_sending(image) => {
+                let Some(Round { n, took, is_too_slow }) = moving.end_round(now, bytes) else {
+                    return;
+                };
+                self.out.record(Record::MoveRound { rank, node, image, round: n, bytes, took });
                 match if_slow {
-                    IfSlow::GiveUp if is_slow => {
+                    IfSlow::GiveUp if is_too_slow => {
                         let why = too_slow(bytes, took, pause_budget);
                         return self.out.follows(Consequence::MoveFails { rank, why });
                     }
-                    IfSlow::SlowDown if is_slow => self.slow_down(rank),
+                    IfSlow::SlowDown if is_too_slow => self.slow_down(rank),
                     _ => {}
                 }
                 self.next_round(rank, from);
             }
             Ok(_) => {}
             Err(cause) => {
-                moving.advance(MoveStep::NotPrepared);
-                slow(self.moves, self.ranks, self.out, rank, 0);
+                moving.go_alone();
+                end_slowing(self.moves, self.ranks, self.out, rank);
                 self.out.record(Record::MoveNotPrepared { rank, node, cause });
                 self.next_round(rank, from);
                 self.depart(from);
@@ -124,7 +118,7 @@ impl Mover<'_> {
     /// The next image of the rank: at once, unless it is ready and waits for others of its node.
     fn next_round(&mut self, rank: Rank, from: Node) {
         let now = self.out.now();
-        let Some(moving) = self.moves.ranks.get(&rank) else { return };
+        let Some(moving) = self.moves.get(rank) else { return };
         match moving.name() {
             MoveName::Stopped => {}
             MoveName::Ready => {
@@ -149,16 +143,14 @@ impl Mover<'_> {
         if self.ranks[rank].on_node().is_none() {
             return;
         }
-        let Some(moving) = self.moves.ranks.get_mut(&rank) else { return };
-        let Some(share) = moving.slow_down() else { return };
-        moving.advance(MoveStep::SlowedDown);
-        command_slow(self.ranks, self.out, rank, share);
+        let Some(share) = self.moves.get_mut(rank).and_then(Move::slow_down) else { return };
+        slow(self.ranks, self.out, rank, share);
         self.out.record(Record::MoveSlowed { rank, share });
     }
 
     /// The rank does not come to where it was expected.
     pub fn unprepare(&mut self, live: &Live) {
-        let Live { node, instance, .. } = *live;
+        let (node, instance) = (live.node(), live.instance());
         if self.nodes[node].is_up() {
             self.out.push(Command::Unprepare { node, instance });
         }
@@ -166,10 +158,10 @@ impl Mover<'_> {
 
     /// Ranks that were going to a node that is lost go elsewhere.
     pub fn lose_node(&mut self, node: Node) {
-        let going = |moving: &Move| moving.live().is_some_and(|live| live.node == node);
-        let ranks: Vec<Rank> = (self.moves.ranks.iter())
+        let going = |moving: &Move| moving.live().is_some_and(|live| live.node() == node);
+        let ranks: Vec<Rank> = (self.moves.iter())
             .filter(|(_, moving)| going(moving) && moving.stopped().is_none())
-            .map(|(rank, _)| *rank)
+            .map(|(rank, _)| rank)
             .collect();
         ranks.into_iter().for_each(|rank| self.begin_live(rank));
     }
@@ -177,19 +169,19 @@ impl Mover<'_> {
     /// Gives up what takes too long to be put in place.
     pub fn watch_live(&mut self) {
         let now = self.out.now();
-        let late: Vec<(Rank, Live, ImageId)> = (self.moves.ranks.iter())
+        let late: Vec<(Live, ImageId)> = (self.moves.iter())
             .filter_map(|(rank, moving)| {
                 let live = *moving.live()?;
-                let (image, since) = live.sent?;
-                let bytes = self.ranks[*rank].images().newest().map_or(0, |k| k.image.bytes);
+                let (image, since) = live.sent()?;
+                let bytes = self.ranks[rank].images().newest().map_or(0, |k| k.image.bytes);
                 let time = RESTORE_TIMEOUT + Duration::from_secs(bytes / SLOWEST_TRANSFER);
-                (now >= since + time).then_some((*rank, live, image))
+                (now >= since + time).then_some((live, image))
             })
             .collect();
-        for (_, live, image) in late {
+        for (live, image) in late {
             self.unprepare(&live);
             let cause = "it took too long".to_string();
-            self.prepared(live.node, live.instance, image, Err(cause));
+            self.prepared(live.node(), live.instance(), image, Err(cause));
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::machine::images::overdue::Overdue;
 use crate::machine::images::schedule::Schedule;
 use crate::machine::io::{Command, Mark, Source};
 use crate::machine::moves::destinations::Destinations;
-use crate::machine::moves::entry::Moves;
+use crate::machine::moves::Moves;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::outbox::Outbox;

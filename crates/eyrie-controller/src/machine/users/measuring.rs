@@ -6,7 +6,7 @@ use super::measurements::{Measurements, Pending};
 use super::propose::{propose, Seen};
 use crate::machine::config::Config;
 use crate::machine::io::Command;
-use crate::machine::moves::entry::Moves;
+use crate::machine::moves::Moves;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::Ranks;

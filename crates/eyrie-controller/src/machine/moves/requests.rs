@@ -1,0 +1,113 @@
+//! What users, and the hosts' operators, ask of ranks that are to move: some to a node, all away
+//! from a node, or each to a node of its own. Every move is an ordinary one; what must not be asked
+//! for is refused before anything moves.
+
+use super::mover::Mover;
+use super::together::Together;
+use crate::machine::users::answer::{Answer, RequestId};
+use crate::record::Record;
+use eyrie_interface::Manner;
+use eyrie_wire::{Node, Rank};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Mover<'_> {
+    /// Ranks are to go to another node: `to`, or where the placement says.
+    pub fn migrate_asked(
+        &mut self,
+        request: Option<RequestId>,
+        ranks: &[Rank],
+        to: Option<Node>,
+        manner: Manner,
+    ) {
+        if let Some(why) = self.refusal(|so| so.cannot_migrate(ranks, to)) {
+            return self.out.refuse(request, why);
+        }
+        self.begin_moves(request, ranks.iter().copied().collect(), to, manner, None);
+    }
+
+    /// All ranks of a node are to go elsewhere, and nothing is to come there. `at_once`: so many of
+    /// them at a time.
+    pub fn drain_asked(&mut self, request: Option<RequestId>, node: Node, at_once: usize) {
+        if let Some(why) = self.refusal(|so| so.cannot_drain(node)) {
+            return self.out.refuse(request, why);
+        }
+        self.nodes[node].close();
+        let ranks = self.ranks.on(node);
+        self.out.record(Record::NodeDraining { node, ranks: ranks.clone() });
+        let ranks = ranks.into_iter().collect();
+        self.begin_moves(request, ranks, None, Manner::default(), Some((node, at_once)));
+    }
+
+    /// Ranks may come to the node again; without any it is a spare.
+    pub fn undrain_asked(&mut self, request: RequestId, node: Node) {
+        let answer = match self.nodes.get_mut(node) {
+            Some(n) if n.is_drained() => {
+                n.reopen(self.ranks.on(node).is_empty());
+                self.moves.no_longer_drains(node);
+                // It may take roles that are missing.
+                self.out.look_now();
+                self.out.record(Record::NodeUndrained { node });
+                Answer::Accepted
+            }
+            Some(_) => Answer::Refused(format!("node {node} is not drained")),
+            None => Answer::Refused(format!("there is no node {node}")),
+        };
+        self.out.answer(request, answer);
+    }
+
+    fn begin_moves(
+        &mut self,
+        request: Option<RequestId>,
+        ranks: BTreeSet<Rank>,
+        to: Option<Node>,
+        manner: Manner,
+        drains: Option<(Node, usize)>,
+    ) {
+        let at_once = drains.map_or(usize::MAX, |(_, at_once)| at_once);
+        // One that moves already does not stay.
+        let mut begin: Vec<Rank> =
+            ranks.iter().copied().filter(|rank| !self.moves.contains(*rank)).collect();
+        begin.sort_by_key(|rank| self.eviction_order(*rank));
+        for (n, rank) in begin.into_iter().enumerate() {
+            if n < at_once {
+                self.begin_move(rank, to, manner);
+            } else {
+                self.queue_move(rank, to, manner);
+            }
+        }
+        let drains = drains.into_iter().map(|(node, _)| node).collect();
+        self.moves.ask(Together::new(request, ranks, drains));
+        self.watch_moves();
+    }
+
+    /// These ranks are to go to these nodes, and these nodes are to be free.
+    pub fn rearrangement_asked(
+        &mut self,
+        request: Option<RequestId>,
+        moves: &[(Rank, Node)],
+        drains: &[Node],
+        manner: Manner,
+    ) {
+        if let Some(why) = self.refusal(|so| so.cannot_move_so(moves, drains)) {
+            return self.out.refuse(request, why);
+        }
+        let (ranks, nodes) = moves.iter().copied().unzip();
+        self.out.record(Record::Rearranging { ranks, nodes, drains: drains.to_vec() });
+        drains.iter().for_each(|node| self.nodes[*node].close());
+        let mut to: BTreeMap<Rank, Option<Node>> =
+            moves.iter().map(|(rank, node)| (*rank, Some(*node))).collect();
+        for node in drains {
+            let there = self.ranks.on(*node);
+            self.out.record(Record::NodeDraining { node: *node, ranks: there.clone() });
+            for rank in there {
+                to.entry(rank).or_insert(None);
+            }
+        }
+        for (rank, node) in &to {
+            self.begin_move(*rank, *node, manner);
+        }
+        let (ranks, drains) = (to.into_keys().collect(), drains.iter().copied().collect());
+        self.moves.ask(Together::new(request, ranks, drains));
+        self.watch_moves();
+    }
+}
