@@ -20,18 +20,18 @@ use super::output::Ledger;
 use super::pmi::Pmi;
 use super::ranks::Ranks;
 use super::recovery::recovering::Recovery;
-use super::roles::entry::Roles;
 use super::roles::hosting::Hosting;
+use super::roles::missing::Redundancy;
 use super::roles::places::Places;
-use super::roles::redundancy::Redundancy;
+use super::roles::Roles;
 use super::saving::phase::Saving;
 use super::saving::saved::Saved;
 use super::saving::steps::Saver;
 use super::signals::Signals;
 use super::starting::Starting;
 use super::users::asked::Asked;
+use super::users::balance::Balancing;
 use super::users::measurements::Measurements;
-use super::users::measuring::Measuring;
 use eyrie_interface::Summary;
 use eyrie_placement::{Placement, WithoutNetwork};
 use serde::{Deserialize, Serialize};
@@ -241,7 +241,7 @@ impl Machine {
         borrow!(self, Asked { out, nodes, ranks, schedule, faults })
     }
 
-    pub(super) fn measuring(&mut self) -> Measuring<'_> {
-        borrow!(self, Measuring { config, out, nodes, ranks, moves, measurements })
+    pub(super) fn balancing(&mut self) -> Balancing<'_> {
+        borrow!(self, Balancing { config, out, nodes, ranks, moves, measurements })
     }
 }

@@ -80,9 +80,9 @@ impl Machine {
             Event::Drain { request, node } => self.mover().drain_asked(request, node, usize::MAX),
             Event::Measure { request, over, goal } => {
                 let not_now = cannot_move_now(&self.out, &self.saving);
-                self.measuring().measurement_asked(request, over, goal, not_now)
+                self.balancing().measurement_asked(request, over, goal, not_now)
             }
-            Event::Measured { node, n, used } => self.measuring().measured(node, n, used),
+            Event::Measured { node, n, used } => self.balancing().measured(node, n, used),
             Event::Rearrange { request, moves, drains, manner } => {
                 self.mover().rearrangement_asked(request, &moves, &drains, manner)
             }

@@ -70,7 +70,7 @@ impl Machine {
         self.mover().watch_live();
         self.mover().watch_stuck_moves();
         self.mover().watch_moves();
-        self.measuring().watch_measurements();
+        self.balancing().watch_measurements();
         self.follow();
         let (redundancy, config, places) = self.redundancy_and_places();
         let records = redundancy.watch(config, places);

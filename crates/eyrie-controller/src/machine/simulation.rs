@@ -616,8 +616,8 @@ impl Cluster {
             machine.nodes.silent(machine.out.now()).into_iter().map(|(node, _)| node).collect();
         let apart = machine.roles.of(RoleKind::Router).find_map(|(_, router)| {
             let far =
-                machine.places().rank_that_cannot_meet(router.node).filter(|_| router.is_up());
-            far.filter(|far| !silent.contains(far) && !silent.contains(&router.node))
+                machine.places().rank_that_cannot_meet(router.node()).filter(|_| router.is_up());
+            far.filter(|far| !silent.contains(far) && !silent.contains(&router.node()))
         });
         let runs = machine.has_started() && !machine.has_ended() && !machine.contact.is_cut_off();
         if apart.is_none() || !runs {
@@ -640,7 +640,7 @@ impl Cluster {
     /// A store that is missing is started as soon as a node can have it.
     fn watch_stores(&mut self) {
         let stores = self.machine.roles.of(RoleKind::Store);
-        let stores: Vec<Node> = stores.map(|(_, s)| s.node).collect();
+        let stores: Vec<Node> = stores.map(|(_, s)| s.node()).collect();
         let can = |(node, n): (Node, &super::nodes::entry::NodeEntry)| {
             let has = stores.contains(&node);
             n.is_up() && !n.is_drained() && n.full_since().is_none() && !has

@@ -20,7 +20,7 @@ use crate::machine::ranks::capture::Capture;
 use crate::machine::ranks::entry::{Counted, RankEntry};
 use crate::machine::ranks::kept::KeptImage;
 use crate::machine::ranks::Ranks;
-use crate::machine::roles::entry::Roles;
+use crate::machine::roles::Roles;
 use crate::machine::saving::phase::Saving;
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::RETRY;

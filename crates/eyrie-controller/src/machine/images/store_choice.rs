@@ -5,7 +5,7 @@ use super::stores::Stores;
 use crate::machine::io::StoreId;
 use crate::machine::nodes::reach::Reach;
 use crate::machine::ranks::Ranks;
-use crate::machine::roles::entry::Roles;
+use crate::machine::roles::Roles;
 use eyrie_wire::control::RoleKind;
 use eyrie_wire::Rank;
 

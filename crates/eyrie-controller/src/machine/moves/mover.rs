@@ -12,7 +12,7 @@ use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::Ranks;
 use crate::machine::recovery::stop::{stop_of, Stop};
-use crate::machine::roles::entry::Roles;
+use crate::machine::roles::Roles;
 use crate::machine::saving::phase::Saving;
 use eyrie_placement::Placement;
 

@@ -5,7 +5,7 @@ use super::Moves;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::Ranks;
-use crate::machine::roles::entry::Roles;
+use crate::machine::roles::Roles;
 use crate::machine::saving::phase::Saving;
 use crate::machine::state::RankStateName;
 use eyrie_wire::{Node, Rank};

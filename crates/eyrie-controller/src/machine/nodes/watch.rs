@@ -6,8 +6,8 @@ use super::Nodes;
 use crate::machine::config::Config;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::Ranks;
-use crate::machine::roles::entry::Roles;
-use crate::machine::roles::redundancy::Redundancy;
+use crate::machine::roles::missing::Redundancy;
+use crate::machine::roles::Roles;
 
 pub struct Watch<'a> {
     pub config: &'a Config,

@@ -1,7 +1,7 @@
 //! What may be changed, and what is asked, when roles on nodes are started, moved or lost.
 
-use super::entry::Roles;
 use super::places::Places;
+use super::Roles;
 use crate::machine::config::Config;
 use crate::machine::images::schedule::Schedule;
 use crate::machine::nodes::reach::Reach;

@@ -1,10 +1,10 @@
 //! What the machine asks of a kind of role. A kind is one file that answers (`routers.rs`,
 //! `stores.rs`); `registry.rs` lists them, and asks. Nothing else distinguishes kinds.
 
-use super::entry::Roles;
 use super::hosting::Hosting;
 use super::places::Places;
 use super::redundancy::Missing;
+use super::Roles;
 use crate::machine::config::Config;
 use crate::machine::images::why::ImageAges;
 use eyrie_transport::Addr;

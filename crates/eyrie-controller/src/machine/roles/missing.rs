@@ -4,16 +4,26 @@
 //! stores, routers and the journal each come back by themselves.
 
 use super::places::Places;
-use super::redundancy::{JournalCopies, Missing, Redundancy, NO_OTHER_HOST};
+use super::redundancy::{JournalCopies, Missing, NO_OTHER_HOST};
 use super::registry;
 use crate::machine::config::Config;
 use crate::record::Record;
 use eyrie_interface::status::Kept;
 use eyrie_wire::Node;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// So long it may take to make a copy before its absence is said.
 const SAID_AFTER: Duration = Duration::from_secs(30);
+
+/// What was said of it.
+#[derive(Default, Debug, Serialize, Deserialize)]
+pub struct Redundancy {
+    journal: JournalCopies,
+    /// What is missing: since when, and whether it was said.
+    missing: BTreeMap<Kept, (Duration, bool)>,
+}
 
 impl Redundancy {
     pub fn set_journal(&mut self, copies: JournalCopies) {

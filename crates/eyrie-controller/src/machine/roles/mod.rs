@@ -1,4 +1,5 @@
-//! Roles on nodes: where they are, and what is kept twice by them.
+//! Roles on nodes: where they are, and what is kept twice by them. Decides nothing itself; its
+//! handlers do ([`hosting::Hosting`]).
 
 pub mod entry;
 pub mod hosting;
@@ -13,3 +14,250 @@ pub mod stores;
 #[cfg(test)]
 mod trial;
 pub mod why;
+
+use super::config::Config;
+use super::io::StoreId;
+use super::ranks::entry::RankEntry;
+use super::ranks::Ranks;
+use entry::RoleEntry;
+use eyrie_transport::{Addr, RouterId};
+use eyrie_wire::control::{Role, RoleKind};
+use eyrie_wire::{Node, Rank};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// The roles on nodes; none where they run beside the controller.
+#[derive(Default, Debug, Serialize, Deserialize)]
+pub struct Roles {
+    /// Those that are not lost for good, by kind and number.
+    entries: BTreeMap<(RoleKind, u32), RoleEntry>,
+    next_store: StoreId,
+    /// Ranks that a router which took over has not heard yet: should one die, it is
+    /// not known what it told the lost router.
+    unheard: BTreeSet<(Rank, RouterId)>,
+    /// The home router of each rank.
+    home: Vec<RouterId>,
+    epoch: u64,
+    /// Starts of stores in a row that have failed.
+    failed_stores: u32,
+}
+
+impl Roles {
+    /// None yet. With an `archive` that has the first number.
+    pub fn after(archive: bool) -> Roles {
+        Roles { next_store: archive.into(), ..Roles::default() }
+    }
+
+    /// Those of a kind, in order of their numbers.
+    pub fn of(&self, kind: RoleKind) -> impl DoubleEndedIterator<Item = (u32, &RoleEntry)> {
+        let numbers = (kind, 0)..=(kind, u32::MAX);
+        self.entries.range(numbers).map(|((_, id), entry)| (*id, entry))
+    }
+
+    /// How many there are of a kind.
+    pub fn count(&self, kind: RoleKind) -> usize {
+        self.of(kind).count()
+    }
+
+    /// One of a kind, unless it is lost for good.
+    pub fn get(&self, kind: RoleKind, id: u32) -> Option<&RoleEntry> {
+        self.entries.get(&(kind, id))
+    }
+
+    pub fn get_mut(&mut self, kind: RoleKind, id: u32) -> Option<&mut RoleEntry> {
+        self.entries.get_mut(&(kind, id))
+    }
+
+    /// The first of its number, which is started on this node and must listen in time.
+    pub fn add(&mut self, kind: RoleKind, id: u32, node: Node, until: Duration) {
+        self.entries.insert((kind, id), RoleEntry::new(node, until));
+    }
+
+    /// As [`Roles::add`], a store with a number that none had before.
+    pub fn add_store(&mut self, node: Node, until: Duration) -> StoreId {
+        let id = self.next_store;
+        self.next_store += 1;
+        self.add(RoleKind::Store, id, node, until);
+        id
+    }
+
+    /// It is lost for good.
+    pub fn remove(&mut self, kind: RoleKind, id: u32) -> Option<RoleEntry> {
+        self.entries.remove(&(kind, id))
+    }
+
+    /// The last store could not be started. Returns how often that was so in a row.
+    pub fn note_failed_store(&mut self) -> u32 {
+        self.failed_stores += 1;
+        self.failed_stores
+    }
+
+    /// A store listens.
+    pub fn forget_failed_stores(&mut self) {
+        self.failed_stores = 0;
+    }
+
+    /// The number of the directory that is made now.
+    pub fn next_epoch(&mut self) -> u64 {
+        self.epoch += 1;
+        self.epoch
+    }
+
+    /// A router takes over that has heard none of these ranks.
+    pub fn not_heard(&mut self, router: RouterId, ranks: impl IntoIterator<Item = Rank>) {
+        self.unheard.extend(ranks.into_iter().map(|rank| (rank, router)));
+    }
+
+    /// A router that took over has heard the rank.
+    pub fn hear(&mut self, router: RouterId, rank: Rank) {
+        self.unheard.remove(&(rank, router));
+    }
+
+    /// All roles, by kind and number.
+    fn all(&self) -> impl Iterator<Item = (Role, &RoleEntry)> {
+        self.entries.iter().map(|(&(kind, id), entry)| {
+            let generation = entry.generation();
+            (Role { kind, id, generation }, entry)
+        })
+    }
+
+    /// Whether none was started.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether each has said where it listens.
+    pub fn are_up(&self) -> bool {
+        self.entries.values().all(RoleEntry::is_up)
+    }
+
+    /// The roles on nodes, and their nodes; none where they run beside the controller.
+    pub fn iter(&self) -> impl Iterator<Item = (Role, Node)> + '_ {
+        self.all().map(|(role, entry)| (role, entry.node()))
+    }
+
+    /// Those of them that have said where they listen.
+    pub fn up(&self) -> impl Iterator<Item = Role> + '_ {
+        self.all().filter(|(_, entry)| entry.is_up()).map(|(role, _)| role)
+    }
+
+    /// The roles on this node.
+    pub fn on(&self, node: Node) -> impl Iterator<Item = Role> + '_ {
+        self.iter().filter(move |(_, on)| *on == node).map(|(role, _)| role)
+    }
+
+    /// The numbers of those of a kind on this node.
+    pub fn of_kind_on(&self, kind: RoleKind, node: Node) -> Vec<u32> {
+        self.of(kind).filter(|(_, entry)| entry.node() == node).map(|(id, _)| id).collect()
+    }
+
+    /// Where a role on a node listens.
+    pub fn addr(&self, kind: RoleKind, id: u32) -> Option<&Addr> {
+        self.get(kind, id)?.addr()
+    }
+
+    /// The node of a role.
+    pub fn node(&self, kind: RoleKind, id: u32) -> Option<Node> {
+        self.get(kind, id).map(RoleEntry::node)
+    }
+
+    /// The home router of each rank.
+    pub fn homes(&self) -> &[RouterId] {
+        &self.home
+    }
+
+    /// The home router of a rank, where routers are on nodes.
+    pub fn home_of(&self, rank: Rank) -> Option<RouterId> {
+        self.home.get(rank as usize).copied()
+    }
+
+    /// The ranks get their home routers. In a saved job these have saved the logs of the ranks.
+    pub fn set_homes(&mut self, home: Vec<RouterId>) {
+        self.home = home;
+    }
+
+    /// For each rank whether it is at home at this router.
+    pub fn at_home(&self, id: RouterId) -> Vec<bool> {
+        self.home.iter().map(|home| *home == id).collect()
+    }
+
+    /// The ranks that are at home at this router.
+    pub fn ranks_at(&self, id: RouterId) -> impl Iterator<Item = Rank> + '_ {
+        let home = self.home.iter().enumerate();
+        home.filter(move |(_, home)| **home == id).map(|(rank, _)| rank as Rank)
+    }
+
+    /// Whether it is the last of its number. Those beside the controller always are.
+    pub fn is_current(&self, config: &Config, role: Role) -> bool {
+        let entry = self.get(role.kind, role.id);
+        !config.roles_on_nodes || entry.is_some_and(|entry| entry.generation() == role.generation)
+    }
+
+    /// Whether a router that took over has not heard a rank that can still speak.
+    pub fn is_unheard(&self, r: &RankEntry) -> bool {
+        let speaks = !r.on_node().is_some_and(|on_node| on_node.has_finalized());
+        speaks && self.unheard.range((r.rank(), 0)..=(r.rank(), RouterId::MAX)).next().is_some()
+    }
+
+    /// Whether ranks can be stopped without need: every router has heard all of them.
+    pub fn ranks_can_stop(&self, config: &Config, ranks: &Ranks) -> bool {
+        let is_whole = |r: &RankEntry| r.log().is_whole() && !self.is_unheard(r);
+        !config.roles_on_nodes
+            || self.of(RoleKind::Router).all(|(_, router)| router.is_up())
+                && ranks.living().all(is_whole)
+    }
+
+    /// Whether a node has neither ranks whose programs have not ended nor roles.
+    pub fn is_free(&self, ranks: &Ranks, node: Node) -> bool {
+        ranks.on(node).is_empty() && self.on(node).next().is_none()
+    }
+
+    /// How many stores must have an image: as many as promised, or as there are on nodes.
+    pub fn promised_copies(&self, config: &Config) -> usize {
+        let promised = config.image_copies as usize;
+        if config.roles_on_nodes && config.stores > 0 {
+            promised.min(self.count(RoleKind::Store)).max(1)
+        } else {
+            promised
+        }
+    }
+
+    /// The controller itself stood still for so long.
+    pub fn extend(&mut self, gap: Duration) {
+        self.entries.values_mut().for_each(|role| role.extend(gap));
+    }
+
+    /// When a role must have said where it listens.
+    pub fn next(&self) -> Option<Duration> {
+        self.entries.values().filter_map(RoleEntry::until).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_a_store_is_never_given_twice() {
+        let mut roles = Roles::after(true);
+        let until = Duration::from_secs(1);
+        let first = roles.add_store(3, until);
+        assert_eq!((first, roles.node(RoleKind::Store, first)), (1, Some(3)), "0 is the archive's");
+        assert!(roles.remove(RoleKind::Store, first).is_some());
+        assert_eq!((roles.add_store(3, until), roles.count(RoleKind::Store)), (2, 1));
+        assert!(roles.remove(RoleKind::Store, first).is_none());
+    }
+
+    #[test]
+    fn a_router_that_took_over_knows_a_rank_when_it_has_heard_it() {
+        let mut roles = Roles::default();
+        let rank = RankEntry::new(1, 0);
+        roles.not_heard(7, 0..3);
+        roles.not_heard(8, 0..3);
+        roles.hear(7, 1);
+        assert!(roles.is_unheard(&rank), "router 8 has not");
+        roles.hear(8, 1);
+        assert!(!roles.is_unheard(&rank) && roles.is_unheard(&RankEntry::new(2, 0)));
+    }
+}

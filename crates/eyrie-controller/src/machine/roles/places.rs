@@ -1,7 +1,7 @@
 //! What every kind of role must know of a place: which nodes are up, which ranks a loss there would
 //! concern, and which nodes reach each other.
 
-use super::entry::Roles;
+use super::Roles;
 use crate::machine::io::StoreId;
 use crate::machine::nodes::reach::Reach;
 use crate::machine::nodes::Nodes;
@@ -47,9 +47,9 @@ impl<'a> Places<'a> {
 
     /// Whether a rank's own router is on its host.
     fn is_beside(self, r: &RankEntry) -> bool {
-        let home = self.roles.home.get(r.rank() as usize);
-        let router = home.and_then(|home| self.roles.get(RoleKind::Router, *home));
-        router.is_some_and(|router| router.node == r.node())
+        let home = self.roles.home_of(r.rank());
+        let router = home.and_then(|home| self.roles.node(RoleKind::Router, home));
+        router == Some(r.node())
     }
 
     /// Whether all images that could bring a rank back are on its own host.

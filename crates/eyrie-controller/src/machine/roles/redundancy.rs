@@ -1,10 +1,8 @@
-//! What is kept twice, and what is known of it. Decides nothing.
+//! What is kept twice. Plain data.
 
 use eyrie_interface::status::Kept;
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::time::Duration;
 
 /// Why a further copy cannot be had, and the remedy.
 pub const NO_OTHER_HOST: &str =
@@ -27,12 +25,4 @@ pub struct Missing {
     pub cause: String,
     /// It comes back by itself, as things are.
     pub(super) comes: bool,
-}
-
-/// What was said of it.
-#[derive(Default, Debug, Serialize, Deserialize)]
-pub struct Redundancy {
-    pub(super) journal: JournalCopies,
-    /// What is missing: since when, and whether it was said.
-    pub(super) missing: BTreeMap<Kept, (Duration, bool)>,
 }

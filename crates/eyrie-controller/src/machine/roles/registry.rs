@@ -1,13 +1,13 @@
 //! The list of the kinds of role, and what is the same for all of them. Decides nothing: it asks
 //! the kind.
 
-use super::entry::Roles;
 use super::hosting::{too_late, Hosting};
 use super::kind::{Kind, Look};
 use super::places::Places;
 use super::redundancy::Missing;
 use super::routers::RouterKind;
 use super::stores::StoreKind;
+use super::Roles;
 use crate::machine::config::Config;
 use crate::machine::images::why::ImageAges;
 use eyrie_transport::Addr;

@@ -3,11 +3,12 @@
 //! failure would take a rank and its log. What a lost router held is gone: its ranks are imaged at
 //! once, and until then their deaths cannot be recovered from.
 
-use super::entry::{Entry, Roles, Step};
+use super::entry::RoleEntry;
 use super::hosting::{Hosting, ATTEMPTS};
 use super::kind::{Kind, Look};
 use super::places::Places;
 use super::redundancy::{Missing, NO_OTHER_HOST};
+use super::Roles;
 use crate::machine::config::Config;
 use crate::machine::images::why::ImageAges;
 use crate::machine::io::Command;
@@ -33,14 +34,14 @@ fn homes(start: &[Node], routers: u32) -> Vec<RouterId> {
 impl Hosting<'_> {
     /// Starts the routers; false when no node is up for them.
     pub fn start_routers(&mut self) -> bool {
-        if self.roles.home.is_empty() {
-            self.roles.home = homes(&self.config.start, self.config.routers);
+        if self.roles.homes().is_empty() {
+            self.roles.set_homes(homes(&self.config.start, self.config.routers));
         }
         let patience = self.router_patience();
         for id in 0..self.config.routers {
             let Some(node) = self.places().node_for_router(id) else { return false };
             let until = self.out.now() + patience;
-            self.roles.entries.insert((RoleKind::Router, id), Entry::new(node, until));
+            self.roles.add(RoleKind::Router, id, node, until);
             self.order_router(id, false);
         }
         true
@@ -59,22 +60,21 @@ impl Hosting<'_> {
 
     fn order_router(&mut self, id: RouterId, takes_over: bool) {
         let Some(entry) = self.roles.get(RoleKind::Router, id) else { return };
-        let (node, role) = (entry.node, router(id, entry));
+        let (node, role) = (entry.node(), router(id, entry));
         self.out.push(Command::StartRole { node, role, takes_over });
     }
 
     /// A router says where it listens.
     pub fn router_listens(&mut self, id: RouterId, addr: Addr) {
         let Some(entry) = self.roles.get_mut(RoleKind::Router, id) else { return };
-        entry.advance(Step::Listens { addr });
-        let (node, role) = (entry.node, router(id, entry).to_string());
+        entry.listen(addr);
+        let (node, role) = (entry.node(), router(id, entry).to_string());
         self.out.record(Record::RoleStarted { role, node });
         let addrs = self.roles.of(RoleKind::Router).map(|(_, router)| router.addr().cloned());
         // Until all are there, no rank needs it: at the start none runs, and later a router that is
         // not there cannot be connected to.
         let Some(routers) = addrs.collect::<Option<Vec<Addr>>>() else { return };
-        self.roles.epoch += 1;
-        let (epoch, home) = (self.roles.epoch, self.roles.home.clone());
+        let (epoch, home) = (self.roles.next_epoch(), self.roles.homes().to_vec());
         let beside = Vec::new();
         let directory = Directory { epoch, home, routers, beside, kept_until: KeptUntil::Received };
         self.out.push(Command::Directory(directory));
@@ -84,9 +84,8 @@ impl Hosting<'_> {
     /// node is still there.
     pub fn router_lost(&mut self, id: RouterId, cause: String, by_itself: bool) {
         let Some(entry) = self.roles.get_mut(RoleKind::Router, id) else { return };
-        let listened = entry.is_up();
-        entry.advance(Step::Gone { failed: !listened && by_itself });
-        let (old, failed) = (entry.node, entry.failed());
+        let listened = entry.lose(by_itself);
+        let (old, failed) = (entry.node(), entry.failed());
         if failed >= ATTEMPTS {
             return self.out.end(1, Some(format!("router {id} cannot be started: {cause}")));
         }
@@ -98,7 +97,7 @@ impl Hosting<'_> {
             let role = format!("router {id}");
             self.out.record(Record::RoleLost { role, node: old, cause, ranks: imaged });
             ranks.iter().for_each(|rank| self.lose_log(*rank, id));
-            self.roles.unheard.extend(self.ranks.numbers().map(|rank| (rank, id)));
+            self.roles.not_heard(id, self.ranks.numbers());
         }
         if self.out.has_ended() {
             return;
@@ -162,7 +161,7 @@ impl Hosting<'_> {
     fn unheard_at(&mut self, id: RouterId, instance: RankInstance) {
         let r = &self.ranks[instance.rank];
         let lost = r.is(RankStateName::Lost) && r.instance() == instance;
-        let before = self.roles.get(RoleKind::Router, id).and_then(|router| router.before);
+        let before = self.roles.get(RoleKind::Router, id).and_then(RoleEntry::before);
         if lost && before != Some(r.node()) {
             let rank = instance.rank;
             let text = format!(
@@ -196,7 +195,7 @@ impl Hosting<'_> {
     /// A router that took over has heard the rank.
     pub fn heard(&mut self, role: Role, instance: RankInstance) {
         if self.is_current(role) {
-            self.roles.unheard.remove(&(instance.rank, role.id));
+            self.roles.hear(role.id, instance.rank);
         }
     }
 
@@ -208,7 +207,7 @@ impl Hosting<'_> {
         let silent: Vec<Node> = silent.into_iter().map(|(node, _)| node).collect();
         for id in 0..self.config.routers {
             let Some(entry) = self.roles.get(RoleKind::Router, id) else { continue };
-            let (node, role, places) = (entry.node, router(id, entry), self.places());
+            let (node, role, places) = (entry.node(), router(id, entry), self.places());
             let Some(far) = places.rank_that_cannot_meet(node).filter(|_| entry.is_up()) else {
                 continue;
             };
@@ -242,7 +241,7 @@ impl Hosting<'_> {
             }
             let Some(entry) = self.roles.get(RoleKind::Router, id) else { continue };
             if entry.is_up() && self.places().should_move(id) {
-                let (node, role) = (entry.node, router(id, entry));
+                let (node, role) = (entry.node(), router(id, entry));
                 self.out.push(Command::StopRole { node, role });
                 let cause = if self.nodes.is_drained(node) {
                     format!("node {node} is drained")
@@ -265,7 +264,7 @@ impl Places<'_> {
                 let others = self.roles.of_kind_on(RoleKind::Router, *node);
                 let others = others.into_iter().filter(|other| *other != id).count();
                 let itself = self.roles.get(RoleKind::Router, id);
-                let failed = itself.is_some_and(|r| r.failed() > 0 && r.node == *node);
+                let failed = itself.is_some_and(|r| r.failed() > 0 && r.node() == *node);
                 let drained = self.nodes.is_drained(*node);
                 let far = self.rank_that_cannot_meet(*node).is_some();
                 let served = served[*node as usize];
@@ -318,7 +317,7 @@ impl Places<'_> {
 
     fn missing_logs(self) -> Option<Missing> {
         let beside =
-            |(id, router): &(RouterId, &Entry)| self.nodes_served(*id)[router.node as usize];
+            |(id, router): &(RouterId, &RoleEntry)| self.nodes_served(*id)[router.node() as usize];
         let mut routers = self.roles.of(RoleKind::Router).filter(beside).map(|(id, _)| id);
         let first = routers.next()?;
         let names = match routers.count() {
@@ -337,8 +336,8 @@ impl Places<'_> {
 }
 
 /// The router with this number, as it is named outside.
-fn router(id: RouterId, entry: &Entry) -> Role {
-    Role { kind: RoleKind::Router, id, generation: entry.generation }
+fn router(id: RouterId, entry: &RoleEntry) -> Role {
+    Role { kind: RoleKind::Router, id, generation: entry.generation() }
 }
 
 /// Routers: they log, order and deliver messages.

@@ -3,11 +3,12 @@
 //! copy elsewhere. Where there are fewer stores than promised, another is started as soon as a host
 //! can have it.
 
-use super::entry::{Entry, Roles, Step};
+use super::entry::RoleEntry;
 use super::hosting::{Hosting, ATTEMPTS};
 use super::kind::{Kind, Look};
 use super::places::Places;
 use super::redundancy::{Missing, NO_OTHER_HOST};
+use super::Roles;
 use crate::machine::config::Config;
 use crate::machine::images::why::ImageAges;
 use crate::machine::io::{Command, StoreId};
@@ -34,9 +35,7 @@ impl Hosting<'_> {
     }
 
     fn start_store(&mut self, node: Node) {
-        let (id, until) = (self.roles.next_store, self.out.now() + ROLE_TIMEOUT);
-        self.roles.next_store += 1;
-        self.roles.entries.insert((RoleKind::Store, id), Entry::new(node, until));
+        let id = self.roles.add_store(node, self.out.now() + ROLE_TIMEOUT);
         let role = Role::first(RoleKind::Store, id);
         self.out.push(Command::StartRole { node, role, takes_over: false });
     }
@@ -59,9 +58,9 @@ impl Hosting<'_> {
     /// A store says where it listens.
     fn store_listens(&mut self, id: StoreId, addr: Addr) {
         let Some(entry) = self.roles.get_mut(RoleKind::Store, id) else { return };
-        entry.advance(Step::Listens { addr });
-        let node = entry.node;
-        self.roles.failed_stores = 0;
+        entry.listen(addr);
+        let node = entry.node();
+        self.roles.forget_failed_stores();
         let role = Role::first(RoleKind::Store, id).to_string();
         self.out.record(Record::RoleStarted { role, node });
         self.out.follows(Consequence::StoreUp(id));
@@ -69,21 +68,19 @@ impl Hosting<'_> {
 
     /// A store is gone with all that it held; another one gets copies of what the others hold.
     fn store_lost(&mut self, id: StoreId, cause: String, by_itself: bool) {
-        let Some(entry) = self.roles.entries.remove(&(RoleKind::Store, id)) else { return };
+        let Some(entry) = self.roles.remove(RoleKind::Store, id) else { return };
         if !entry.is_up() && by_itself {
             // Another node may do; and where one has the images, the job goes on with that.
-            self.nodes[entry.node].note_full(self.out.now());
+            self.nodes[entry.node()].note_full(self.out.now());
             let text = format!("a store cannot be started: {cause}");
-            if self.roles.count(RoleKind::Store) == 0 {
-                self.roles.failed_stores += 1;
-                if self.roles.failed_stores >= ATTEMPTS {
-                    return self.out.end(1, Some(text));
-                }
+            let none_left = self.roles.count(RoleKind::Store) == 0;
+            if none_left && self.roles.note_failed_store() >= ATTEMPTS {
+                return self.out.end(1, Some(text));
             }
             self.out.note(text);
         }
         if entry.is_up() {
-            let (role, node) = (Role::first(RoleKind::Store, id).to_string(), entry.node);
+            let (role, node) = (Role::first(RoleKind::Store, id).to_string(), entry.node());
             self.out.summary_mut().roles_lost += 1;
             self.out.record(Record::RoleLost { role, node, cause, ranks: vec![] });
         }
@@ -102,11 +99,12 @@ impl Hosting<'_> {
             let node = places.node_for_store().filter(|_| all_are_up);
             node.is_some_and(|node| places.cannot_meet_store(id, node).is_none())
         };
-        let leaves = |(id, store): (StoreId, &Entry)| {
-            let entry = &self.nodes[store.node];
+        let leaves = |(id, store): (StoreId, &RoleEntry)| {
+            let on = store.node();
+            let entry = &self.nodes[on];
             let full = entry.full_since().is_some() && has_room;
-            let far = places.cannot_meet_store(id, store.node);
-            let far = far.filter(|far| places.lasts(*far, store.node) && meets(id));
+            let far = places.cannot_meet_store(id, on);
+            let far = far.filter(|far| places.lasts(*far, on) && meets(id));
             let cause = match far {
                 _ if entry.is_drained() => "is drained".to_string(),
                 _ if full => "has no room for images".to_string(),
@@ -116,7 +114,7 @@ impl Hosting<'_> {
             let elsewhere =
                 |r: &RankEntry| r.images().iter().all(|kept| kept.copies.are_beside(id));
             let leaves = store.is_up() && self.ranks.iter().all(elsewhere);
-            leaves.then(|| (id, store.node, format!("node {} {cause}", store.node)))
+            leaves.then(|| (id, on, format!("node {on} {cause}")))
         };
         let leaving = self.roles.of(RoleKind::Store).find_map(leaves);
         if let Some((id, node, cause)) = leaving {
@@ -142,7 +140,8 @@ impl Places<'_> {
     }
 
     fn node_with_room(self, has_room: impl Fn(Option<Duration>) -> bool) -> Option<Node> {
-        let has_store = |node| self.roles.of(RoleKind::Store).any(|(_, store)| store.node == node);
+        let has_store =
+            |node| self.roles.of(RoleKind::Store).any(|(_, store)| store.node() == node);
         let can = |node: Node| {
             let entry = &self.nodes[node];
             !entry.is_drained() && has_room(entry.full_since()) && !has_store(node)
@@ -155,7 +154,8 @@ impl Places<'_> {
     /// A node with ranks or another store that cannot meet this store's.
     pub fn cannot_meet_store(self, id: StoreId, node: Node) -> Option<Node> {
         let others = self.roles.of(RoleKind::Store).filter(|(other, _)| *other != id);
-        let other = others.map(|(_, s)| s.node).find(|other| self.reach.cannot_meet(*other, node));
+        let other =
+            others.map(|(_, s)| s.node()).find(|other| self.reach.cannot_meet(*other, node));
         other.or_else(|| self.rank_that_cannot_meet(node))
     }
 
@@ -163,7 +163,7 @@ impl Places<'_> {
         let what = Kept::Images;
         let wanted = config.stores as usize;
         let up = self.roles.of(RoleKind::Store).filter(|(_, store)| store.is_up());
-        let up: Vec<Node> = up.map(|(_, store)| store.node).collect();
+        let up: Vec<Node> = up.map(|(_, store)| store.node()).collect();
         if up.len() < wanted {
             let on = up.first().map_or("no store".into(), |node| {
                 format!("one store only, on {}", in_words(*node, self.nodes.hosts()))
@@ -240,7 +240,7 @@ mod tests {
         /// The nodes of the stores by their numbers.
         fn stores(&self) -> Vec<(StoreId, Node)> {
             let stores = self.machine.roles.of(RoleKind::Store);
-            stores.map(|(id, store)| (id, store.node)).collect()
+            stores.map(|(id, store)| (id, store.node())).collect()
         }
     }
 

@@ -1,6 +1,6 @@
 //! Why ranks cannot be stopped now, and for how long a drained node may have roles.
 
-use super::entry::Roles;
+use super::Roles;
 use crate::machine::images::why::ImageAges;
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::ranks::Ranks;

@@ -23,7 +23,7 @@ use crate::machine::outbox::consequence::Consequence;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::Ranks;
 use crate::machine::recovery::stop::{stop_of, Stop};
-use crate::machine::roles::entry::Roles;
+use crate::machine::roles::Roles;
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::WRITE_TIMEOUT;
 use crate::machine::users::answer::{Answer, RequestId};

@@ -2,6 +2,6 @@
 
 pub mod answer;
 pub mod asked;
+pub mod balance;
 pub mod measurements;
-pub mod measuring;
 mod propose;

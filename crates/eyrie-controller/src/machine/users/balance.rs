@@ -2,7 +2,7 @@
 //! a proposal is made. Nothing moves by it.
 
 use super::answer::{Answer, RequestId};
-use super::measurements::{Measurements, Pending};
+use super::measurements::{Measurement, Measurements};
 use super::propose::{propose, Seen};
 use crate::machine::config::Config;
 use crate::machine::io::Command;
@@ -15,7 +15,7 @@ use eyrie_interface::proposal::{Goal, Proposal};
 use eyrie_units::time;
 use eyrie_wire::control::{NodeUsage, RankUsage};
 use eyrie_wire::{Node, Rank};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The shortest and the longest time that is measured.
@@ -24,7 +24,8 @@ const LONGEST: Duration = Duration::from_secs(600);
 /// How much later an agent may answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub struct Measuring<'a> {
+/// What is measured for users, and proposed to them.
+pub struct Balancing<'a> {
     pub config: &'a Config,
     pub out: &'a mut Outbox,
     pub nodes: &'a Nodes,
@@ -33,7 +34,7 @@ pub struct Measuring<'a> {
     pub measurements: &'a mut Measurements,
 }
 
-impl Measuring<'_> {
+impl Balancing<'_> {
     /// A user asks what should move, by what is measured over this time. `not_now`: why nothing can
     /// move at present.
     pub fn measurement_asked(
@@ -56,36 +57,25 @@ impl Measuring<'_> {
         if let Some(why) = bad {
             return self.out.answer(request, Answer::Refused(why));
         }
-        self.measurements.last += 1;
-        let n = self.measurements.last;
-        let awaited: BTreeSet<Node> = self.nodes.up().collect();
-        self.out.extend(awaited.iter().map(|node| Command::Measure { node: *node, n, over }));
-        let (until, heard) = (self.out.now() + over + ANSWER_TIMEOUT, BTreeMap::new());
-        self.measurements.pending.push(Pending { n, request, goal, until, awaited, heard });
+        let until = self.out.now() + over + ANSWER_TIMEOUT;
+        let n = self.measurements.begin(request, goal, self.nodes.up().collect(), until);
+        self.out.extend(self.nodes.up().map(|node| Command::Measure { node, n, over }));
     }
 
     /// A node has measured.
     pub fn measured(&mut self, node: Node, n: u64, used: NodeUsage) {
-        let pending = self.measurements.pending.iter_mut().find(|pending| pending.n == n);
-        let Some(pending) = pending else { return };
-        if pending.awaited.remove(&node) {
-            pending.heard.insert(node, used);
+        if self.measurements.hear(node, n, used) {
             self.watch_measurements();
         }
     }
 
     /// Answers those for whom all nodes have measured that are still up, or one is late.
     pub fn watch_measurements(&mut self) {
-        let mut pending = std::mem::take(&mut self.measurements.pending);
-        for waiting in &mut pending {
-            waiting.awaited.retain(|node| self.nodes.is_up(*node));
-        }
-        let (over, rest): (Vec<_>, Vec<_>) = pending
-            .into_iter()
-            .partition(|waiting| waiting.awaited.is_empty() || self.out.now() >= waiting.until);
-        self.measurements.pending = rest;
-        for Pending { request, goal, awaited, heard, .. } in over {
-            let answer = match awaited.first() {
+        let nodes = self.nodes;
+        for over in self.measurements.take_over(self.out.now(), |node| nodes.is_up(node)) {
+            let late = over.first_missing();
+            let Measurement { request, goal, heard, .. } = over;
+            let answer = match late {
                 Some(late) => Err(format!("node {late} does not say what its ranks use")),
                 None => self.proposal(goal, &heard),
             };
