@@ -5,6 +5,7 @@ use super::ending::EndOfRanks;
 use super::faults::injecting::Injecting;
 use super::faults::pending::Faults;
 use super::images::captures::Captures;
+use super::images::counting::Counting;
 use super::images::overdue::Overdue;
 use super::images::schedule::Schedule;
 use super::images::stores::{Stores, SAVED};
@@ -24,8 +25,8 @@ use super::roles::hosting::Hosting;
 use super::roles::missing::Redundancy;
 use super::roles::places::Places;
 use super::roles::Roles;
+use super::saving::contents::Saved;
 use super::saving::phase::Saving;
-use super::saving::saved::Saved;
 use super::saving::steps::Saver;
 use super::signals::Signals;
 use super::starting::Starting;
@@ -190,20 +191,14 @@ impl Machine {
     pub(super) fn captures(&mut self) -> Captures<'_> {
         borrow!(
             self,
-            Captures {
-                config,
-                out,
-                nodes,
-                reach,
-                ranks,
-                roles,
-                stores,
-                schedule,
-                moves,
-                saving,
-                faults,
-                output
-            }
+            Captures { config, out, reach, ranks, roles, stores, schedule, moves, saving }
+        )
+    }
+
+    pub(super) fn counting(&mut self) -> Counting<'_> {
+        borrow!(
+            self,
+            Counting { config, out, nodes, reach, ranks, roles, stores, schedule, output }
         )
     }
 

@@ -35,7 +35,7 @@ pub struct Config {
     /// The images outlive the job, so that it can be saved.
     pub can_be_saved: bool,
     /// Stores on nodes have the images of the running job; when it is saved, they are copied to one
-    /// beside the controller ([`super::saved::STORE`]).
+    /// beside the controller ([`super::images::stores::SAVED`]).
     pub archive: bool,
     /// Nodes that are about to be taken away are drained.
     pub drain_on_notice: bool,

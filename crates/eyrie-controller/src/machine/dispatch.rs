@@ -33,13 +33,13 @@ impl Machine {
             Event::Note(text) => self.out.note(text),
             Event::ImageBegun { instance, image } => self.captures().image_begun(instance, image),
             Event::ImageFailed { store, instance, image, reason } => {
-                self.captures().image_failed(store, instance, image, reason)
+                self.counting().image_failed(store, instance, image, reason)
             }
             Event::ImageStored { store, instance, image } => {
-                self.captures().image_stored(store, instance, image)
+                self.counting().image_stored(store, instance, image)
             }
-            Event::StoreUp { store } => self.captures().store_up(store),
-            Event::StoreLost { store } => self.captures().store_lost(store),
+            Event::StoreUp { store } => self.counting().store_up(store),
+            Event::StoreLost { store } => self.counting().store_lost(store),
             Event::StoreFull { store, reason } => self.hosting().store_full(store, &reason),
             Event::Fenced { router, instance, rsn } => self.recovery().router_fenced(router, instance, rsn),
             Event::Connected(instance) => self.recovery().connected(instance),
@@ -176,13 +176,13 @@ impl Machine {
             }
             R::Captured { image, pause } => self.captures().captured(instance, image, pause),
             R::CaptureFailed { image, reason, passing } => {
-                self.captures().capture_refused(instance, image, reason, passing)
+                self.counting().capture_refused(instance, image, reason, passing)
             }
             R::ImageUsable { image, output } => {
-                self.captures().image_checked(instance, image, output)
+                self.counting().image_checked(instance, image, output)
             }
             R::ImageUnusable { image, reason } => {
-                self.captures().image_unusable(instance, image, reason)
+                self.counting().image_unusable(instance, image, reason)
             }
             R::ImageWanted { reason } => self.captures().image_wanted(instance, reason),
             R::Fatal { reason } => {

@@ -55,6 +55,7 @@ impl Machine {
                 self.mover().end_move(rank, MoveEnd::Finished);
                 self.end_of_ranks().end_if_all_have();
             }
+            C::CaptureBegun(rank) => self.injecting().in_checkpoint(rank),
             C::ImageCounted { rank, capture } => {
                 self.saving.imaged(rank, capture.asked());
                 self.mover().imaged(rank, &capture);
@@ -66,13 +67,14 @@ impl Machine {
             C::NotArchived { instance, image, cause } => {
                 self.saver().not_archived(instance, image, &cause)
             }
-            C::StoreUp(store) => self.captures().store_up(store),
+            C::StoreUp(store) => self.counting().store_up(store),
             C::StoreLost(store) => {
-                self.captures().store_lost(store);
+                self.counting().store_lost(store);
                 self.follow();
                 // Fewer copies may be all that can be had now.
-                self.captures().count_images();
+                self.counting().count_images();
             }
+            C::ArchiveLost => self.saving.no_longer_possible(),
             C::Save => self.saver().save_asked(None),
         }
     }

@@ -57,7 +57,7 @@ impl Machine {
     }
 
     fn look_at_images_and_moves(&mut self) {
-        self.captures().watch_captures();
+        self.counting().watch_captures();
         self.follow();
         if !self.saving.is_going_on() {
             let (overdue, ages) = self.overdue_and_ages();

@@ -44,7 +44,7 @@ pub use io::{Command, Event, Image, Mark, Source, StoreId};
 pub use moves::entry::Move;
 pub use ranks::signal;
 pub use roles::redundancy;
-pub use saving::saved;
+pub use saving::contents::Saved;
 pub use saving::steps::SAVED_CODE;
 pub use state::{NodeStateName, RankStateName};
 pub use users::answer;

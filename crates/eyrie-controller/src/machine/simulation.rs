@@ -4,7 +4,7 @@
 
 use super::images::schedule::Interval;
 use super::images::stores::SAVED;
-use super::saving::saved::Saved;
+use super::saving::contents::Saved;
 use super::timeouts::FENCE_TIMEOUT;
 use super::users::answer::{Answer, RequestId};
 use super::*;

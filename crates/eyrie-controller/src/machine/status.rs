@@ -6,7 +6,7 @@ use super::moves::entry::Move;
 use super::ranks::entry::RankEntry;
 use super::ranks::kept::KeptImage;
 use super::roles::redundancy::Missing;
-use super::saving::saved::Saved;
+use super::saving::contents::Saved;
 use super::state::{NodeStateName, RankStateName};
 use eyrie_interface::Summary;
 use eyrie_transport::{Addr, RouterId};

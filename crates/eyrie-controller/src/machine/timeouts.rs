@@ -16,6 +16,12 @@ pub const LEAVE_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a router may take to confirm a fence. It waits for no other process in between, so that
 /// this is generous.
 pub const FENCE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a checkpoint may take until its image begins to arrive. Its agent, which sees what the
+/// rank does, refuses it sooner: after half a minute when the rank will not stand still, after ten
+/// minutes when it may only be slow.
+pub const BEGIN_TIMEOUT: Duration = Duration::from_secs(660);
+/// How long one may take in all.
+pub const STORE_TIMEOUT: Duration = Duration::from_secs(1800);
 /// How soon an image that is waited for is tried again, when the rank could not be captured just
 /// now.
 pub const RETRY: Duration = Duration::from_millis(200);

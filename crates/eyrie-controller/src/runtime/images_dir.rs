@@ -6,7 +6,7 @@ use super::journal::{put, take, Beginning};
 use super::stdin::SavedInput;
 use super::unwritten::SavedOutput;
 use super::written;
-use crate::machine::saved::Saved;
+use crate::machine::Saved;
 use anyhow::{bail, Context};
 use eyrie_transport::RouterId;
 use rustix::fs::{flock, FlockOperation};

@@ -3,8 +3,9 @@
 
 pub mod captures;
 pub mod copies;
-pub mod copying;
+pub mod counting;
 pub mod overdue;
+pub mod replicate;
 pub mod schedule;
 pub mod store_choice;
 pub mod stores;

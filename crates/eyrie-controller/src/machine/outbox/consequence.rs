@@ -51,6 +51,8 @@ pub enum Consequence {
     RankArrived(Rank),
     /// The program of the rank has ended by itself.
     RankFinished(Rank),
+    /// The image of the rank's checkpoint begins to arrive.
+    CaptureBegun(Rank),
     /// An image of the rank counts.
     ImageCounted { rank: Rank, capture: Capture },
     /// The rank was not imaged. `passing`: for a reason that passes soon. `again`: when the next
@@ -62,6 +64,8 @@ pub enum Consequence {
     StoreUp(StoreId),
     /// A store on a node is gone, and what it had with it.
     StoreLost(StoreId),
+    /// The store that the job would be saved in is gone.
+    ArchiveLost,
     /// The job is to be saved.
     Save,
 }

@@ -135,8 +135,54 @@ impl Saving {
         &self.phase
     }
 
-    pub fn phase_mut(&mut self) -> &mut Phase {
-        &mut self.phase
+    /// Whether ranks are being imaged for it.
+    pub fn is_imaging(&self) -> bool {
+        matches!(self.phase, Phase::Images { .. })
+    }
+
+    /// An older image of the rank must do.
+    pub fn do_without_image(&mut self, rank: Rank) {
+        if let Phase::Images { waiting, .. } = &mut self.phase {
+            waiting.remove(&rank);
+        }
+    }
+
+    /// Whether the archive still lacks an image that it waited for. `lacks`: whether that is so of
+    /// this image, which may have been discarded since. False, too, when none is copied.
+    pub fn lacks_images(&mut self, lacks: impl Fn(Rank, ImageId) -> bool) -> bool {
+        let Phase::Copies { waiting, .. } = &mut self.phase else { return false };
+        while waiting.first().is_some_and(|(rank, image)| !lacks(*rank, *image)) {
+            waiting.pop_first();
+        }
+        !waiting.is_empty()
+    }
+
+    /// An image could not be copied to the archive: how often that was so. `None` when none is
+    /// copied.
+    pub fn count_failed_copy(&mut self) -> Option<u32> {
+        let Phase::Copies { failures, .. } = &mut self.phase else { return None };
+        *failures += 1;
+        Some(*failures)
+    }
+
+    /// Every router refuses older incarnations of the rank.
+    pub fn fenced(&mut self, rank: Rank) {
+        if let Phase::Fences { waiting } = &mut self.phase {
+            waiting.remove(&rank);
+        }
+    }
+
+    /// Whether routers write what they hold.
+    pub fn waits_for_routers(&self) -> bool {
+        matches!(self.phase, Phase::Routers { .. })
+    }
+
+    /// A router has written so many bytes. The bytes of all, when it was the last one.
+    pub fn router_saved(&mut self, router: RouterId, more: u64) -> Option<u64> {
+        let Phase::Routers { waiting, bytes, .. } = &mut self.phase else { return None };
+        waiting.remove(&router);
+        *bytes += more;
+        waiting.is_empty().then_some(*bytes)
     }
 
     /// Changes the phase as the table says; false, and nothing else, when it has no row for it.
@@ -219,6 +265,27 @@ mod tests {
         let mut saving = Saving::new(true);
         way.iter().for_each(|event| assert!(saving.advance(step(*event)), "{name:?}: {event:?}"));
         saving
+    }
+
+    #[test]
+    fn what_it_waits_for_is_counted_in_its_own_phase_only() {
+        let until = Duration::from_secs(9);
+        let mut saving = Saving::new(true);
+        assert!(saving.router_saved(0, 5).is_none() && saving.count_failed_copy().is_none());
+        saving.begin(Duration::from_secs(1), BTreeSet::from([0, 1]), until);
+        saving.imaged(0, Duration::ZERO);
+        assert!(matches!(saving.phase(), Phase::Images { waiting, .. } if waiting.len() == 2));
+        saving.imaged(0, Duration::from_secs(1));
+        saving.do_without_image(1);
+        assert!(matches!(saving.phase(), Phase::Images { waiting, .. } if waiting.is_empty()));
+        saving.advance(Step::ImagesMissing { waiting: BTreeSet::from([(0, 7), (1, 8)]), until });
+        assert!(saving.lacks_images(|rank, _| rank == 1) && !saving.lacks_images(|_, _| false));
+        assert_eq!((saving.count_failed_copy(), saving.count_failed_copy()), (Some(1), Some(2)));
+        saving.advance(Step::Stopped { waiting: BTreeSet::from([0]) });
+        saving.fenced(0);
+        assert!(matches!(saving.phase(), Phase::Fences { waiting } if waiting.is_empty()));
+        saving.advance(Step::Fenced { waiting: BTreeSet::from([0, 1]), until });
+        assert_eq!((saving.router_saved(1, 5), saving.router_saved(0, 6)), (None, Some(11)));
     }
 
     #[test]

@@ -8,11 +8,6 @@
 //! copied there while its ranks run, so that they stand still only while routers save what they
 //! hold. Meanwhile no image is taken but of ranks that need one.
 
-//! Saving a job, so that it can be gone on with when all of its hosts are gone: an image of each
-//! rank, which is copied to the archive where stores are on nodes ([`super::archive`]); then all
-//! ranks are fenced as if they had died, then the routers save what they hold. What cannot be saved
-//! goes on: its ranks come back as after a death. Nothing of a saved job may run on.
-
 use super::phase::{Phase, Saving, Step};
 use crate::machine::config::Config;
 use crate::machine::images::overdue::Overdue;
@@ -83,12 +78,10 @@ impl Saver<'_> {
     /// The rank could not be imaged. `passing`: for a reason that passes, so that it is tried
     /// `again` then; else its older image must do.
     pub fn not_imaged(&mut self, rank: Rank, passing: bool, again: Duration) {
-        if let Phase::Images { waiting, .. } = self.saving.phase_mut() {
-            if passing {
-                self.schedule.retry(rank, again);
-            } else {
-                waiting.remove(&rank);
-            }
+        if passing && self.saving.is_imaging() {
+            self.schedule.retry(rank, again);
+        } else if !passing {
+            self.saving.do_without_image(rank);
         }
     }
 
@@ -141,21 +134,18 @@ impl Saver<'_> {
 
     /// Every router refuses older incarnations of the rank.
     pub fn fenced(&mut self, rank: Rank) {
-        if let Phase::Fences { waiting } = self.saving.phase_mut() {
-            waiting.remove(&rank);
-        }
+        self.saving.fenced(rank);
     }
 
     pub fn router_saved(&mut self, router: RouterId, saved: Result<u64, String>) {
         let until = self.out.now() + WRITE_TIMEOUT;
-        let Phase::Routers { waiting, bytes, .. } = self.saving.phase_mut() else { return };
         match saved {
-            Err(why) => self.give_up(&format!("router {router}: {why}")),
-            Ok(more) => {
-                waiting.remove(&router);
-                *bytes += more;
-                let (whole, bytes) = (waiting.is_empty(), *bytes);
-                if whole {
+            Err(why) if self.saving.waits_for_routers() => {
+                self.give_up(&format!("router {router}: {why}"))
+            }
+            Err(_) => {}
+            Ok(bytes) => {
+                if let Some(bytes) = self.saving.router_saved(router, bytes) {
                     // Images may have been lost with their store meanwhile.
                     if let Some(why) = self.ranks.no_way_back() {
                         return self.give_up(&why);
@@ -229,19 +219,15 @@ impl Saver<'_> {
     pub fn go_on_archiving(&mut self) {
         let now = self.out.now();
         let ranks = &*self.ranks;
-        let Phase::Copies { waiting, until, .. } = self.saving.phase_mut() else { return };
-        let until = *until;
-        let lacks = |(rank, image): &(Rank, ImageId)| {
-            ranks[*rank].images().get(*image).is_some_and(|kept| !kept.copies.has(SAVED))
-        };
-        while waiting.first().is_some_and(|first| !lacks(first)) {
-            waiting.pop_first();
-        }
+        let Phase::Copies { until, .. } = *self.saving.phase() else { return };
+        let is_missing = self.saving.lacks_images(|rank, image| {
+            ranks[rank].images().get(image).is_some_and(|kept| !kept.copies.has(SAVED))
+        });
         if now >= until {
             let waited = eyrie_units::time(WRITE_TIMEOUT);
             return self.give_up(&format!("its images are not copied after {waited}"));
         }
-        if !waiting.is_empty() || !self.roles.ranks_can_stop(self.config, self.ranks) {
+        if is_missing || !self.roles.ranks_can_stop(self.config, self.ranks) {
             return;
         }
         // Ranks that lost their router have had a new one since.
@@ -265,9 +251,8 @@ impl Saver<'_> {
         if let Some(copies) = self.ranks.copies_mut(instance, image) {
             copies.cancel(SAVED);
         }
-        let Phase::Copies { failures, .. } = self.saving.phase_mut() else { return };
-        *failures += 1;
-        if *failures > FAILURES_MAX {
+        let Some(failures) = self.saving.count_failed_copy() else { return };
+        if failures > FAILURES_MAX {
             self.give_up(reason);
         } else {
             self.archive(instance.rank, image);

@@ -2,7 +2,7 @@
 //! stores have it as are promised. An image that lay only in a store that is lost does not count
 //! any more; a store that is lost stays lost, whatever is still heard of it.
 
-use super::captures::{Captures, STORE_TIMEOUT};
+use super::counting::Counting;
 use super::schedule::Schedule;
 use super::stores::discard;
 use crate::machine::io::{Command, Image, StoreId};
@@ -11,10 +11,11 @@ use crate::machine::outbox::Outbox;
 use crate::machine::ranks::kept::KeptImage;
 use crate::machine::ranks::Ranks;
 use crate::machine::state::RankStateName;
+use crate::machine::timeouts::STORE_TIMEOUT;
 use crate::record::{list, Record};
 use eyrie_wire::{ImageId, Rank, RankInstance};
 
-impl Captures<'_> {
+impl Counting<'_> {
     /// A store more can be used: images of which copies are missing are copied to it.
     pub fn store_up(&mut self, store: StoreId) {
         if self.stores.add(store) {
@@ -28,7 +29,7 @@ impl Captures<'_> {
             return;
         }
         if self.stores.is_archive(store) {
-            self.saving.no_longer_possible();
+            self.out.follows(Consequence::ArchiveLost);
         }
         let now = self.out.now();
         let mut without = Vec::new();
