@@ -2,7 +2,7 @@
 
 use super::config::Config;
 use super::ending::EndOfRanks;
-use super::faults::injecting::Injecting;
+use super::faults::moments::Injecting;
 use super::faults::pending::Faults;
 use super::images::captures::Captures;
 use super::images::counting::Counting;
@@ -20,7 +20,7 @@ use super::outbox::Outbox;
 use super::output::Ledger;
 use super::pmi::Pmi;
 use super::ranks::Ranks;
-use super::recovery::recovering::Recovery;
+use super::recovery::course::Recovery;
 use super::roles::hosting::Hosting;
 use super::roles::missing::Redundancy;
 use super::roles::places::Places;

@@ -3,8 +3,8 @@
 use super::outbox::consequence::Consequence;
 use super::outbox::Outbox;
 use super::ranks::phases::Death;
-use super::ranks::signal;
 use super::ranks::Ranks;
+use super::signal_names;
 use super::signals::Signals;
 use crate::record::Record;
 use eyrie_wire::control::{Ending, MpiStage};
@@ -34,7 +34,7 @@ impl EndOfRanks<'_> {
         match ending {
             Ending::Signal(signal) if self.signals.has_sent(signal) => self.end_by_signal(signal),
             Ending::Signal(signal) => {
-                let cause = format!("killed by {}", signal::in_words(signal));
+                let cause = format!("killed by {}", signal_names::in_words(signal));
                 let (death, unheard) = (Death::Signal(signal), None);
                 self.out.follows(Consequence::RankLost { rank, death, cause, unheard });
             }
@@ -52,7 +52,7 @@ impl EndOfRanks<'_> {
 
     /// A rank has died of a signal that all were sent: that is no failure.
     fn end_by_signal(&mut self, signal: i32) {
-        self.out.end(128 + signal, Some(format!("ended by {}", signal::in_words(signal))));
+        self.out.end(128 + signal, Some(format!("ended by {}", signal_names::in_words(signal))));
     }
 
     /// The rank's program has ended by itself; whatever was under way with it is over too.

@@ -2,7 +2,7 @@
 
 use super::io::Command;
 use super::outbox::Outbox;
-use super::ranks::signal::in_words;
+use super::signal_names::in_words;
 use eyrie_wire::control::is_to_end;
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,7 @@ use super::inbound::{Heard, Inbound, Peer};
 use super::job::Job;
 use super::link::{encode, Link, Session};
 use super::users;
-use crate::machine::signal::in_words;
+use crate::machine::signal_names::in_words;
 use eyrie_interface::Request;
 use eyrie_wire::control::{is_to_end, Role, StandardStream, ToAgent};
 use eyrie_wire::Node;

@@ -2,9 +2,9 @@
 //! to go on with it once it was saved. What is saved takes the place of what was saved before in
 //! one step; until then the older one can be gone on with.
 
+use super::backlog::SavedOutput;
 use super::journal::{put, take, Beginning};
 use super::stdin::SavedInput;
-use super::unwritten::SavedOutput;
 use super::written;
 use crate::machine::Saved;
 use anyhow::{bail, Context};

@@ -1,8 +1,8 @@
 //! The output of the ranks on its way to the printer: held until the journal is safe, and kept
 //! until it is written. Never waits for the reader of the job's output.
 
+use super::backlog::{Backlog, SavedOutput};
 use super::output::{OutputFailed, Piece, Printer};
-use super::unwritten::{SavedOutput, Unwritten};
 use eyrie_wire::Node;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct Outlet {
     /// Output that waits for the journal, with its position in it.
     held: VecDeque<(u64, Piece)>,
     /// Output that may not have been written, where the journal must say it.
-    unwritten: Unwritten,
+    backlog: Backlog,
     /// The reader of the job's output has left.
     reader_left: bool,
     /// When the progress line was drawn last.
@@ -36,13 +36,13 @@ pub struct Outlet {
 
 impl Outlet {
     pub fn new(printer: Printer) -> Outlet {
-        let unwritten = Unwritten::new(printer.written(), [0; 2]);
+        let backlog = Backlog::new(printer.written(), [0; 2]);
         Outlet {
             printer,
             arrived: None,
             kept: None,
             held: VecDeque::new(),
-            unwritten,
+            backlog,
             reader_left: false,
             drawn: Instant::now(),
             waiting_said: Duration::ZERO,
@@ -82,7 +82,7 @@ impl Outlet {
     /// goes on from a snapshot must write it, as long as it was not written.
     pub fn hold(&mut self, position: u64, piece: Piece, is_journaled: bool) {
         if is_journaled {
-            self.unwritten.add(piece.stream, &piece.bytes);
+            self.backlog.add(piece.stream, &piece.bytes);
         }
         self.held.push_back((position, piece));
     }
@@ -106,15 +106,15 @@ impl Outlet {
 
     /// What may not have been written yet.
     pub fn unwritten(&mut self) -> SavedOutput {
-        self.unwritten.saved()
+        self.backlog.saved()
     }
 
     /// Writes what another controller may not have written.
     pub fn write_again(&mut self, output: SavedOutput) {
-        self.unwritten = Unwritten::new(self.printer.written(), output.before);
+        self.backlog = Backlog::new(self.printer.written(), output.before);
         for (stream, bytes) in output.pieces {
             let bytes = Arc::from(bytes);
-            self.unwritten.add(stream, &bytes);
+            self.backlog.add(stream, &bytes);
             self.put(Piece { stream, bytes, shown: None });
         }
     }

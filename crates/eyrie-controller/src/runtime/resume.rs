@@ -2,6 +2,7 @@
 //! the job, and takes over when they and their roles have come back.
 
 use super::assembly::{assemble, channels, finish, wake, Parts};
+use super::backlog::SavedOutput;
 use super::event_file::EventFile;
 use super::images_dir::ImagesDir;
 use super::inbound::{Heard, Inbound, Peer};
@@ -13,7 +14,6 @@ use super::options::Reach;
 use super::output::Printer;
 use super::roles::said::RoleEvent;
 use super::snapshot::Snapshot;
-use super::unwritten::SavedOutput;
 use super::written::{self, Written};
 use anyhow::{bail, Context};
 use crossbeam_channel::Receiver;

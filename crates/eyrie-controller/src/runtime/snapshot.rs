@@ -3,12 +3,12 @@
 //! processes that it started, users who wait.
 
 use super::agents::SavedAgents;
+use super::backlog::SavedOutput;
 use super::determinants::Gathered;
 use super::event_file::SavedEvents;
 use super::link::SavedSession;
 use super::refusals::Refusals;
 use super::stdin::SavedInput;
-use super::unwritten::SavedOutput;
 use crate::machine::answer::RequestId;
 use eyrie_transport::Directory;
 use eyrie_wire::control::RoleKind;

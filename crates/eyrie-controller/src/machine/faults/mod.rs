@@ -1,4 +1,4 @@
 //! Failures that users ask for, and their moment.
 
-pub mod injecting;
+pub mod moments;
 pub mod pending;

@@ -1,7 +1,7 @@
 //! Tells a program that crashes by its own fault from one that has bad luck.
 
-use super::signal::is_own_fault;
 use crate::machine::io::Mark;
+use crate::machine::signal_names::is_own_fault;
 use eyrie_wire::ImageId;
 use serde::{Deserialize, Serialize};
 

@@ -8,7 +8,6 @@ pub mod incarnation;
 pub mod kept;
 pub mod log;
 pub mod phases;
-pub mod signal;
 
 use super::images::copies::Copies;
 use super::io::StoreId;

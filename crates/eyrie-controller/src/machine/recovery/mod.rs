@@ -1,4 +1,4 @@
 //! What becomes of a rank that dies, or is stopped.
 
-pub mod recovering;
+pub mod course;
 pub mod stop;

@@ -4,7 +4,7 @@
 
 use super::stop::{stop_of, Stop};
 use crate::machine::config::Config;
-use crate::machine::faults::injecting::Injecting;
+use crate::machine::faults::moments::Injecting;
 use crate::machine::faults::pending::Faults;
 use crate::machine::images::overdue::Overdue;
 use crate::machine::images::replicate::drop_copies;
@@ -19,8 +19,8 @@ use crate::machine::output::Ledger;
 use crate::machine::placement::{place, Choice};
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::ranks::phases::{Death, RankRecovery, RESTORE_ATTEMPTS};
-use crate::machine::ranks::signal::{self, is_own_fault};
 use crate::machine::ranks::Ranks;
+use crate::machine::signal_names::{self, is_own_fault};
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER, START_TIMEOUT};
 use crate::record::Record;
@@ -102,7 +102,7 @@ impl Recovery<'_> {
         let RankInstance { rank, .. } = instance;
         let r = &mut self.ranks[rank];
         if let Some((signal, again)) = r.count_death(mark) {
-            let words = signal::in_words(signal);
+            let words = signal_names::in_words(signal);
             let known = again.in_words(signal);
             let text = format!("rank {rank} was killed by {words} {known}, the job ends");
             return self.out.end(signal, Some(text));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// It is as long as the windows of the ranks' streams let it become.
 #[derive(Default)]
-pub struct Unwritten {
+pub struct Backlog {
     written: Arc<WrittenBytes>,
     /// Bytes of each stream that were ever added.
     added: [u64; 2],
@@ -37,10 +37,10 @@ impl SavedOutput {
     }
 }
 
-impl Unwritten {
+impl Backlog {
     /// Goes on behind `before` bytes of each stream. `written` says how far both are written.
-    pub fn new(written: Arc<WrittenBytes>, before: [u64; 2]) -> Unwritten {
-        Unwritten { written, added: before, pieces: VecDeque::new() }
+    pub fn new(written: Arc<WrittenBytes>, before: [u64; 2]) -> Backlog {
+        Backlog { written, added: before, pieces: VecDeque::new() }
     }
 
     /// These bytes are going to be written.
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn what_was_written_is_left_out_and_the_rest_is_kept_in_order() {
         let written: Arc<WrittenBytes> = Arc::default();
-        let mut unwritten = Unwritten::new(Arc::clone(&written), [0; 2]);
+        let mut unwritten = Backlog::new(Arc::clone(&written), [0; 2]);
         let pieces = [
             (StandardStream::Stdout, "ab"),
             (StandardStream::Stderr, "c"),
