@@ -322,14 +322,18 @@ impl Cluster {
         self.queue.push(Due(at, self.made, happening));
     }
 
-    /// The job from its start to its end; panics when an invariant breaks.
-    fn run(&mut self) -> (Option<i32>, u64) {
+    /// The stores and the agents come up.
+    fn plan_start(&mut self) {
         for store in 0..self.next_store {
             self.tell(Event::StoreUp { store });
         }
         for node in 0..self.nodes.len() as Node {
             self.after(0..500, Happening::FromNode(node, Event::AgentUp(node)));
         }
+    }
+
+    /// What fails in this job, and hosts that join; it may be saved.
+    fn plan_failures(&mut self) {
         for _ in 0..self.random.gen_range(0..8) {
             let rank = self.random.gen_range(0..self.ranks.len() as Rank);
             let node = self.random.gen_range(0..self.nodes.len() as Node);
@@ -362,6 +366,10 @@ impl Cluster {
             let long = ms(self.random.gen_range(300..12_000));
             self.after(1000..15_000, Happening::CutOff(long));
         }
+    }
+
+    /// What users ask, and a host that is about to be taken away.
+    fn plan_requests(&mut self) {
         for _ in 0..self.random.gen_range(0..3) {
             let node = self.random.gen_range(0..self.nodes.len() as Node);
             self.after(600..20_000, Happening::Told(Event::Undrain { request: 0, node }));
@@ -400,6 +408,10 @@ impl Cluster {
                 self.after(at + 3000..at + 3001, Happening::KillNode(node));
             }
         }
+    }
+
+    /// Stores that are lost, and logs that grow.
+    fn plan_losses(&mut self) {
         // With one copy of each image the loss of a store is the end of many jobs.
         let losses = if self.copies > 1 { self.random.gen_range(0..4) } else { 0 };
         for _ in 0..losses + usize::from(self.random.gen_bool(0.02)) {
@@ -414,6 +426,14 @@ impl Cluster {
             };
             self.after(0..15_000, Happening::Told(event));
         }
+    }
+
+    /// The job from its start to its end; panics when an invariant breaks.
+    fn run(&mut self) -> (Option<i32>, u64) {
+        self.plan_start();
+        self.plan_failures();
+        self.plan_requests();
+        self.plan_losses();
         while self.ended.is_none() {
             assert!(self.now < TOO_LONG, "the job hangs: {:?}", self.states());
             // Where a store is missing for good an image is under way for as long as one may be.

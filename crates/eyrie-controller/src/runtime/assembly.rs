@@ -88,17 +88,7 @@ pub fn assemble(
 ) -> anyhow::Result<(Job, Option<Sweeper>, JobDir)> {
     let options = &beginning.options;
     let Parts { dir, secret, event_file, printer, placement, images, saved } = parts;
-    // On one host the agents remove it. It ends when this function does.
-    let sweeper = match (options.can_be_resumed(), &options.cluster) {
-        (true, _) => {
-            let save = options.images.is_some();
-            let start = |lock| Sweeper::start_for(dir.path(), options.orphan_timeout, save, lock);
-            dir.lock().map(start)
-        }
-        (false, Some(_)) => Some(Sweeper::start(dir.path())),
-        (false, None) => None,
-    };
-    let sweeper = sweeper.transpose().context("cannot start a process")?;
+    let sweeper = start_sweeper(options, &dir).context("cannot start a process")?;
     let inbound = channels.inbound_in.clone();
     // Before anything that must be ended: from here on a signal is a message.
     parts::watch_signals(inbound.clone())?;
@@ -133,14 +123,12 @@ pub fn assemble(
     let outlived = options.can_be_resumed();
     let children = Children::new(control, secret.clone(), options.log.clone(), outlived);
     let config = config(options, &beginning.name);
-    let (mut alike, mut needed_images) = (Alike::default(), None);
-    let machine = match saved {
-        None => Machine::new(config),
+    let (machine, alike, needed_images) = match saved {
+        None => (Machine::new(config), Alike::default(), None),
         Some(saved) => {
             stdin.go_on(&saved.stdin).context("cannot keep the job's input")?;
-            alike = Alike::of_earlier(saved.alike);
-            needed_images = Some(saved.machine.images());
-            Machine::go_on(config, saved.machine)
+            let needed = Some(saved.machine.images());
+            (Machine::go_on(config, saved.machine), Alike::of_earlier(saved.alike), needed)
         }
     };
     let machine = machine.place_by(placement);
@@ -176,6 +164,20 @@ pub fn assemble(
         beginning,
     };
     Ok((job, sweeper, dir))
+}
+
+/// The process that removes the job's directory after it; none on one host, where the agents do.
+fn start_sweeper(options: &JobOptions, dir: &JobDir) -> std::io::Result<Option<Sweeper>> {
+    let sweeper = match (options.can_be_resumed(), &options.cluster) {
+        (true, _) => {
+            let save = options.images.is_some();
+            let start = |lock| Sweeper::start_for(dir.path(), options.orphan_timeout, save, lock);
+            dir.lock().map(start)
+        }
+        (false, Some(_)) => Some(Sweeper::start(dir.path())),
+        (false, None) => None,
+    };
+    sweeper.transpose()
 }
 
 /// What routers go on with, looked at before any process is started.

@@ -287,6 +287,39 @@ impl Job {
         for node in &nodes {
             self.call(*node, secret, &calls);
         }
+        let early = self.hear_returns(inbound, &missing);
+        calls.over.store(true, Ordering::SeqCst);
+        if self.returns.is_behind() {
+            bail!(
+                "the journal on this host ends before what some nodes have heard since: go on where \
+                 the other copy is"
+            );
+        }
+        if self.end.has_come() {
+            return Ok(());
+        }
+        missing.retain(|peer| !self.returns.has(*peer));
+        self.check_that_enough_are_back(&nodes, &missing, &calls, force)?;
+        self.clock.go_on();
+        self.take(Heard::Resumed);
+        for peer in missing {
+            self.take(match peer {
+                Peer::Agent(node) => Heard::AgentGone { node },
+                Peer::Role(role) => Heard::RoleGone { role },
+            });
+        }
+        early.into_iter().for_each(|message| self.hear(message));
+        self.write_journal();
+        Ok(())
+    }
+
+    /// Hears agents and roles as they come back, until all of these have, or are gone, or the time
+    /// is over. What else was heard meanwhile.
+    fn hear_returns(
+        &mut self,
+        inbound: &Receiver<Inbound>,
+        missing: &BTreeSet<Peer>,
+    ) -> Vec<Inbound> {
         // Some have been told of a job's end.
         let patience = match self.end.code() {
             Some(_) => LAST_TIMEOUT,
@@ -325,17 +358,18 @@ impl Job {
             }
             early.push(message);
         }
-        calls.over.store(true, Ordering::SeqCst);
-        if self.returns.is_behind() {
-            bail!(
-                "the journal on this host ends before what some nodes have heard since: go on where \
-                 the other copy is"
-            );
-        }
-        if self.end.has_come() {
-            return Ok(());
-        }
-        missing.retain(|peer| !self.returns.has(*peer));
+        early
+    }
+
+    /// Of these nodes half must be back, or `force` says that the others are lost: else they may
+    /// have another controller.
+    fn check_that_enough_are_back(
+        &self,
+        nodes: &[Node],
+        missing: &BTreeSet<Peer>,
+        calls: &Calls,
+        force: bool,
+    ) -> anyhow::Result<()> {
         let back = nodes.iter().filter(|node| !missing.contains(&Peer::Agent(**node))).count();
         let are_few = back * 2 <= nodes.len() && back < nodes.len();
         if let (true, Some((with, addr))) = (are_few, calls.other_controller()) {
@@ -355,16 +389,6 @@ impl Job {
                 self.beginning.name
             );
         }
-        self.clock.go_on();
-        self.take(Heard::Resumed);
-        for peer in missing {
-            self.take(match peer {
-                Peer::Agent(node) => Heard::AgentGone { node },
-                Peer::Role(role) => Heard::RoleGone { role },
-            });
-        }
-        early.into_iter().for_each(|message| self.hear(message));
-        self.write_journal();
         Ok(())
     }
 
