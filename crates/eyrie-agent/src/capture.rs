@@ -9,9 +9,9 @@ use crate::refusal::Refusal;
 use crate::transfer;
 use crate::write_back::FileSystems;
 use crate::writer::Writer;
-use eyrie_transport::Addr;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::agent::{capture_signal, ToRank, FAR};
-use eyrie_wire::control::{CheckpointMode, RankReport};
+use eyrie_wire::control::{CheckpointMode, RankReport, StoreAt};
 use eyrie_wire::{ImageId, RankInstance};
 use rustix::pipe::{pipe_with, PipeFlags};
 use rustix::process::{Pid, Signal};
@@ -35,10 +35,10 @@ impl Agent {
         &mut self,
         instance: RankInstance,
         image: ImageId,
-        store: &str,
+        store: &StoreAt,
         (mode, hold): (CheckpointMode, bool),
     ) -> Result<(), Refusal> {
-        let store = store.parse().map_err(Refusal::lasting)?;
+        let store = store.reached_at().map_err(Refusal::lasting)?.clone();
         let not_now = |reason| move || Refusal { reason: String::from(reason), passing: true };
         let p = self.processes.get_mut(&instance).ok_or_else(not_now("the rank is not here"))?;
         if p.ending.is_some() {

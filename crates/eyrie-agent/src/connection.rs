@@ -4,7 +4,8 @@
 use anyhow::Context;
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::session::{Frame, Header, Inbox, Kind, Outbox};
-use eyrie_transport::{frame, handshake, role, Addr, Stream};
+use eyrie_transport::{frame, handshake, role, Stream};
+use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, FromAgent, RankReport, ToAgent};
 use eyrie_wire::RankInstance;
@@ -277,12 +278,13 @@ fn encode(message: &FromAgent) -> Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eyrie_transport::{Bind, Listener};
+    use eyrie_transport::Listener;
+    use eyrie_wire::addr::Bind;
     use eyrie_wire::auth::SECRET_LEN;
 
     #[test]
     fn a_message_right_behind_the_handshake_is_received() {
-        use eyrie_transport::{Interface, Ports, Security};
+        use eyrie_wire::addr::{Interface, Ports, Security};
         let secret = Secret([7; SECRET_LEN]);
         let bind = Bind::Tcp {
             interface: Interface::LOOPBACK,

@@ -56,7 +56,7 @@ pub use shared::remove as remove_segments;
 pub use sweeper::{sweep, Sweeper, Wait};
 pub use waiting::HAS_CONTROLLER;
 
-use eyrie_transport::Addr;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::Node;
 use std::path::PathBuf;

@@ -16,12 +16,13 @@ use crate::sweeper::Sweeper;
 use crate::transfer::Uploaded;
 use crate::waiting::Waiting;
 use crate::{shared, AgentConfig};
-use eyrie_transport::{Addr, Directory};
+use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{
     Claim, FromAgent, ImageAt, ImageMeta, JobOnHost, Role, StandardStream, StartFault, StartRank,
     ToAgent,
 };
+use eyrie_wire::directory::Directory;
 use eyrie_wire::entries::Entries;
 use eyrie_wire::{ImageId, Node, RankInstance};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -72,7 +73,7 @@ pub enum Done {
         result: Result<u64, String>,
     },
     /// Another controller listens at this address.
-    Controller(String),
+    Controller(Addr),
     /// The controller lives, and has declared this node dead.
     DeclaredDead,
     /// This host is about to be taken away; the reason.
@@ -335,7 +336,7 @@ impl Agent {
                                 self.prepared(instance, image, into, result);
                             }
                             Done::DeclaredDead => return Some(End::Ordered),
-                            Done::Controller(addr) => self.follow(&addr),
+                            Done::Controller(addr) => self.follow(addr),
                             Done::Notice(cause) => self.noticed(cause),
                             Done::Reached { node, reached } => self.host_reached(node, reached),
                         }
@@ -503,7 +504,7 @@ impl Agent {
                     }
                 }
             }
-            ToAgent::Directory { directory } => self.hand_out(directory),
+            ToAgent::Directory(directory) => self.hand_out(directory),
             ToAgent::Heartbeat { n } => {
                 self.connection.send_passing(&FromAgent::Heartbeat { n });
             }
@@ -523,11 +524,11 @@ impl Agent {
     }
 
     /// Gives a directory to all ranks of this node.
-    fn hand_out(&mut self, directory: Vec<u8>) {
-        let epoch = match Directory::decode(&directory) {
-            Ok(Directory { epoch, .. }) => epoch,
-            Err(text) => return self.connection.send(&FromAgent::Note { text }),
-        };
+    fn hand_out(&mut self, directory: Directory) {
+        if let Err(text) = directory.check() {
+            return self.connection.send(&FromAgent::Note { text });
+        }
+        let (epoch, directory) = (directory.epoch, directory.encode());
         if self.directory.as_ref().is_some_and(|(newest, _)| *newest >= epoch) {
             return;
         }

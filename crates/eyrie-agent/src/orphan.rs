@@ -8,7 +8,8 @@ use crate::saver;
 use crate::waiting::{Contact, Waiting, HAS_CONTROLLER};
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::server::{self, Service};
-use eyrie_transport::{Addr, Bind, Stream};
+use eyrie_transport::Stream;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, FromAgent, Orphans};
 use rustix::process::Pid;
@@ -74,9 +75,9 @@ impl Agent {
             done: self.done.0.clone(),
             waker: Arc::clone(&self.waker),
         };
-        let addr = server::listen(&Bind::decode(&orphans.listen)?, Arc::new(listener))
+        let addr = server::listen(&orphans.listen, Arc::new(listener))
             .map_err(|e| format!("cannot listen for another controller: {e}"))?;
-        self.connection.send(&FromAgent::Reachable { addr: addr.to_string() });
+        self.connection.send(&FromAgent::Reachable { addr });
         let Orphans { timeout, save, .. } = *orphans;
         self.waiting = Some(Waiting { timeout, contact, until: None, save, save_at: None });
         self.show_controller();
@@ -99,7 +100,7 @@ impl Agent {
                     match probe(&addr, &secret, &claim) {
                         Probed::Refused => return notify(&done, &waker, Done::DeclaredDead),
                         // Only the connection was lost.
-                        Probed::Known => notify(&done, &waker, Done::Controller(addr.to_string())),
+                        Probed::Known => notify(&done, &waker, Done::Controller(addr.clone())),
                         Probed::Unreachable => {}
                     }
                     std::thread::sleep(PROBE_EVERY);
@@ -110,14 +111,13 @@ impl Agent {
     }
 
     /// Connects to another controller that has come.
-    pub fn follow(&mut self, addr: &str) {
+    pub fn follow(&mut self, addr: Addr) {
         let claim = self.claim();
         let Some(waiting) = self.waiting.as_mut().filter(|w| w.contact.is_open()) else { return };
-        let connected = (addr.parse::<Addr>().map_err(anyhow::Error::msg))
-            .and_then(|addr| Ok((connect(&addr, &self.secret, &claim)?, addr)))
-            .and_then(|(stream, addr)| Ok((self.connection.go_on(stream)?, addr)));
+        let connected = connect(&addr, &self.secret, &claim)
+            .and_then(|stream| Ok(self.connection.go_on(stream)?));
         match connected {
-            Ok(((), addr)) => {
+            Ok(()) => {
                 tracing::info!(%addr, "another controller has come");
                 waiting.contacted();
                 waiting.contact.found(addr.to_string());

@@ -1,9 +1,9 @@
 //! What the agent makes for each incarnation of a rank and sends with the welcome: the page that it
 //! shares with the rank, and the file of directories. Neither is ever part of an image.
 
-use eyrie_transport::Directory;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::TraceRecord;
+use eyrie_wire::directory::Directory;
 use eyrie_wire::page::{Endpoint, RankPage, Record, PAGE_BYTES};
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};

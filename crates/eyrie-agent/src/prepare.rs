@@ -7,8 +7,7 @@ use crate::incoming::{Incoming, Restorer};
 use crate::launch::{From, Launched};
 use crate::node::{Agent, Done};
 use crate::transfer;
-use eyrie_transport::Addr;
-use eyrie_wire::control::{FromAgent, ImageAt, StartRank};
+use eyrie_wire::control::{FromAgent, ImageAt, StartRank, StoreAt};
 use eyrie_wire::{ImageId, RankInstance};
 use std::os::fd::OwnedFd;
 
@@ -37,9 +36,9 @@ impl Agent {
         &mut self,
         start: &StartRank,
         image: ImageId,
-        store: &str,
+        store: &StoreAt,
     ) -> anyhow::Result<()> {
-        let store: Addr = store.parse().map_err(anyhow::Error::msg)?;
+        let addr = store.reached_at().map_err(anyhow::Error::msg)?.clone();
         let instance = start.instance;
         if !self.incoming.contains_key(&instance) {
             let (stream, into) = image_pipe()?;
@@ -56,7 +55,7 @@ impl Agent {
         let since = incoming.image;
         let secret = self.secret.clone();
         self.in_background(move || {
-            let opened = transfer::open(&store, &secret, instance.rank, image, since);
+            let opened = transfer::open(&addr, &secret, instance.rank, image, since);
             let result = opened.map_err(|(reason, _)| reason).and_then(|(stream, _)| {
                 let fed = transfer::feed_and_wait(stream, image, &into);
                 fed.map_err(|e| format!("the image did not arrive: {e}"))

@@ -1,17 +1,17 @@
 //! One incarnation of a rank on this node: its process, its descriptors, and the state of its
 //! capture or restore.
 
-use crate::channel;
 use crate::family::{death_of, Death};
-use crate::launch::{self, stderr_lines, Launched};
+use crate::launch::{stderr_lines, Launched};
 use crate::page::{Directories, Page};
 use crate::pmi::Session;
 use crate::slow::Slowed;
 use crate::streams::{Input, Output};
 use crate::transfer::Line;
 use crate::writer::Writer;
+use crate::{channel, launch};
 use eyrie_image_format::exit;
-use eyrie_transport::Addr;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::agent::ToRank;
 use eyrie_wire::control::{Ending, ImageMeta, MpiStage, StartFault};
 use eyrie_wire::page::Endpoint;

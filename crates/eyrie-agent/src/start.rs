@@ -10,7 +10,7 @@ use crate::refusal::Refusal;
 use crate::transfer::Uploaded;
 use crate::{guards, shared, transfer};
 use anyhow::Context;
-use eyrie_transport::Addr;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{FromAgent, ImageAt, ImageMeta, RankReport, StartFault, StartRank};
 use eyrie_wire::{ImageId, RankInstance};
 use std::io::Write;
@@ -27,8 +27,8 @@ impl Agent {
         let Some(ImageAt { image, ref store }) = start.image else {
             return self.launch(start, ImageMeta::default(), None);
         };
-        let store: Addr = match store.parse() {
-            Ok(addr) => addr,
+        let addr = match store.reached_at() {
+            Ok(addr) => addr.clone(),
             Err(reason) => return self.start_failed(start.instance, reason, StartFault::Attempt),
         };
         let in_place = match self.is_in_place(&start) {
@@ -38,7 +38,7 @@ impl Agent {
         let secret = self.secret.clone();
         let since = Instant::now();
         self.in_background(move || {
-            let result = transfer::open(&store, &secret, start.instance.rank, image, in_place);
+            let result = transfer::open(&addr, &secret, start.instance.rank, image, in_place);
             Done::Opened { start, since, in_place, result }
         });
     }

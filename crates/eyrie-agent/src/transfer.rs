@@ -3,7 +3,8 @@
 
 use crate::connection::connect;
 use eyrie_image_format::stream::{Kind, RecordHeader};
-use eyrie_transport::{frame, Addr, Stream};
+use eyrie_transport::{frame, Stream};
+use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta, StartFault};
 use eyrie_wire::{ImageId, Rank, RankInstance};

@@ -4,7 +4,7 @@
 use crate::node::{Agent, Done};
 use crate::orphan::notify;
 use crate::reach::Target;
-use eyrie_transport::Addr;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::control::FromAgent;
 use eyrie_wire::Node;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use std::time::Duration;
 
 impl Agent {
     /// Connects to these hosts from now on, and to no others.
-    pub fn watch_hosts(&mut self, hosts: Vec<(Node, String)>, within: Duration) {
-        let tcp = |(node, addr): (Node, String)| match addr.parse() {
-            Ok(Addr::Tcp { at, .. }) => Some((node, at)),
-            _ => None,
+    pub fn watch_hosts(&mut self, hosts: Vec<(Node, Addr)>, within: Duration) {
+        let tcp = |(node, addr): (Node, Addr)| match addr {
+            Addr::Tcp { at, .. } => Some((node, at)),
+            Addr::Unix(_) => None,
         };
         let hosts: Vec<(Node, SocketAddr)> = hosts.into_iter().filter_map(tcp).collect();
         self.watched.retain(|node, target| hosts.contains(&(*node, target.addr)));

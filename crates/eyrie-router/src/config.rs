@@ -1,7 +1,8 @@
 //! The configuration of a router.
 
 use crate::protocol::SavedAt;
-use eyrie_transport::{Bind, KeptUntil, RouterId};
+use eyrie_wire::addr::Bind;
+use eyrie_wire::directory::{KeptUntil, RouterId};
 use eyrie_wire::Incarnation;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

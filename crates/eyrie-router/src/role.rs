@@ -3,7 +3,8 @@
 use crate::{Config, Router};
 use crossbeam_channel::bounded;
 use eyrie_transport::role::{self, Follow};
-use eyrie_transport::{Addr, Stream};
+use eyrie_transport::Stream;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use std::fs::DirBuilder;
 use std::io;

@@ -5,9 +5,11 @@
 use crate::protocol::{Protocol, SavedAt};
 use crate::space::Store;
 use blake3::{Hasher, OUT_LEN};
-use eyrie_transport::{frame, role, Addr, RouterId, Stream};
+use eyrie_transport::{frame, role, Stream};
+use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
+use eyrie_wire::directory::RouterId;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::net::Shutdown;

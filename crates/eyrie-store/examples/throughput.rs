@@ -12,7 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use eyrie_store::{ImageInfo, Options, Store};
-use eyrie_transport::{handshake, role, Bind, Interface, Listener, Ports, Security};
+use eyrie_transport::{handshake, role, Listener};
+use eyrie_wire::addr::{Bind, Interface, Ports, Security};
 use eyrie_wire::auth::{Secret, SECRET_LEN};
 use eyrie_wire::control::Claim;
 use rustix::time::{clock_gettime, ClockId};

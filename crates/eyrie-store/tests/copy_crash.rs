@@ -5,8 +5,8 @@
 use crossbeam_channel::unbounded;
 use eyrie_store::role::{StoreCommand, StoreEvent, StoreRole};
 use eyrie_store::{ImageInfo, Options, Store};
-use eyrie_transport::{Addr, Bind};
-use eyrie_wire::control::ImageMeta;
+use eyrie_wire::addr::{Addr, Bind};
+use eyrie_wire::control::{ImageMeta, StoreAt};
 use eyrie_wire::RankInstance;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -271,6 +271,7 @@ fn child() {
         for rank in 0..RANKS {
             let instance = RankInstance { rank, incarnation: 1 };
             let Some(from) = from.clone() else { continue };
+            let from = StoreAt { store: 0, addr: Some(from) };
             role.command(StoreCommand::Copy { instance, image, from }).unwrap();
         }
     }

@@ -4,9 +4,10 @@
 use crossbeam_channel::{unbounded, Receiver};
 use eyrie_store::role::{StoreCommand, StoreEvent, StoreRole, Stored};
 use eyrie_store::{IoError, StoreError};
-use eyrie_transport::{role, Addr, Bind, Listener};
+use eyrie_transport::{role, Listener};
+use eyrie_wire::addr::{Addr, Bind};
 use eyrie_wire::auth::{Secret, SECRET_LEN};
-use eyrie_wire::control::{Claim, ImageAnswer};
+use eyrie_wire::control::{Claim, ImageAnswer, StoreAt};
 use eyrie_wire::{ImageId, RankInstance};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -60,7 +61,8 @@ impl Running {
     }
 
     fn copy(&self, instance: RankInstance, image: ImageId, from: &Addr) -> Result<Stored, String> {
-        self.send(StoreCommand::Copy { instance, image, from: from.clone() });
+        let from = StoreAt { store: 0, addr: Some(from.clone()) };
+        self.send(StoreCommand::Copy { instance, image, from });
         match self.next_event() {
             StoreEvent::Stored { instance: of, stored, .. } if of == instance => Ok(stored),
             StoreEvent::Failed { instance: of, image: failed, reason }
@@ -139,7 +141,8 @@ fn many_copies_at_once_are_all_made() {
         a.take(rank(r, 1), 1, &Process::new(r, 100).stream(1));
     }
     for r in 0..40 {
-        b.send(StoreCommand::Copy { instance: rank(r, 1), image: 1, from: a.addr.clone() });
+        let from = StoreAt { store: 0, addr: Some(a.addr.clone()) };
+        b.send(StoreCommand::Copy { instance: rank(r, 1), image: 1, from });
     }
     for _ in 0..40 {
         let heard = b.next_event();

@@ -13,14 +13,16 @@
 //! - from here on everything is sealed, unless security is off
 //! - accepting: `1`, or `0`, length u16, reason
 
-use crate::noise::{self, KEY_LEN, TAG_LEN};
-use crate::seal::{Cipher, Keys, Security};
-use crate::Stream;
+use crate::noise::{KEY_LEN, TAG_LEN};
+use crate::seal::{Cipher, Keys};
+use crate::{noise, Stream};
+use eyrie_wire::addr::Security;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
 use eyrie_wire::VERSION;
 use snow::{HandshakeState, TransportState};
-use std::io::{self, Read, Write};
+use std::io;
+use std::io::{Read, Write};
 use std::time::Duration;
 
 const MAGIC: &[u8; 4] = b"EYRI";
@@ -115,8 +117,8 @@ fn keys(noise: &mut HandshakeState, security: Security, cipher: Cipher) -> Optio
         return None;
     }
     let (connecting, accepting) = noise.dangerously_get_raw_split();
-    let [connecting, accepting] = [connecting, accepting]
-        .map(|key| *blake3::keyed_hash(&key, b"eyrie records").as_bytes());
+    let [connecting, accepting] =
+        [connecting, accepting].map(|key| *blake3::keyed_hash(&key, b"eyrie records").as_bytes());
     Some(Keys { cipher, readable: security == Security::Authenticated, connecting, accepting })
 }
 
@@ -343,7 +345,8 @@ pub fn accept(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Bind, Interface, Listener, Ports};
+    use crate::Listener;
+    use eyrie_wire::addr::{Addr, Bind, Interface, Ports};
     use eyrie_wire::auth::{random, SECRET_LEN};
     use rand::rngs::SmallRng;
     use rand::{Rng, SeedableRng};
@@ -365,7 +368,7 @@ mod tests {
     ) -> (Result<Stream, HandshakeError>, bool) {
         let listener = listener(theirs);
         let addr = match listener.addr().unwrap() {
-            crate::Addr::Tcp { at, .. } => crate::Addr::Tcp { at, security: ours },
+            Addr::Tcp { at, .. } => Addr::Tcp { at, security: ours },
             other => other,
         };
         let accepting = std::thread::spawn(move || {

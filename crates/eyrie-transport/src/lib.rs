@@ -3,11 +3,9 @@
 //! control messages. A message does not depend on the kind of connection, and nothing that a peer
 //! sends is trusted before its proof.
 
-mod addr;
-mod directory;
 pub mod frame;
 pub mod handshake;
-mod interface;
+pub mod interface;
 mod noise;
 pub mod role;
 pub mod seal;
@@ -15,8 +13,4 @@ pub mod server;
 pub mod session;
 mod stream;
 
-pub use addr::{Addr, Bind, Ports};
-pub use directory::{Directory, KeptUntil, RouterId};
-pub use interface::Interface;
-pub use seal::Security;
 pub use stream::{Listener, Stream};

@@ -4,7 +4,8 @@
 
 use crate::handshake::{self, HandshakeError, STEP_TIMEOUT};
 use crate::session::{Frame, Header, Inbox, Kind, Outbox};
-use crate::{frame, Addr, Stream};
+use crate::{frame, Stream};
+use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::{Secret, SECRET_LEN};
 use eyrie_wire::control::Claim;
 use serde::{de::DeserializeOwned, Serialize};

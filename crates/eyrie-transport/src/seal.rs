@@ -8,21 +8,8 @@
 //! functions that send and receive raw bytes.
 
 use ring::aead::{Aad, LessSafeKey, Nonce, UnboundKey, AES_128_GCM, CHACHA20_POLY1305};
-use serde::{Deserialize, Serialize};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-
-/// How a connection between hosts is protected. Both sides prove themselves in any case.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-pub enum Security {
-    /// Others can neither read nor change it
-    Encrypted = 0,
-    /// Others can read it, and not change it
-    Authenticated = 1,
-    /// Others can read and change it
-    Off = 2,
-}
 
 /// How records are sealed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

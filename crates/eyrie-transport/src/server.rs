@@ -2,7 +2,8 @@
 //! gets neither memory nor time beyond a bound.
 
 use crate::handshake::{accept, HandshakeError, STEP_TIMEOUT};
-use crate::{Addr, Bind, Listener, Stream};
+use crate::{Listener, Stream};
+use eyrie_wire::addr::{Addr, Bind};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
 use std::collections::VecDeque;
@@ -109,7 +110,8 @@ fn accept_peer(mut stream: Stream, service: &impl Service) -> Option<(Claim, Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{role, Interface, Ports, Security};
+    use crate::role;
+    use eyrie_wire::addr::{Interface, Ports, Security};
     use eyrie_wire::auth::SECRET_LEN;
     use std::io::{Read, Write};
     use std::sync::mpsc::{channel, Sender};

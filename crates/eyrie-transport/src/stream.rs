@@ -2,8 +2,9 @@
 //! without closing its connection is detected: connecting and waiting for the other host have
 //! bounds.
 
-use crate::addr::{Addr, Bind};
-use crate::seal::{Opening, Sealed, Sealing, Security, MAX_RECORD};
+use crate::seal::{Opening, Sealed, Sealing, MAX_RECORD};
+use eyrie_wire::addr::Security;
+use eyrie_wire::addr::{Addr, Bind};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::pipe::{splice, SpliceFlags};
@@ -356,7 +357,7 @@ impl Listener {
             Bind::Unix(path) => return Ok(Listener::Unix(UnixListener::bind(path)?, path.clone())),
             Bind::Tcp { interface, ports, security } => (interface, ports, *security),
         };
-        let ip = interface.ip()?;
+        let ip = crate::interface::ip(interface)?;
         let mut last = io::ErrorKind::AddrInUse.into();
         for port in ports.each() {
             match TcpListener::bind((ip, port)) {
@@ -413,8 +414,8 @@ impl AsFd for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::Ports;
-    use crate::interface::Interface;
+    use eyrie_wire::addr::Interface;
+    use eyrie_wire::addr::Ports;
 
     const TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -1,7 +1,9 @@
 //! Messages between the controller and its agents: plain data. `eyrie-transport` frames them.
 
+use crate::addr::{Addr, Bind};
+use crate::directory::Directory;
 use crate::entries::Entry;
-use crate::{data, ImageId, Incarnation, Node, Rank, RankInstance};
+use crate::{data, ImageId, Incarnation, Node, Rank, RankInstance, StoreId};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::time::Duration;
@@ -31,8 +33,8 @@ pub enum Claim {
     /// declared dead. Nothing follows.
     Lost { node: Node },
     /// To an agent that has lost its controller: another controller continues the job, and listens
-    /// at this address (`eyrie_transport::Addr`).
-    Controller { addr: String },
+    /// at this address.
+    Controller { addr: Addr },
     /// To an agent: asks whether it has a controller. An agent without one refuses it; nothing
     /// follows.
     Attached,
@@ -113,12 +115,29 @@ pub struct Program {
     pub cwd: OsString,
 }
 
-/// An image, and a store that has it.
+/// A store, and where it listens. Without an address it cannot be reached.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StoreAt {
+    pub store: StoreId,
+    pub addr: Option<Addr>,
+}
+
+impl StoreAt {
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// A text for users, when that is not known.
+    pub fn reached_at(&self) -> Result<&Addr, String> {
+        let unknown = || format!("it is not known where store {} listens", self.store);
+        self.addr.as_ref().ok_or_else(unknown)
+    }
+}
+
+/// An image, and a store that has it or is to have it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ImageAt {
     pub image: ImageId,
-    /// Address of the store (`eyrie_transport::Addr`).
-    pub store: String,
+    pub store: StoreAt,
 }
 
 /// A rank to start on a node, anew or from an image. What all ranks have in common is in
@@ -212,8 +231,8 @@ pub struct Orphans {
     pub save: bool,
     /// A controller that asks for heartbeats and has sent nothing for so long may be replaced.
     pub heartbeat_timeout: Duration,
-    /// Where the agent listens for another controller (`eyrie_transport::Bind`).
-    pub listen: Vec<u8>,
+    /// Where the agent listens for another controller.
+    pub listen: Bind,
 }
 
 /// Controller to agent.
@@ -275,12 +294,10 @@ pub enum ToAgent {
         stream: StandardStream,
         offset: u64,
     },
-    /// The directory (`eyrie_transport::Directory`), before the first rank starts here and whenever
-    /// it changes. The agent passes it to all ranks on this node, including those that are started
-    /// later. A directory with a lower epoch than the last is ignored.
-    Directory {
-        directory: Vec<u8>,
-    },
+    /// Where the parts of the job are: before the first rank starts here and whenever it changes.
+    /// The agent passes it to all ranks on this node, including those that are started later. A
+    /// directory with a lower epoch than the last is ignored.
+    Directory(Directory),
     /// Asks for a [`FromAgent::Heartbeat`] with the same number.
     Heartbeat {
         n: u64,
@@ -305,7 +322,7 @@ pub enum ToAgent {
     /// Connect to these hosts, given by their nodes and addresses, again and again from now on.
     /// [`FromAgent::Reached`] reports a host that was not reached for `within`.
     Watch {
-        hosts: Vec<(Node, String)>,
+        hosts: Vec<(Node, Addr)>,
         within: Duration,
     },
     /// Asks for what a rank did last. Answered by [`FromAgent::Trace`] with the same number.
@@ -394,9 +411,8 @@ pub enum FromAgent {
     Heartbeat { n: u64 },
     /// The answer to [`ToAgent::Measure`].
     Measured { n: u64, used: NodeUsage },
-    /// Where another controller can connect to this agent when it has lost its own
-    /// (`eyrie_transport::Addr`).
-    Reachable { addr: String },
+    /// Where another controller can connect to this agent when it has lost its own.
+    Reachable { addr: Addr },
     /// The journal is on this host up to this position; or why no more of it will be.
     JournalKept(Result<u64, String>),
     /// The process of a role has ended, or could not be started.

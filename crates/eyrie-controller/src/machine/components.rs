@@ -10,6 +10,8 @@ use super::images::overdue::Overdue;
 use super::images::schedule::Schedule;
 use super::images::stores::{Stores, SAVED};
 use super::images::why::ImageAges;
+use super::leftovers::Leftovers;
+
 use super::moves::mover::Mover;
 use super::moves::Moves;
 use super::nodes::contact::Contact;
@@ -21,10 +23,12 @@ use super::output::Ledger;
 use super::pmi::Pmi;
 use super::ranks::Ranks;
 use super::recovery::course::Recovery;
+use super::recovery::gathered::Gathered;
+use super::roles::Roles;
+
 use super::roles::hosting::Hosting;
 use super::roles::missing::Redundancy;
 use super::roles::places::Places;
-use super::roles::Roles;
 use super::saving::contents::Saved;
 use super::saving::phase::Saving;
 use super::saving::steps::Saver;
@@ -60,6 +64,8 @@ pub struct Machine {
     pub(super) measurements: Measurements,
     pub(super) faults: Faults,
     pub(super) signals: Signals,
+    pub(super) gathered: Gathered,
+    pub(super) leftovers: Leftovers,
 }
 
 /// The form of a snapshot: it goes up with each change of what is in it.
@@ -104,6 +110,8 @@ impl Machine {
             measurements: Measurements::default(),
             faults: Faults::new(&config.injections),
             signals: Signals::default(),
+            gathered: Gathered::default(),
+            leftovers: Leftovers::new(config.ranks),
             config,
         }
     }
@@ -206,7 +214,7 @@ impl Machine {
         borrow!(
             self,
             placing Recovery {
-                config, out, nodes, ranks, schedule, overdue, moves, faults, output
+                config, out, nodes, ranks, roles, schedule, overdue, moves, faults, output, gathered
             }
         )
     }

@@ -1,79 +1,45 @@
-//! Which handler takes which event. Decides nothing.
+//! Which handler takes which event, and which message of a peer. Decides nothing.
 
 use super::components::Machine;
-use super::io::{Command, Event};
+use super::io::{Command, Event, FromPeer};
 use super::moves::obstacles::cannot_move_now;
+use super::recovery::gathered::Told;
 use crate::record::Record;
-use eyrie_wire::control::{RankReport, StandardStream};
+use eyrie_router::RouterEvent;
+use eyrie_store::role::{StoreCommand, StoreEvent};
+use eyrie_wire::control::{FromAgent, RankReport, Role, StandardStream};
 use eyrie_wire::{Node, RankInstance};
 
 impl Machine {
     pub(super) fn dispatch(&mut self, event: Event) {
         match event {
             Event::Tick => {}
-            Event::AgentUp(node) => self.agent_up(node),
+            Event::From(FromPeer::Agent(node, message)) => self.agent_says(node, message),
+            Event::From(FromPeer::Router(role, message)) => self.router_says(role, message),
+            Event::From(FromPeer::Store(role, message)) => self.store_says(role, message),
             Event::Joining { host } => self.nodes.join(host),
+            Event::NoAgent { node, cause } => self.no_agent(node, cause),
             Event::AgentGone(node) => self.watch().agent_gone(node),
             Event::AgentBack(node) => self.watch().node_heard(node),
             Event::Home(nodes) => self.contact.set_home(nodes),
-            Event::Reached { from, to, reached } => self.reached(from, to, reached),
             Event::Replaced { by } => self.out.end(
                 1,
                 Some(format!("another controller has taken over the job ({by}): this one ends")),
             ),
             Event::AgentWoke(node) => self.out.record(Record::NodeRefused { node }),
-            Event::Heartbeat { node, n } => self.watch().heartbeat(node, n),
-            Event::Rank(instance, report) => self.rank_reported(instance, report),
-            Event::Prepared { node, instance, image, result } => {
-                self.mover().prepared(node, instance, image, result)
-            }
-            Event::Output { instance, stream, offset, bytes } => {
-                self.output_arrived(instance, stream, offset, bytes)
-            }
             Event::Note(text) => self.out.note(text),
-            Event::ImageBegun { instance, image } => self.captures().image_begun(instance, image),
-            Event::ImageFailed { store, instance, image, reason } => {
-                self.counting().image_failed(store, instance, image, reason)
-            }
-            Event::ImageStored { store, instance, image } => {
-                self.counting().image_stored(store, instance, image)
-            }
-            Event::StoreUp { store } => self.counting().store_up(store),
             Event::StoreLost { store } => self.counting().store_lost(store),
-            Event::StoreFull { store, reason } => self.hosting().store_full(store, &reason),
-            Event::Fenced { router, instance, rsn } => self.recovery().router_fenced(router, instance, rsn),
-            Event::Connected(instance) => self.recovery().connected(instance),
-            Event::Disconnected(instance) => self.recovery().disconnected(instance),
-            Event::Replayed { instance, messages } => self.recovery().replayed(instance, messages),
-            Event::Refused { instance, reason } => self.out.refused(instance, reason),
-            Event::Divergence { rank, reason } => self.out.end(
-                1,
-                Some(format!(
-                    "rank {rank} did not repeat itself, so that it cannot be recovered: {reason}; does the program \
-                     depend on clocks or random devices?"
-                )),
-            ),
-            Event::ContentDiffers { rank, reason } => {
-                self.out.record(Record::ContentDiffers { rank, cause: reason })
+            Event::RoleLost { role, cause } => self.hosting().role_lost(role, cause),
+            Event::Inject { request, injection } => {
+                self.asked().injection_asked(request, injection)
             }
-            Event::LogGrown { rank, bytes } => self.captures().log_grown(rank, bytes),
-            Event::LogScarce { rank } => self.schedule.log_scarce(rank),
-            Event::Unprotected { rank, reason } => self.recovery().unprotected(rank, reason),
-            Event::RouterFailed(reason) => self.out.end(1, Some(format!("a router failed: {reason}"))),
-            Event::Inject { request, injection } => self.asked().injection_asked(request, injection),
             Event::Trace { request, rank } => self.asked().trace_asked(request, rank),
             Event::Checkpoint { request, rank } => self.asked().checkpoint_asked(request, rank),
-            Event::RoleUp { role, addr } => self.hosting().role_up(role, addr),
-            Event::RoleLost { role, cause } => self.hosting().role_lost(role, cause),
-            Event::Adopted { role, instance } => self.hosting().adopted(role, instance),
-            Event::Unheard { role, instance } => self.hosting().unheard(role, instance),
-            Event::Heard { role, instance } => self.hosting().heard(role, instance),
-            Event::Exposed { rank, exposed } => self.hosting().exposed(rank, exposed),
             Event::Resumed => self.resumed(),
             Event::JournalCopies(copies) => {
                 self.redundancy.set_journal(copies);
                 self.out.look_now();
-            },
+            }
             Event::Migrate { request, ranks, to, manner } => {
                 self.mover().migrate_asked(request, &ranks, to, manner)
             }
@@ -82,18 +48,128 @@ impl Machine {
                 let not_now = cannot_move_now(&self.out, &self.saving);
                 self.balancing().measurement_asked(request, over, goal, not_now)
             }
-            Event::Measured { node, n, used } => self.balancing().measured(node, n, used),
             Event::Rearrange { request, moves, drains, manner } => {
                 self.mover().rearrangement_asked(request, &moves, &drains, manner)
             }
-            Event::Notice { node, cause, leaves } => self.mover().notice(node, cause, leaves),
             Event::Undrain { request, node } => self.mover().undrain_asked(request, node),
             Event::Save { request } => self.saver().save_asked(request),
-            Event::RouterSaved { router, saved } => self.saver().router_saved(router, saved),
+            Event::RouterNotSaved { router, reason } => {
+                self.saver().router_saved(router, Err(reason))
+            }
             Event::JobSaved(saved) => self.saver().job_saved(saved),
             Event::Signal(signal) => self.signals.send(&mut self.out, signal),
             Event::Stop { code, cause } => self.out.end(code, Some(cause)),
         }
+    }
+
+    /// What the agent of a node says.
+    fn agent_says(&mut self, node: Node, message: FromAgent) {
+        use FromAgent as F;
+        match message {
+            F::Joined(Ok(_)) => self.agent_up(node),
+            F::Joined(Err(cause)) => self.no_agent(node, cause),
+            F::Rank(instance, report) => self.rank_reported(instance, report),
+            F::Output { instance, stream, offset, bytes } => {
+                self.output_arrived(node, instance, stream, offset, bytes)
+            }
+            F::Shared { rank, path } => self.leftovers.add(rank, path),
+            F::Note { text } => self.out.note(text),
+            F::Prepared { instance, image, result } => {
+                self.mover().prepared(node, instance, image, result)
+            }
+            F::Reached { node: to, reached } => self.reached(node, to, reached),
+            F::Heartbeat { n } => self.watch().heartbeat(node, n),
+            F::Measured { n, used } => self.balancing().measured(node, n, used),
+            F::RoleEnded { role, cause } => self.hosting().role_lost(role, cause),
+            F::Notice { cause, leaves } => self.mover().notice(node, cause, leaves),
+            // For users and for the journal: nothing is decided by them.
+            F::Trace { .. } | F::Reachable { .. } | F::JournalKept(_) => {}
+        }
+    }
+
+    /// What a router says.
+    fn router_says(&mut self, role: Role, message: RouterEvent) {
+        use RouterEvent as R;
+        match message {
+            R::Listening(addr) => self.hosting().role_up(role, addr),
+            R::Fenced { instance, determinants, observed } => {
+                let rsn = determinants.iter().map(|d| d.rsn).max().unwrap_or(0);
+                let told = Told { determinants, observed };
+                self.recovery().router_fenced(role.id, instance, rsn, told)
+            }
+            R::Connected(instance) => self.recovery().connected(instance),
+            R::Disconnected(instance) => self.recovery().disconnected(instance),
+            R::Replayed { instance, messages } => self.recovery().replayed(instance, messages),
+            R::Refused { instance, reason } => self.out.refused(instance, reason),
+            R::Divergence { rank, reason } => self.out.end(
+                1,
+                Some(format!(
+                    "rank {rank} did not repeat itself, so that it cannot be recovered: {reason}; does the program \
+                     depend on clocks or random devices?"
+                )),
+            ),
+            R::ContentDiffers { rank, reason } => {
+                self.out.record(Record::ContentDiffers { rank, cause: reason })
+            }
+            R::LogGrown { rank, bytes } => self.captures().log_grown(rank, bytes),
+            R::LogScarce { rank } => self.schedule.log_scarce(rank),
+            R::HeldBack { reason } => self.out.note(format!("ranks are held back: {reason}")),
+            R::Unprotected { rank, reason } => self.recovery().unprotected(rank, reason),
+            R::Adopted { instance, .. } => self.hosting().adopted(role, instance),
+            R::Unheard { instance } => self.hosting().unheard(role, instance),
+            R::Heard { instance } => self.hosting().heard(role, instance),
+            R::Exposed { rank } => self.hosting().exposed(rank, true),
+            R::Covered { rank } => self.hosting().exposed(rank, false),
+            R::Saved(saved) => self.saver().router_saved(role.id, saved),
+            R::Fatal { reason } if self.config.roles_on_nodes => {
+                self.hosting().role_lost(role, reason)
+            }
+            R::Fatal { reason } => {
+                self.out.end(1, Some(format!("a router failed: {role}: {reason}")))
+            }
+            // For users: nothing is decided by them.
+            R::Stats(_) => {}
+        }
+    }
+
+    /// What a store says.
+    fn store_says(&mut self, role: Role, message: StoreEvent) {
+        use StoreEvent as S;
+        let store = role.id;
+        match message {
+            S::Listening(addr) if self.roles.get(role.kind, store).is_some() => {
+                self.hosting().role_up(role, addr)
+            }
+            S::Listening(addr) => {
+                self.stores.listens(store, addr);
+                self.counting().store_up(store);
+            }
+            S::Begun { instance, image } => self.captures().image_begun(instance, image),
+            S::Stored { instance, stored, .. } => {
+                let (image, is_up) = (stored.image, self.stores.is_up(store));
+                self.counting().image_stored(store, instance, stored);
+                if is_up {
+                    // The store then answers the agent that has sent it.
+                    self.out.send_store(store, StoreCommand::Heard { instance, image });
+                }
+            }
+            S::Failed { instance, image, reason } => {
+                self.counting().image_failed(store, instance, image, reason)
+            }
+            S::Full { reason } => self.hosting().store_full(store, &reason),
+            S::Note(text) => self.out.note(text),
+            // The runtime compares it with what was saved.
+            S::Inventory { .. } => {}
+        }
+    }
+
+    /// The agent of a node does not come, or cannot take part: at the start that ends the job.
+    fn no_agent(&mut self, node: Node, cause: String) {
+        if !self.out.has_started() {
+            return self.out.end(1, Some(cause));
+        }
+        self.out.note(cause);
+        self.watch().agent_gone(node);
     }
 
     fn agent_up(&mut self, node: Node) {
@@ -193,19 +269,22 @@ impl Machine {
     }
 
     /// Output of a rank: only of its present incarnation, and only what was not shown before. Also
-    /// when the job has ended: what its ranks wrote until then is on the way.
+    /// when the job has ended: what its ranks wrote until then is on the way. The bytes go through
+    /// here and are never copied.
     pub(super) fn output_arrived(
         &mut self,
+        node: Node,
         instance: RankInstance,
         stream: StandardStream,
         offset: u64,
-        bytes: u64,
+        mut bytes: Vec<u8>,
     ) {
         if self.ranks.get(instance.rank).is_none_or(|r| r.instance() != instance) {
             return;
         }
-        let known = self.output.take(instance.rank, stream, offset, bytes);
-        let end = offset.saturating_add(bytes);
-        self.out.push(Command::Show { instance, stream, known, end });
+        let end = offset.saturating_add(bytes.len() as u64);
+        let known = self.output.take(instance.rank, stream, offset, bytes.len() as u64);
+        bytes.drain(..(known as usize).min(bytes.len()));
+        self.out.push(Command::Show { node, instance, stream, bytes, end });
     }
 }

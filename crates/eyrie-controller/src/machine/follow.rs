@@ -5,6 +5,7 @@ use super::components::Machine;
 use super::moves::together::MoveEnd;
 use super::outbox::consequence::{Consequence, LostNode};
 use super::ranks::phases::Death;
+use super::recovery::gathered::Told;
 use super::timeouts::RETRY;
 use eyrie_wire::control::RoleKind;
 
@@ -32,7 +33,7 @@ impl Machine {
                 self.mover().died(rank);
             }
             C::RouterFenced { router, instance, rsn } => {
-                self.recovery().router_fenced(router, instance, rsn)
+                self.recovery().router_fenced(router, instance, rsn, Told::default())
             }
             C::RankFenced { instance, mark } => {
                 self.saver().fenced(instance.rank);

@@ -7,6 +7,7 @@
 //! outbox ([`outbox::consequence`]). Only `components`, `dispatch`, `follow`, `look` and
 //! `reactor` know all of them.
 
+mod completing;
 mod components;
 mod config;
 mod dispatch;
@@ -15,6 +16,7 @@ mod faults;
 mod follow;
 mod images;
 mod io;
+mod leftovers;
 mod look;
 mod moves;
 mod nodes;
@@ -36,12 +38,14 @@ mod timeouts;
 mod users;
 
 #[cfg(test)]
+mod said;
+#[cfg(test)]
 mod simulation;
 
 pub use components::Machine;
 pub use config::Config;
 pub use images::schedule;
-pub use io::{Command, Event, Image, Mark, Source, StoreId};
+pub use io::{Command, Event, FromPeer, Mark, Peer, Source, ToPeer};
 pub use moves::entry::Move;
 pub use roles::redundancy;
 pub use saving::contents::Saved;

@@ -1,6 +1,7 @@
 //! The job-wide part of PMI: what the ranks have put, and which barriers the job has passed.
 
-use super::io::Command;
+use super::io::{Command, ToPeer};
+use eyrie_wire::control::ToAgent;
 use eyrie_wire::entries::{Entries, Entry};
 use eyrie_wire::{Node, Rank};
 use serde::{Deserialize, Serialize};
@@ -96,22 +97,27 @@ fn told(node: Option<Node>, entries: &Entries, before: u32, passed: u32) -> Vec<
     let mut pieces = pieces(entries);
     let last = pieces.pop().unwrap_or_default();
     let early = pieces.into_iter();
-    let early = early.map(|entries| Command::Pmi { node, entries, barriers: before });
-    early.chain([Command::Pmi { node, entries: last, barriers: passed }]).collect()
+    let all = early.map(|entries| (entries, before)).chain([(last, passed)]);
+    let message = |(entries, barriers)| {
+        let pmi = ToAgent::Pmi { entries, barriers };
+        Command::Send(node.map_or(ToPeer::Agents(pmi.clone()), |node| ToPeer::Agent(node, pmi)))
+    };
+    all.map(message).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use eyrie_transport::frame;
-    use eyrie_wire::control::ToAgent;
 
     #[test]
     fn the_last_rank_opens_the_barrier_and_a_later_incarnation_does_not_close_it() {
         let mut pmi = Pmi::new(2);
         let opened = |commands: Vec<Command>| {
             commands.first().map(|command| match command {
-                Command::Pmi { entries, barriers, .. } => (entries.len(), *barriers),
+                Command::Send(ToPeer::Agents(ToAgent::Pmi { entries, barriers })) => {
+                    (entries.len(), *barriers)
+                }
                 other => panic!("{other:?}"),
             })
         };
@@ -128,7 +134,7 @@ mod tests {
         // A node that comes later hears all of it.
         let all: usize = (pmi.so_far(Some(3)).iter())
             .map(|command| match command {
-                Command::Pmi { node: Some(3), entries, .. } => entries.len(),
+                Command::Send(ToPeer::Agent(3, ToAgent::Pmi { entries, .. })) => entries.len(),
                 other => panic!("{other:?}"),
             })
             .sum();
@@ -148,7 +154,8 @@ mod tests {
         assert!(commands.len() > 10, "{} pieces", commands.len());
         let (mut entries, last) = (0, commands.len() - 1);
         for (i, command) in commands.into_iter().enumerate() {
-            let Command::Pmi { entries: piece, barriers, .. } = command else {
+            let Command::Send(ToPeer::Agents(ToAgent::Pmi { entries: piece, barriers })) = command
+            else {
                 panic!("{command:?}")
             };
             entries += piece.len();

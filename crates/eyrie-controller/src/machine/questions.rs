@@ -1,7 +1,6 @@
 //! What may be asked of the machine from outside. Nothing here changes anything.
 
 use super::components::Machine;
-use super::io::StoreId;
 use super::moves::entry::Move;
 use super::ranks::entry::RankEntry;
 use super::ranks::kept::KeptImage;
@@ -9,8 +8,8 @@ use super::roles::redundancy::Missing;
 use super::saving::contents::Saved;
 use super::state::{NodeStateName, RankStateName};
 use eyrie_interface::Summary;
-use eyrie_transport::{Addr, RouterId};
 use eyrie_wire::control::{Role, RoleKind};
+use eyrie_wire::directory::RouterId;
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
 use std::time::Duration;
 
@@ -124,9 +123,9 @@ impl Machine {
         self.roles.up()
     }
 
-    /// Where a store on a node listens.
-    pub fn store_on_node(&self, id: StoreId) -> Option<&Addr> {
-        self.roles.addr(RoleKind::Store, id)
+    /// Files in /dev/shm that ranks have made.
+    pub fn leftovers(&self) -> impl Iterator<Item = &String> {
+        self.leftovers.all()
     }
 
     /// For each rank whether it is at home at this router.
@@ -155,11 +154,6 @@ impl Machine {
     /// Whether the job is being saved.
     pub fn is_saving(&self) -> bool {
         self.saving.is_going_on()
-    }
-
-    /// The signals that were sent to all ranks.
-    pub fn signals(&self) -> &[u8] {
-        self.signals.all()
     }
 
     /// Whether ranks were sent a signal that is to end them.

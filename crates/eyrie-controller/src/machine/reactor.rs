@@ -2,8 +2,9 @@
 //! start or the job ends when that has come of it.
 
 use super::components::Machine;
-use super::io::{Command, Event};
+use super::io::{Command, Event, FromPeer};
 use crate::record::Record;
+use eyrie_wire::control::FromAgent;
 use std::time::Duration;
 
 impl Machine {
@@ -11,8 +12,12 @@ impl Machine {
     /// in order.
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Command> {
         if self.out.has_ended() {
-            if let Event::Output { instance, stream, offset, bytes } = event {
-                self.output_arrived(instance, stream, offset, bytes);
+            if let Event::From(FromPeer::Agent(
+                node,
+                FromAgent::Output { instance, stream, offset, bytes },
+            )) = event
+            {
+                self.output_arrived(node, instance, stream, offset, bytes);
             }
             return self.out.take_commands();
         }
@@ -34,7 +39,9 @@ impl Machine {
             self.captures().capture_due();
         }
         self.end();
-        self.out.take_commands()
+        let mut commands = self.out.take_commands();
+        self.complete(&mut commands);
+        commands
     }
 
     /// When [`super::Event::Tick`] is due at the latest.

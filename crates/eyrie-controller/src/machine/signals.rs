@@ -1,9 +1,9 @@
 //! The signals that were sent to all ranks.
 
-use super::io::Command;
+use super::io::{Command, ToPeer};
 use super::outbox::Outbox;
 use super::signal_names::in_words;
-use eyrie_wire::control::is_to_end;
+use eyrie_wire::control::{is_to_end, ToAgent};
 use serde::{Deserialize, Serialize};
 
 #[derive(Default, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ impl Signals {
                 "all ranks get {words}; the job ends when they do, and by another one at once"
             ));
         }
-        out.push(Command::Signal { n, signal });
+        out.push(Command::Send(ToPeer::Agents(ToAgent::Signal { n, signal })));
     }
 
     /// Whether ranks were sent a signal that is to end them.

@@ -7,18 +7,20 @@ use super::images::stores::SAVED;
 use super::saving::contents::Saved;
 use super::timeouts::FENCE_TIMEOUT;
 use super::users::answer::{Answer, RequestId};
-use super::*;
+use super::{said, *};
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
 use eyrie_interface::proposal::Goal;
-use eyrie_interface::Order;
-use eyrie_interface::{IfSlow, Manner, Way};
-use eyrie_transport::{Addr, RouterId};
+use eyrie_interface::{IfSlow, Manner, Order, Way};
+use eyrie_router::{RouterCommand, RouterEvent};
+use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
+use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{
-    CheckpointMode, Ending, MpiStage, NodeUsage, RankReport, RankUsage, Role, RoleKind, StartFault,
+    CheckpointMode, Ending, FromAgent, MpiStage, NodeUsage, RankReport, RankUsage, Role, RoleKind,
+    StartFault, StartRank, StoreAt, ToAgent,
 };
-use eyrie_wire::{ImageId, Incarnation};
-use eyrie_wire::{Node, Rank, RankInstance};
+use eyrie_wire::directory::RouterId;
+use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance, StoreId};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -325,10 +327,10 @@ impl Cluster {
     /// The stores and the agents come up.
     fn plan_start(&mut self) {
         for store in 0..self.next_store {
-            self.tell(Event::StoreUp { store });
+            self.tell(said::store_up(store));
         }
         for node in 0..self.nodes.len() as Node {
-            self.after(0..500, Happening::FromNode(node, Event::AgentUp(node)));
+            self.after(0..500, Happening::FromNode(node, said::joined(node)));
         }
     }
 
@@ -341,7 +343,7 @@ impl Cluster {
                 0..=5 => Happening::KillRank(rank),
                 6..=7 => Happening::KillNode(node),
                 8 => Happening::FreezeNode(node),
-                _ => Happening::Told(Event::Unprotected { rank, reason: "disk full".into() }),
+                _ => Happening::Told(said::unprotected(rank, "disk full".into())),
             };
             self.after(600..15_000, what);
         }
@@ -357,7 +359,7 @@ impl Cluster {
         }
         for _ in 0..self.random.gen_range(0..3) {
             let [from, to] = [(); 2].map(|()| self.random.gen_range(0..self.nodes.len() as Node));
-            let part = |reached| Happening::FromNode(from, Event::Reached { from, to, reached });
+            let part = |reached| Happening::FromNode(from, said::reached(from, to, reached));
             let (parted, met) = (part(false), part(true));
             self.after(1000..10_000, parted);
             self.after(10_000..20_000, met);
@@ -401,7 +403,7 @@ impl Cluster {
         if self.random.gen_bool(0.1) {
             let node = self.random.gen_range(0..self.nodes.len() as Node);
             let (at, leaves) = (self.random.gen_range(600..15_000), self.random.gen());
-            let notice = Event::Notice { node, cause: "it goes".into(), leaves };
+            let notice = said::notice(node, "it goes".into(), leaves);
             self.after(at..at + 1, Happening::FromNode(node, notice));
             if leaves {
                 // At the latest after its grace.
@@ -421,8 +423,8 @@ impl Cluster {
         for _ in 0..self.random.gen_range(0..20) {
             let rank = self.random.gen_range(0..self.ranks.len() as Rank);
             let event = match self.random.gen_range(0..5) {
-                0 => Event::LogScarce { rank },
-                _ => Event::LogGrown { rank, bytes: self.random.gen_range(0..1 << 30) },
+                0 => said::log_scarce(rank),
+                _ => said::log_grown(rank, self.random.gen_range(0..1 << 30)),
             };
             self.after(0..15_000, Happening::Told(event));
         }
@@ -472,14 +474,17 @@ impl Cluster {
         use Event as E;
         match happening {
             Happening::FromNode(..) | Happening::Told(E::AgentGone(_)) => true,
-            Happening::Told(
-                E::Fenced { .. }
-                | E::Connected(_)
-                | E::Replayed { .. }
-                | E::Adopted { .. }
-                | E::Heard { .. }
-                | E::ImageBegun { .. },
-            ) => self.config.roles_on_nodes,
+            Happening::Told(E::From(
+                FromPeer::Router(
+                    _,
+                    RouterEvent::Fenced { .. }
+                    | RouterEvent::Connected(_)
+                    | RouterEvent::Replayed { .. }
+                    | RouterEvent::Adopted { .. }
+                    | RouterEvent::Heard { .. },
+                )
+                | FromPeer::Store(_, StoreEvent::Begun { .. }),
+            )) => self.config.roles_on_nodes,
             Happening::Uploaded(..) | Happening::Copied(..) => self.stores_on_nodes,
             _ => false,
         }
@@ -503,7 +508,10 @@ impl Cluster {
             match letter {
                 // A host that is off says nothing.
                 Happening::Told(Event::AgentGone(_)) if again => {}
-                Happening::FromNode(_, Event::Heartbeat { .. }) if again => {}
+                Happening::FromNode(
+                    _,
+                    Event::From(FromPeer::Agent(_, FromAgent::Heartbeat { .. })),
+                ) if again => {}
                 letter => self.after(300..301, letter),
             }
         }
@@ -529,19 +537,8 @@ impl Cluster {
                         self.asked.entry(*request).or_insert(self.now);
                     }
                     Event::Joining { .. } => self.join(),
-                    Event::Unprotected { rank, .. } => {
-                        self.ranks[*rank as usize].unprotected = true;
-                    }
-                    Event::Fenced { router, instance, .. } => {
-                        let r = &mut self.ranks[instance.rank as usize];
-                        if r.fenced == instance.incarnation {
-                            r.confirmed.insert(*router);
-                        }
-                    }
-                    Event::Adopted { role, instance } => {
-                        let r = &mut self.ranks[instance.rank as usize];
-                        let is_it = r.fenced == instance.incarnation;
-                        r.adopted |= is_it && self.machine.is_current(*role);
+                    Event::From(FromPeer::Router(role, message)) => {
+                        self.router_says(*role, message)
                     }
                     _ => {}
                 }
@@ -578,6 +575,27 @@ impl Cluster {
         }
     }
 
+    /// What is known of what a router says.
+    fn router_says(&mut self, role: Role, message: &RouterEvent) {
+        match message {
+            RouterEvent::Unprotected { rank, .. } => {
+                self.ranks[*rank as usize].unprotected = true;
+            }
+            RouterEvent::Fenced { instance, .. } => {
+                let r = &mut self.ranks[instance.rank as usize];
+                if r.fenced == instance.incarnation {
+                    r.confirmed.insert(role.id);
+                }
+            }
+            RouterEvent::Adopted { instance, .. } => {
+                let r = &mut self.ranks[instance.rank as usize];
+                let is_it = r.fenced == instance.incarnation;
+                r.adopted |= is_it && self.machine.is_current(role);
+            }
+            _ => {}
+        }
+    }
+
     fn node_of_store(&self, store: StoreId) -> Option<Node> {
         let on = self.nodes.iter().position(|n| n.store == Some(store));
         on.map(|node| node as Node)
@@ -606,7 +624,7 @@ impl Cluster {
         self.nodes[node as usize].store = Some(id);
         self.stores.insert(id);
         let addr = Addr::Unix(format!("/{role}").into());
-        self.after(5..200, Happening::FromNode(node, Event::RoleUp { role, addr }));
+        self.after(5..200, Happening::FromNode(node, said::listens(role, addr)));
     }
 
     /// A store leaves a node that is drained, say: each image must be elsewhere, too.
@@ -691,7 +709,7 @@ impl Cluster {
             let store = self.next_store;
             self.next_store += 1;
             self.stores.insert(store);
-            self.after(5..3000, Happening::Told(Event::StoreUp { store }));
+            self.after(5..3000, Happening::Told(said::store_up(store)));
         }
     }
 
@@ -706,8 +724,8 @@ impl Cluster {
         }
         let position = 100 * image;
         let image =
-            Image { image, clock: position, rsn: position, observed: 0, stdin: 0, bytes: 1 << 20 };
-        self.tell(Event::ImageStored { store, instance, image });
+            Stored { image, clock: position, rsn: position, observed: 0, stdin: 0, bytes: 1 << 20 };
+        self.tell(said::stored(store, instance, image));
     }
 
     fn copied(&mut self, store: StoreId, from: StoreId, instance: RankInstance, image: ImageId) {
@@ -720,7 +738,7 @@ impl Cluster {
         let damaged = r.damaged.contains(&(from, image));
         if !there || (damaged && self.random.gen()) || self.random.gen_bool(0.05) {
             let reason = "it cannot be copied".into();
-            return self.tell(Event::ImageFailed { store, instance, image, reason });
+            return self.tell(said::failed(store, instance, image, reason));
         }
         self.copied += 1;
         self.store(store, instance, image, if damaged { 1.0 } else { 0.05 });
@@ -731,7 +749,7 @@ impl Cluster {
         let node = self.nodes.len() as Node;
         self.nodes.push(SimNode { joining: true, ..SimNode::new() });
         let event = match self.random.gen_bool(0.8) {
-            true => Event::AgentUp(node),
+            true => said::joined(node),
             false => Event::AgentGone(node),
         };
         self.after(5..3000, Happening::FromNode(node, event));
@@ -744,22 +762,28 @@ impl Cluster {
             Health::Frozen => n.held.push(event),
             Health::Up if n.refused => {}
             Health::Up => {
-                n.joining &= !matches!(event, Event::AgentUp(_));
-                // A process that has ended is not on the node any more.
-                if let Event::Rank(
-                    instance,
-                    RankReport::Exited { .. } | RankReport::StartFailed { .. },
-                ) = &event
-                {
-                    if n.processes.get(&instance.rank) == Some(&instance.incarnation) {
-                        n.processes.remove(&instance.rank);
+                let message = match &event {
+                    Event::From(FromPeer::Agent(_, message)) => Some(message),
+                    _ => None,
+                };
+                match message {
+                    Some(FromAgent::Joined(_)) => n.joining = false,
+                    // A process that has ended is not on the node any more.
+                    Some(FromAgent::Rank(
+                        instance,
+                        RankReport::Exited { .. } | RankReport::StartFailed { .. },
+                    )) => {
+                        if n.processes.get(&instance.rank) == Some(&instance.incarnation) {
+                            n.processes.remove(&instance.rank);
+                        }
                     }
-                }
-                if let Event::Rank(instance, RankReport::Started { .. }) = &event {
-                    if n.processes.get(&instance.rank) != Some(&instance.incarnation) {
-                        return; // Killed before it could say so.
+                    Some(FromAgent::Rank(instance, RankReport::Started { .. })) => {
+                        if n.processes.get(&instance.rank) != Some(&instance.incarnation) {
+                            return; // Killed before it could say so.
+                        }
+                        self.ranks[instance.rank as usize].restoring = None;
                     }
-                    self.ranks[instance.rank as usize].restoring = None;
+                    _ => {}
                 }
                 self.tell(event);
             }
@@ -779,7 +803,7 @@ impl Cluster {
             for (rank, incarnation) in ranks {
                 let reason = "older incarnation".to_string();
                 let instance = Some(RankInstance { rank, incarnation });
-                self.tell(Event::Refused { instance, reason });
+                self.tell(said::refused(instance, reason));
             }
         } else {
             held.into_iter().for_each(|event| self.hear_node(node, event));
@@ -802,9 +826,9 @@ impl Cluster {
         let stage = MpiStage::Within;
         let event = if self.ranks[rank as usize].restoring == Some(incarnation) {
             let (reason, fault) = ("killed".into(), StartFault::Killed(libc::SIGKILL));
-            Event::Rank(instance, RankReport::StartFailed { reason, fault })
+            said::rank(instance, RankReport::StartFailed { reason, fault })
         } else {
-            Event::Rank(
+            said::rank(
                 instance,
                 RankReport::Exited { ending: Ending::Signal(libc::SIGKILL), stage },
             )
@@ -860,7 +884,7 @@ impl Cluster {
             true => Event::RoleLost { role, cause: "no port is free".into() },
             false => {
                 let addr = Addr::Unix(format!("/{id}.{generation}").into());
-                Event::RoleUp { role, addr }
+                said::listens(role, addr)
             }
         };
         self.after(5..200, Happening::FromNode(node, event));
@@ -877,7 +901,7 @@ impl Cluster {
             for (rank, here) in self.machine.at_home(id).into_iter().enumerate() {
                 if let Some((_, incarnation)) = self.process(rank as Rank) {
                     let instance = RankInstance { rank: rank as Rank, incarnation };
-                    self.after(1..500, Happening::Told(Event::Heard { role, instance }));
+                    self.after(1..500, Happening::Told(said::heard(role, instance)));
                 }
                 let process = self.process(rank as Rank).filter(|_| here);
                 if let Some((node, incarnation)) = process {
@@ -887,10 +911,10 @@ impl Cluster {
                         // It had not read all that it is to see again.
                         true => {
                             let reason = NEEDS_ITS_LOG.into();
-                            let fatal = Event::Rank(instance, RankReport::Fatal { reason });
+                            let fatal = said::rank(instance, RankReport::Fatal { reason });
                             Happening::FromNode(node, fatal)
                         }
-                        false => Happening::Told(Event::Adopted { role, instance }),
+                        false => Happening::Told(said::adopted(role, instance)),
                     };
                     self.after(1..500, event);
                 }
@@ -911,20 +935,23 @@ impl Cluster {
         if still || self.nodes[node as usize].health == Health::Frozen {
             return self.after(50..500, Happening::WorkDone(instance));
         }
-        self.hear_node(node, Event::Rank(instance, RankReport::PmiFinalized));
+        self.hear_node(node, said::rank(instance, RankReport::PmiFinalized));
         let ending = Ending::Code(0);
         self.after(
             0..30,
             Happening::FromNode(
                 node,
-                Event::Rank(instance, RankReport::Exited { ending, stage: MpiStage::After }),
+                said::rank(instance, RankReport::Exited { ending, stage: MpiStage::After }),
             ),
         );
     }
 
     fn tell(&mut self, event: Event) {
         self.heed(&event);
-        let of_store = matches!(event, Event::ImageStored { .. } | Event::ImageFailed { .. });
+        let of_store = matches!(
+            event,
+            Event::From(FromPeer::Store(_, StoreEvent::Stored { .. } | StoreEvent::Failed { .. }))
+        );
         if !of_store && self.random.gen_bool(0.05) {
             // Whatever concerns a incarnation may be heard of again when the incarnation is long
             // over.
@@ -948,15 +975,20 @@ impl Cluster {
     /// What the machine should make of what it hears of images and stores.
     fn heed(&mut self, event: &Event) {
         match *event {
-            Event::Rank(instance, RankReport::ImageUsable { image, .. }) => {
+            Event::From(FromPeer::Agent(
+                _,
+                FromAgent::Rank(instance, RankReport::ImageUsable { image, .. }),
+            )) => {
                 if let Some(capture) = self.sim_capture(instance, image) {
                     capture.checked = true;
                     self.count_image(instance, image);
                 }
             }
-            Event::ImageStored { store, instance, image: Image { image, .. } }
-                if !self.lost_stores.contains(&store) =>
-            {
+            Event::From(FromPeer::Store(
+                role,
+                StoreEvent::Stored { instance, stored: Stored { image, .. }, .. },
+            )) if !self.lost_stores.contains(&role.id) => {
+                let store = role.id;
                 let r = &mut self.ranks[instance.rank as usize];
                 if let Some((_, stores)) = r.counted.iter_mut().find(|(i, _)| *i == image) {
                     stores.insert(store);
@@ -1003,7 +1035,7 @@ impl Cluster {
     }
 
     /// No command may go to a store that the machine knows is lost.
-    fn check_store(&self, store: StoreId, command: &Command) {
+    fn check_store(&self, store: StoreId, command: &impl std::fmt::Debug) {
         assert!(!self.lost_stores.contains(&store), "to a lost store: {command:?}");
         assert!(store < self.next_store, "to a store that there is not: {command:?}");
     }
@@ -1013,150 +1045,96 @@ impl Cluster {
         assert!(!self.nodes[node as usize].refused, "to a lost node: {command:?}");
     }
 
-    fn carry_out(&mut self, command: Command) {
-        match command {
-            Command::Start { node, instance, from } => {
-                self.check_node(node, &command);
-                self.start(node, instance, from);
+    fn barriers_passed(&mut self, barriers: u32) {
+        if barriers == 1 {
+            let waiting = std::mem::take(&mut self.barriers);
+            for (rank, _, incarnation) in waiting {
+                self.work(RankInstance { rank, incarnation });
             }
-            Command::StartRole { node, role: Role { kind: RoleKind::Store, id, .. }, .. } => {
-                self.check_node(node, &command);
-                self.start_store(node, id);
+        }
+    }
+
+    fn agent_gets(&mut self, node: Node, message: &ToAgent) {
+        match *message {
+            ToAgent::Start(ref start) => {
+                let StartRank { instance, ref image, .. } = **start;
+                self.start(node, instance, image.as_ref().map(said::source));
             }
-            Command::StartRole { node, role, takes_over } => {
-                self.check_node(node, &command);
-                self.start_router(node, role, takes_over);
-            }
-            Command::StopRole { node, role } => {
-                self.check_node(node, &command);
-                self.stop_role(node, role);
-            }
-            Command::Directory(directory) => {
-                assert_eq!(directory.routers.len() as u32, self.routers);
-                self.publish();
-            }
-            Command::Kill { node, instance } => {
-                self.check_node(node, &command);
+            ToAgent::StopRole(role) => self.stop_role(node, role),
+            ToAgent::Kill(instance) => {
                 let n = &mut self.nodes[node as usize];
                 if n.processes.get(&instance.rank) == Some(&instance.incarnation) {
                     n.processes.remove(&instance.rank);
                 }
             }
-            Command::Capture { node, instance, image, store, hold, .. } => {
-                self.check_node(node, &command);
-                self.check_store(store, &command);
+            ToAgent::Capture { instance, image: ref to, hold, .. } => {
+                let Source { image, store } = said::source(to);
+                self.check_store(store, message);
                 self.capture(node, instance, image, store);
                 self.ranks[instance.rank as usize].still = hold.then_some((instance, image));
             }
-            Command::GoOn { node, instance, image } => {
-                self.check_node(node, &command);
+            ToAgent::GoOn { instance, image } => {
                 let r = &mut self.ranks[instance.rank as usize];
                 r.still = r.still.filter(|still| *still != (instance, image));
             }
-            Command::Unprepare { node, .. } => self.check_node(node, &command),
-            Command::Slow { node, instance, share } => {
-                self.check_node(node, &command);
+            ToAgent::Unprepare(_) => {}
+            ToAgent::Slow { instance, share } => {
                 let r = &mut self.ranks[instance.rank as usize];
-                assert_eq!(instance.incarnation, r.fenced, "an older one is slowed: {command:?}");
-                assert_ne!(r.slowed.map_or(0, |(_, s)| s), share, "twice: {command:?}");
+                assert_eq!(instance.incarnation, r.fenced, "an older one is slowed: {message:?}");
+                assert_ne!(r.slowed.map_or(0, |(_, s)| s), share, "twice: {message:?}");
                 r.slowed = (share > 0).then_some((instance, share));
             }
-            Command::Prepare { node, instance, from: Source { image, store } } => {
-                self.check_node(node, &command);
-                self.check_store(store, &command);
-                let r = &self.ranks[instance.rank as usize];
-                assert!(instance.incarnation > r.fenced, "it is not about to come: {command:?}");
-                let there = !self.stores.contains(&store) || r.stored.contains(&(store, image));
-                assert!(there, "the store does not have it: {command:?}");
-                let result = match self.random.gen_bool(0.1) {
-                    true => Err("simulated".into()),
-                    false => Ok(4096),
-                };
-                let prepared = Event::Prepared { node, instance, image, result };
-                if self.random.gen_bool(0.98) {
-                    self.after(5..500, Happening::FromNode(node, prepared));
-                }
+            ToAgent::Prepare(ref start) => self.prepare(node, start),
+            ToAgent::Heartbeat { n } => {
+                self.after(0..200, Happening::FromNode(node, said::heartbeat(node, n)));
             }
-            Command::CopyImage { store, from, instance, image } => {
-                self.check_store(store, &command);
-                self.check_store(from, &command);
-                assert_ne!(store, from, "from itself: {command:?}");
-                let r = &self.ranks[instance.rank as usize];
-                let there = !self.stores.contains(&from) || r.stored.contains(&(from, image));
-                assert!(there, "the source does not have it: {command:?}");
-                self.after(5..500, Happening::Copied(store, from, instance, image));
-            }
-            Command::Heartbeat { node, n } => {
-                self.check_node(node, &command);
-                self.after(0..200, Happening::FromNode(node, Event::Heartbeat { node, n }));
-            }
-            Command::Pmi { barriers, .. } => {
-                if barriers == 1 {
-                    let waiting = std::mem::take(&mut self.barriers);
-                    for (rank, _, incarnation) in waiting {
-                        self.work(RankInstance { rank, incarnation });
-                    }
-                }
-            }
-            Command::Seek(_) => {}
-            Command::Disconnect(node) => self.nodes[node as usize].refused = true,
-            Command::Release(node) => {
+            ToAgent::Pmi { barriers, .. } => self.barriers_passed(barriers),
+            ToAgent::Shutdown => {
                 let all_go = self.machine.nodes.up().all(|node| self.machine.nodes[node].leaves());
                 let empty = self.nodes[node as usize].processes.is_empty();
                 assert!(all_go || empty || !self.machine.has_started(), "ranks are on node {node}");
                 self.after(1..50, Happening::KillNode(node));
             }
-            Command::Fence(instance) => {
-                let healthy =
-                    self.process(instance.rank).filter(|(n, _)| !self.nodes[*n as usize].refused);
-                assert_eq!(
-                    healthy, None,
-                    "a healthy incarnation of rank {} is declared dead",
-                    instance.rank
-                );
-                let r = &mut self.ranks[instance.rank as usize];
-                assert_eq!(
-                    instance.incarnation,
-                    r.fenced + 1,
-                    "incarnations are counted one by one"
-                );
-                r.fenced = instance.incarnation;
-                r.capture = None;
-                r.slowed = None;
-                r.confirmed.clear();
-                self.overdue.remove(&instance.rank);
-                for router in 0..self.routers {
-                    match &mut self.hung {
-                        Some((hung, since)) if *hung == router => {
-                            since.get_or_insert(self.now);
-                        }
-                        _ => {
-                            let event = Event::Fenced { router, instance, rsn: 0 };
-                            self.after(0..5, Happening::Told(event));
-                        }
-                    }
-                }
+            ToAgent::Measure { n, .. } => {
+                let used = self.usage(node);
+                let measured = said::measured(node, n, used);
+                self.after(100..2000, Happening::FromNode(node, measured));
             }
-            Command::Recover(instance) => {
+            _ => panic!("it was not asked for: {message:?}"),
+        }
+    }
+
+    fn prepare(&mut self, node: Node, start: &StartRank) {
+        let StartRank { instance, image: Some(ref from), .. } = *start else {
+            panic!("without an image: {start:?}")
+        };
+        let Source { image, store } = said::source(from);
+        self.check_store(store, start);
+        let r = &self.ranks[instance.rank as usize];
+        assert!(instance.incarnation > r.fenced, "it is not about to come: {start:?}");
+        let there = !self.stores.contains(&store) || r.stored.contains(&(store, image));
+        assert!(there, "the store does not have it: {start:?}");
+        let result = match self.random.gen_bool(0.1) {
+            true => Err("simulated".into()),
+            false => Ok(4096),
+        };
+        let prepared = said::prepared(node, instance, image, result);
+        if self.random.gen_bool(0.98) {
+            self.after(5..500, Happening::FromNode(node, prepared));
+        }
+    }
+
+    fn store_gets(&mut self, store: StoreId, message: &StoreCommand) {
+        match *message {
+            StoreCommand::Copy { instance, image, from: StoreAt { store: from, .. } } => {
+                self.check_store(from, message);
+                assert_ne!(store, from, "from itself: {message:?}");
                 let r = &self.ranks[instance.rank as usize];
-                assert_eq!(instance.incarnation, r.fenced, "an older incarnation is let in");
-                assert_eq!(r.confirmed.len() as u32, self.routers, "not all routers have fenced");
+                let there = !self.stores.contains(&from) || r.stored.contains(&(from, image));
+                assert!(there, "the source does not have it: {message:?}");
+                self.after(5..500, Happening::Copied(store, from, instance, image));
             }
-            Command::Truncate { rank, rsn: position, .. } => {
-                let r = &mut self.ranks[rank as usize];
-                let oldest = r.counted.first().map(|(image, _)| 100 * image);
-                let newest = r.counted.last().map_or(0, |(_, stores)| stores.len());
-                let copies = if self.stores_on_nodes { 1 } else { self.copies };
-                assert!(newest >= copies, "rank {rank}: truncates before all copies are there");
-                assert!(
-                    oldest.is_some_and(|p| position <= p),
-                    "rank {rank}: truncates to {position}, but {:?} may be needed",
-                    r.counted
-                );
-                r.truncated_to = Some(position);
-            }
-            Command::DiscardImage { store, rank, image } => {
-                self.check_store(store, &command);
+            StoreCommand::Discard { rank, image } => {
                 let alive = self.stores.contains(&store);
                 let r = &mut self.ranks[rank as usize];
                 let counted =
@@ -1172,13 +1150,99 @@ impl Cluster {
                 of_it.for_each(|(_, stores)| stores.retain(|s| *s != store));
                 r.counted.retain(|(_, stores)| !stores.is_empty());
             }
-            Command::TruncateStdin(_) | Command::SendStdin { .. } => {}
-            Command::Measure { node, n, .. } => {
-                self.check_node(node, &command);
-                let used = self.usage(node);
-                let measured = Event::Measured { node, n, used };
-                self.after(100..2000, Happening::FromNode(node, measured));
+            StoreCommand::Heard { .. } => {}
+            _ => panic!("it was not asked for: {message:?}"),
+        }
+    }
+
+    fn router_gets(&mut self, message: &RouterCommand) {
+        match *message {
+            RouterCommand::Fence(instance) => self.fence(instance),
+            RouterCommand::Recover { instance, .. } => {
+                let r = &self.ranks[instance.rank as usize];
+                assert_eq!(instance.incarnation, r.fenced, "an older incarnation is let in");
+                assert_eq!(r.confirmed.len() as u32, self.routers, "not all routers have fenced");
             }
+            RouterCommand::Truncate { rank, rsn: position, .. } => {
+                let r = &mut self.ranks[rank as usize];
+                let oldest = r.counted.first().map(|(image, _)| 100 * image);
+                let newest = r.counted.last().map_or(0, |(_, stores)| stores.len());
+                let copies = if self.stores_on_nodes { 1 } else { self.copies };
+                assert!(newest >= copies, "rank {rank}: truncates before all copies are there");
+                assert!(
+                    oldest.is_some_and(|p| position <= p),
+                    "rank {rank}: truncates to {position}, but {:?} may be needed",
+                    r.counted
+                );
+                r.truncated_to = Some(position);
+            }
+            _ => panic!("it was not asked for: {message:?}"),
+        }
+    }
+
+    fn fence(&mut self, instance: RankInstance) {
+        let healthy = self.process(instance.rank).filter(|(n, _)| !self.nodes[*n as usize].refused);
+        assert_eq!(
+            healthy, None,
+            "a healthy incarnation of rank {} is declared dead",
+            instance.rank
+        );
+        let r = &mut self.ranks[instance.rank as usize];
+        assert_eq!(instance.incarnation, r.fenced + 1, "incarnations are counted one by one");
+        r.fenced = instance.incarnation;
+        r.capture = None;
+        r.slowed = None;
+        r.confirmed.clear();
+        self.overdue.remove(&instance.rank);
+        for router in 0..self.routers {
+            match &mut self.hung {
+                Some((hung, since)) if *hung == router => {
+                    since.get_or_insert(self.now);
+                }
+                _ => {
+                    let event = said::fenced(router, instance, 0);
+                    self.after(0..5, Happening::Told(event));
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Send(ToPeer::Agent(node, ref message)) => {
+                // One that goes is not looked at: it may be dead.
+                if !matches!(message, ToAgent::Shutdown | ToAgent::Pmi { .. }) {
+                    self.check_node(node, &command);
+                }
+                self.agent_gets(node, message);
+            }
+            Command::Send(ToPeer::Agents(ToAgent::Pmi { barriers, .. })) => {
+                self.barriers_passed(barriers)
+            }
+            Command::Send(ToPeer::Agents(_)) => panic!("it was not asked for: {command:?}"),
+            Command::Send(ToPeer::Store(store, ref message)) => {
+                self.check_store(store, &command);
+                self.store_gets(store, message);
+            }
+            Command::Send(ToPeer::Stores(_)) => {}
+            Command::Send(ToPeer::Router(_, ref message) | ToPeer::Routers(ref message)) => {
+                self.router_gets(message)
+            }
+            Command::StartRole { node, role: Role { kind: RoleKind::Store, id, .. }, .. } => {
+                self.check_node(node, &command);
+                self.start_store(node, id);
+            }
+            Command::StartRole { node, role, takes_over } => {
+                self.check_node(node, &command);
+                self.start_router(node, role, takes_over);
+            }
+            Command::Directory(directory) => {
+                assert_eq!(directory.routers.len() as u32, self.routers);
+                self.publish();
+            }
+            Command::Seek(_) => {}
+            Command::Disconnect(node) => self.nodes[node as usize].refused = true,
+            Command::TruncateStdin(_) | Command::SendStdin { .. } => {}
             // What is heard twice is answered twice.
             Command::Answer { request: request @ 1.., answer } => {
                 assert!(!matches!(answer, Answer::Proposal(_)), "it was not asked for");
@@ -1193,10 +1257,7 @@ impl Cluster {
             // Who asked what should move may be told that nothing can.
             Command::Answer { answer: Answer::Refused(_), .. } => {}
             Command::Answer { request: 0, answer: Answer::Accepted } => {}
-            Command::Show { .. }
-            | Command::Answer { .. }
-            | Command::Trace { .. }
-            | Command::Signal { .. } => {
+            Command::Show { .. } | Command::Answer { .. } => {
                 panic!("it was not asked for: {command:?}")
             }
             Command::SaveRouters => {
@@ -1206,7 +1267,7 @@ impl Cluster {
                 let fails = self.random.gen_bool(0.2);
                 for router in 0..self.routers {
                     let saved = if fails { Err("disk full".into()) } else { Ok(7) };
-                    self.after(5..500, Happening::Told(Event::RouterSaved { router, saved }));
+                    self.after(5..500, Happening::Told(said::saved(router, saved)));
                 }
             }
             Command::SaveJob => {
@@ -1264,14 +1325,13 @@ impl Cluster {
         let mut machine = Machine::go_on(self.config.clone(), saved);
         let nodes = self.config.nodes + self.config.spares;
         let commands: Vec<Command> = (0..nodes)
-            .flat_map(|node| machine.handle(Duration::ZERO, Event::AgentUp(node)))
+            .flat_map(|node| machine.handle(Duration::ZERO, said::joined(node)))
             .collect();
         for (r, finished) in (0..).zip(finished) {
-            let starts = commands.iter().filter_map(|command| match command {
-                Command::Start { instance, from, .. } if instance.rank == r => {
-                    Some((instance.incarnation, from.map(|from| (from.store, from.image))))
-                }
-                _ => None,
+            let starts = commands.iter().filter_map(said::start);
+            let starts = starts.filter(|(_, instance, _)| instance.rank == r);
+            let starts = starts.map(|(_, instance, from)| {
+                (instance.incarnation, from.map(|from| (from.store, from.image)))
             });
             let known = &self.ranks[r as usize];
             let newest = known.counted.last().map(|(image, _)| (SAVED, *image));
@@ -1391,7 +1451,7 @@ impl Cluster {
                 (true, false) => (StartFault::Killed(libc::SIGABRT), "damaged"),
             };
             let reason = reason.to_string();
-            let failed = Event::Rank(instance, RankReport::StartFailed { reason, fault });
+            let failed = said::rank(instance, RankReport::StartFailed { reason, fault });
             self.nodes[node as usize].processes.insert(rank, incarnation);
             return self.after(5..100, Happening::FromNode(node, failed));
         }
@@ -1400,17 +1460,16 @@ impl Cluster {
         }
         self.nodes[node as usize].processes.insert(rank, incarnation);
         self.ranks[rank as usize].restoring = from.map(|_| incarnation);
-        let started =
-            Event::Rank(instance, RankReport::Started { fetched: ms(1), restored: ms(1) });
+        let started = said::rank(instance, RankReport::Started { fetched: ms(1), restored: ms(1) });
         self.after(1..50, Happening::FromNode(node, started));
         // Agents and routers speak over different connections: any order.
-        self.after(30..60, Happening::Told(Event::Connected(instance)));
+        self.after(30..60, Happening::Told(said::connected(instance)));
         self.after(
             51..70,
-            Happening::FromNode(node, Event::Rank(instance, RankReport::ProviderLoaded)),
+            Happening::FromNode(node, said::rank(instance, RankReport::ProviderLoaded)),
         );
         if incarnation > 1 {
-            self.after(61..400, Happening::Told(Event::Replayed { instance, messages: 1 }));
+            self.after(61..400, Happening::Told(said::replayed(instance, 1)));
         }
         if self.machine_passed_barrier() {
             self.work(instance);
@@ -1421,7 +1480,7 @@ impl Cluster {
                 71..90,
                 Happening::FromNode(
                     node,
-                    Event::Rank(instance, RankReport::PmiBarrier { barrier: 1 }),
+                    said::rank(instance, RankReport::PmiBarrier { barrier: 1 }),
                 ),
             );
         }
@@ -1452,14 +1511,14 @@ impl Cluster {
         if self.stubborn == Some(instance.rank) {
             let (reason, passing) = ("it is stubborn".to_string(), true);
             let refused = RankReport::CaptureFailed { image, reason, passing };
-            return self.refused(Event::Rank(instance, refused), node, instance, image);
+            return self.refused(said::rank(instance, refused), node, instance, image);
         }
         match self.random.gen_range(0..10) {
             // No answer ever comes.
             0 => {}
             1 => {
                 let reason = "a foreign socket".to_string();
-                let event = Event::Rank(
+                let event = said::rank(
                     instance,
                     RankReport::CaptureFailed { image, reason, passing: false },
                 );
@@ -1471,13 +1530,13 @@ impl Cluster {
                     1..20,
                     Happening::FromNode(
                         node,
-                        Event::Rank(instance, RankReport::Captured { image, pause }),
+                        said::rank(instance, RankReport::Captured { image, pause }),
                     ),
                 );
-                self.after(1..20, Happening::Told(Event::ImageBegun { instance, image }));
+                self.after(1..20, Happening::Told(said::begun(instance, image)));
                 if n == 2 {
                     let reason = "disk full".to_string();
-                    let event = Event::Rank(
+                    let event = said::rank(
                         instance,
                         RankReport::CaptureFailed { image, reason, passing: false },
                     );
@@ -1488,13 +1547,13 @@ impl Cluster {
                 // it.
                 let reason = "a file is gone".to_string();
                 let checked = match self.random.gen_range(0..8) {
-                    0 => Event::Rank(instance, RankReport::ImageUnusable { image, reason }),
-                    _ => Event::Rank(instance, RankReport::ImageUsable { image, output: [0; 2] }),
+                    0 => said::rank(instance, RankReport::ImageUnusable { image, reason }),
+                    _ => said::rank(instance, RankReport::ImageUsable { image, output: [0; 2] }),
                 };
                 self.after(800..900, Happening::FromNode(node, checked));
                 if self.random.gen_bool(0.2) {
                     let reason = "a log was turned over".to_string();
-                    let wanted = Event::Rank(instance, RankReport::ImageWanted { reason });
+                    let wanted = said::rank(instance, RankReport::ImageWanted { reason });
                     self.after(900..3000, Happening::FromNode(node, wanted));
                 }
             }

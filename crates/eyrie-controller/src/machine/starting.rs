@@ -4,7 +4,7 @@
 use super::config::Config;
 use super::faults::pending::Faults;
 use super::images::schedule::Schedule;
-use super::io::{Command, Mark};
+use super::io::{start_rank, Mark};
 use super::nodes::Nodes;
 use super::outbox::consequence::Consequence;
 use super::outbox::Outbox;
@@ -12,6 +12,7 @@ use super::pmi::Pmi;
 use super::ranks::Ranks;
 use super::timeouts::START_TIMEOUT;
 use crate::record::Record;
+use eyrie_wire::control::ToAgent;
 
 /// What the start of a job changes, and what it asks.
 pub struct Starting<'a> {
@@ -58,7 +59,7 @@ impl Starting<'_> {
             let r = &mut self.ranks[rank];
             if r.start(now + START_TIMEOUT) {
                 let (instance, node) = (r.instance(), r.node());
-                self.out.push(Command::Start { node, instance, from: None });
+                self.out.send_agent(node, ToAgent::Start(start_rank(instance, None)));
                 self.out.record(Record::RankStarted { instance, node, image: None });
             } else if r.go_on(now) {
                 let (instance, mark) = (r.instance(), Mark::default());

@@ -1,10 +1,10 @@
 //! The agents of a job from the controller's side: the sessions with those that are up, where they
 //! are reached, and what they were told of each other. Decides nothing.
 
-use super::inbound::Peer;
 use super::link::{JournalProgress, SavedSession, Session};
+use crate::machine::Peer;
 use eyrie_transport::session::Frame;
-use eyrie_transport::Addr;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

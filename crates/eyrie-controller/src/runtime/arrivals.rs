@@ -1,11 +1,12 @@
 //! What arrives from the threads around the main thread: messages for the journal, connections that
 //! begin and end, signals.
 
-use super::inbound::{Heard, Inbound, Peer};
+use super::inbound::{Heard, Inbound};
 use super::job::Job;
 use super::link::{encode, Link, Session};
 use super::users;
 use crate::machine::signal_names::in_words;
+use crate::machine::{Event, Peer};
 use eyrie_interface::Request;
 use eyrie_wire::control::{is_to_end, Role, StandardStream, ToAgent};
 use eyrie_wire::Node;
@@ -49,15 +50,15 @@ impl Job {
         let saves = self.images.is_some() && matches!(signal, SIGUSR1 | SIGTERM);
         let is_saving = self.machine.is_saving();
         if saves && !(is_saving && is_to_end(signal)) {
-            return self.take(Heard::Save);
+            return self.take(Event::Save { request: None });
         }
         let begun = self.machine.has_started() && !is_saving && signal != SIGHUP;
         let at_once = !begun || self.machine.is_told_to_end();
         if is_to_end(signal) && at_once {
             let cause = format!("ended by {}", in_words(signal));
-            return self.take(Heard::Stop { code: 128 + signal, cause });
+            return self.take(Event::Stop { code: 128 + signal, cause });
         }
-        self.take(Heard::Signal(signal as u8));
+        self.take(Event::Signal(signal as u8));
     }
 
     /// A connection has ended. Of an agent that means its end, unless the other host is only
@@ -69,7 +70,7 @@ impl Job {
         self.session(by).into_iter().for_each(Session::disconnect);
         match by {
             Peer::Agent(_) if silent => {}
-            Peer::Agent(node) => self.take(Heard::AgentGone { node }),
+            Peer::Agent(node) => self.take(Event::AgentGone(node)),
             Peer::Role(_) => {}
         }
     }
@@ -82,7 +83,7 @@ impl Job {
         }
         let again = self.returns.has(Peer::Agent(node));
         if !returns {
-            self.take(Heard::AgentUp { node, peer: link.peer() });
+            self.take(Heard::AgentCame { node, peer: link.peer() });
         }
         let progress = self.journal.progress();
         let Some(session) = self.agents.session(node) else { return };
@@ -94,7 +95,7 @@ impl Job {
         self.agents.watches_none(node);
         if again {
             self.journal.send_anew(node);
-            self.take(Heard::AgentBack { node });
+            self.take(Event::AgentBack(node));
         }
     }
 

@@ -5,7 +5,6 @@ use super::agents::{Agents, Returns};
 use super::alike::Alike;
 use super::children::Children;
 use super::clock::Clock;
-use super::determinants::Gathered;
 use super::end::End;
 use super::event_file::EventFile;
 use super::images_dir::{ImagesDir, SavedJob};
@@ -28,17 +27,16 @@ use super::router_files::RouterFiles;
 use super::stdin::Stdin;
 use super::users::Unanswered;
 use super::waiting_users::Users;
-use crate::machine::SAVED_CODE;
-use crate::machine::{Config, Machine};
+use crate::machine::{Config, Machine, SAVED_CODE};
 use anyhow::Context;
 use crossbeam_channel::{bounded, Receiver, Sender};
 use eyrie_agent::Sweeper;
 use eyrie_interface::RolesAt;
 use eyrie_placement::Placement;
 use eyrie_router::RouterEvent;
-use eyrie_transport::RouterId;
 use eyrie_wire::auth::Secret;
-use std::collections::{BTreeSet, VecDeque};
+use eyrie_wire::directory::RouterId;
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,9 +136,7 @@ pub fn assemble(
         journal: Journal::default(),
         copies: Copies::default(),
         is_replaying: false,
-        determinants: Gathered::default(),
         events: VecDeque::new(),
-        shared: vec![BTreeSet::new(); options.ranks as usize],
         users: Users::new(unanswered),
         end: End::default(),
         refusals: Refusals::default(),

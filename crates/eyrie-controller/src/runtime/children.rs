@@ -3,7 +3,7 @@
 
 use super::launcher::{Cluster, SentFile, Target};
 use eyrie_transport::role::secret_line;
-use eyrie_transport::Addr;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::Node;
 use rustix::process::Pid;

@@ -1,7 +1,8 @@
 //! The end of the allocation that a job runs in: the job is saved before. Slurm is asked for it,
 //! and asked again before anything is done, because the limit may have been changed.
 
-use super::inbound::{Heard, Inbound};
+use super::inbound::Inbound;
+use crate::machine::Event;
 use crossbeam_channel::Sender;
 use eyrie_host::bounded;
 use std::process::Command;
@@ -30,8 +31,8 @@ pub fn watch(before: Option<Duration>, inbound: Sender<Inbound>) {
                     let left = eyrie_units::time(left);
                     let text = format!("the allocation {allocation} ends in {left}");
                     // The main thread receives no more only while the job ends.
-                    let _ = inbound.send(Inbound::Heard(Heard::Note(text)));
-                    let _ = inbound.send(Inbound::Heard(Heard::Save));
+                    let _ = inbound.send(Inbound::Heard(Event::Note(text).into()));
+                    let _ = inbound.send(Inbound::Heard(Event::Save { request: None }.into()));
                     return;
                 }
             }

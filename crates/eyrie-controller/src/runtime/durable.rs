@@ -1,11 +1,11 @@
 //! The journal of a running job: written after each batch of what was heard, and copied to hosts of
 //! other nodes. What follows from it goes out behind it.
 
-use super::inbound::Heard;
 use super::job::Job;
 use super::journal::COPIES;
 use super::link::encode;
 use crate::machine::redundancy::JournalCopies;
+use crate::machine::Event;
 use eyrie_wire::Node;
 use std::io;
 
@@ -52,7 +52,7 @@ impl Job {
         let coming = self.journal.copies() - nodes.len();
         let copies = JournalCopies { promised, nodes, coming };
         if self.copies.is_new(&copies) {
-            self.take(Heard::JournalCopies(copies));
+            self.take(Event::JournalCopies(copies));
         }
     }
 
@@ -79,7 +79,7 @@ impl Job {
                     return self.let_out();
                 }
                 let text = format!("node {node} cannot keep a copy of the journal: {why}");
-                self.take(Heard::Note(text));
+                self.take(Event::Note(text));
             }
         }
         self.let_out();

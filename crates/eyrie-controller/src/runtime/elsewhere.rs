@@ -3,7 +3,8 @@
 
 use super::resume::{agents_of, furthest, nobody_listens};
 use eyrie_agent::place::{is_locked, CONTROLLER};
-use eyrie_transport::{role, Addr};
+use eyrie_transport::role;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
 use std::path::{Path, PathBuf};

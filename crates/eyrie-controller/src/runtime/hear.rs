@@ -1,7 +1,7 @@
 //! What reaches the job from agents, routers, users and its own threads, as events of the machine.
 
 use super::children::Child;
-use super::inbound::{Heard, Letter, Peer};
+use super::inbound::{Heard, Letter};
 use super::job::Job;
 use super::journal::{Entry, Journal};
 use super::link::Session;
@@ -9,32 +9,36 @@ use super::output::OutputFailed;
 use super::roles::kind::Hearing;
 use super::roles::peers::THE_STORE;
 use super::roles::registry;
-use super::roles::said::RoleEvent;
 use super::users;
 use crate::machine::answer::RequestId;
-use crate::machine::Event;
+use crate::machine::{Event, FromPeer, Peer};
 use eyrie_interface::answer::Traced;
 use eyrie_interface::Request;
-use eyrie_transport::Addr;
-use eyrie_wire::control::{FromAgent, Role, StandardStream, TraceRecord};
+use eyrie_store::role::StoreCommand;
+use eyrie_wire::control::{FromAgent, Role, TraceRecord};
 use eyrie_wire::{Node, RankInstance};
 use std::io;
 
-/// Why a role is lost whose connection or process has ended.
-const ENDED: &str = "its process has ended";
-
-/// Who has said something over a connection, and what came with it.
+/// Who has sent something over a connection, and what came with it.
 fn sender(heard: &Heard) -> Option<(Peer, Letter)> {
-    Some(match heard {
-        Heard::Agent { node, letter, .. } => (Peer::Agent(*node), *letter),
-        Heard::Role { role, letter, .. } => (Peer::Role(*role), *letter),
-        _ => return None,
-    })
+    match heard {
+        Heard::From(letter, message) => Some((message.peer(), *letter)),
+        _ => None,
+    }
+}
+
+/// The connection of a peer has ended.
+pub fn gone(peer: Peer) -> Event {
+    match peer {
+        Peer::Agent(node) => Event::AgentGone(node),
+        Peer::Role(role) => Event::RoleLost { role, cause: "its process has ended".into() },
+    }
 }
 
 impl Job {
     /// Hears something, once it is in the journal.
-    pub fn take(&mut self, heard: Heard) {
+    pub fn take(&mut self, heard: impl Into<Heard>) {
+        let heard = heard.into();
         if !self.is_new(&heard) {
             return;
         }
@@ -56,7 +60,7 @@ impl Job {
         let text = format!(
             "the journal cannot be written: {error}; the job runs on, but not without this controller"
         );
-        self.take(Heard::Note(text));
+        self.take(Event::Note(text));
     }
 
     /// Hears what an earlier controller of the job has heard.
@@ -85,11 +89,8 @@ impl Job {
         result
             .map_err(|e| {
                 self.session(by).into_iter().for_each(Session::disconnect);
-                self.take(Heard::Note(format!("a connection is broken off: {e}")));
-                self.hear_later([match by {
-                    Peer::Agent(node) => Heard::AgentGone { node },
-                    Peer::Role(role) => Heard::RoleGone { role },
-                }]);
+                self.take(Event::Note(format!("a connection is broken off: {e}")));
+                self.hear_later([gone(by)]);
             })
             .ok()
     }
@@ -97,28 +98,15 @@ impl Job {
     /// Does what follows from something that was heard.
     fn handle(&mut self, heard: Heard) {
         match heard {
-            Heard::Tick => self.tell(Event::Tick),
-            Heard::AgentUp { node, peer } => {
+            Heard::Event(event) => self.hear_event(event),
+            // The connection of a node that was declared dead is closed.
+            Heard::From(_, FromPeer::Agent(node, _)) if !self.agents.is_up(node) => {}
+            Heard::From(_, message) => self.hear_peer(message),
+            Heard::AgentCame { node, peer } => {
                 self.agents.come(node, peer);
                 self.let_go_of_launchers(node);
                 self.welcome(node);
             }
-            Heard::Agent { node, message, .. } => {
-                // The connection of a node that was declared dead is closed.
-                if self.agents.is_up(node) {
-                    self.hear_agent(node, message);
-                }
-            }
-            Heard::AgentGone { node } => {
-                if self.agents.is_up(node) {
-                    self.tell(Event::AgentGone(node));
-                }
-            }
-            Heard::RoleGone { role } => {
-                self.tell(Event::RoleLost { role, cause: ENDED.into() });
-            }
-            Heard::Role { role, event, .. } => self.hear_role(role, event),
-            Heard::AgentWoke { node } => self.tell(Event::AgentWoke(node)),
             Heard::Stdin { bytes, eof } => self.hear_stdin(&bytes, eof),
             Heard::User { request } => self.hear_user(&request),
             Heard::ChildGone(child) => match child {
@@ -127,29 +115,19 @@ impl Job {
                 // The end of what it says is waited for.
                 Child::Launcher(_) => {}
             },
-            Heard::Stop { code, cause } => {
-                self.end.hurry();
-                self.tell(Event::Stop { code, cause });
-            }
-            Heard::Note(text) => self.tell(Event::Note(text)),
-            Heard::Signal(signal) => self.tell(Event::Signal(signal)),
-            Heard::Save => self.tell(Event::Save { request: None }),
-            Heard::RouterNotSaved { router, reason } => {
-                self.tell(Event::RouterSaved { router, saved: Err(reason) });
-            }
-            Heard::JobSaved(saved) => self.tell(Event::JobSaved(saved)),
-            Heard::ArchiveLost => self.tell(Event::StoreLost { store: THE_STORE }),
             Heard::LauncherSaid { node, line } => self.launcher_said(node, line),
             Heard::LauncherGone { node } => self.launcher_ended(node),
-            Heard::Resumed => self.tell(Event::Resumed),
-            Heard::AgentBack { node } => self.tell(Event::AgentBack(node)),
-            Heard::Home(nodes) => self.tell(Event::Home(nodes)),
-            Heard::Replaced { by } => {
-                self.end.replace();
-                self.tell(Event::Replaced { by });
-            }
-            Heard::JournalCopies(copies) => self.tell(Event::JournalCopies(copies)),
         }
+    }
+
+    fn hear_event(&mut self, event: Event) {
+        match &event {
+            Event::AgentGone(node) if !self.agents.is_up(*node) => return,
+            Event::Stop { .. } => self.end.hurry(),
+            Event::Replaced { .. } => self.end.replace(),
+            _ => {}
+        }
+        self.tell(event);
     }
 
     fn hear_stdin(&mut self, bytes: &[u8], eof: bool) {
@@ -160,22 +138,38 @@ impl Job {
         self.send_stdin();
     }
 
-    /// A role says something.
-    pub fn hear_role(&mut self, role: Role, event: RoleEvent) {
+    /// A peer says something: what is only for this controller's users, or for how it reaches the
+    /// others, is kept here, and the machine gets all of it.
+    pub fn hear_peer(&mut self, message: FromPeer) {
+        let message = match message {
+            FromPeer::Agent(node, message) => self.hear_agent(node, message),
+            FromPeer::Router(..) | FromPeer::Store(..) => {
+                self.hear_role(&message);
+                Some(message)
+            }
+        };
+        if let Some(message) = message {
+            self.tell(Event::From(message));
+        }
+    }
+
+    fn hear_role(&mut self, message: &FromPeer) {
+        let Peer::Role(Role { kind, .. }) = message.peer() else { return };
         let mut hearing = Hearing {
             options: &self.beginning.options,
             figures: &mut self.figures,
-            determinants: &mut self.determinants,
             whereabouts: &mut self.whereabouts,
             needed_images: &mut self.needed_images,
-            events: Vec::new(),
-            commands: Vec::new(),
+            notes: Vec::new(),
+            needless: Vec::new(),
         };
-        registry::of(role.kind).hear(&mut hearing, role, event);
-        let Hearing { events, commands, .. } = hearing;
+        registry::of(kind).hear(&mut hearing, message);
+        let Hearing { notes, needless, .. } = hearing;
         self.welcome_all();
-        events.into_iter().for_each(|event| self.tell(event));
-        commands.into_iter().for_each(|(store, command)| self.tell_store(store, command));
+        notes.into_iter().for_each(|text| self.tell(Event::Note(text)));
+        for (rank, image) in needless {
+            self.send_store(THE_STORE, StoreCommand::Discard { rank, image });
+        }
     }
 
     /// Ends the job when a role does not say where it listens.
@@ -191,46 +185,25 @@ impl Job {
             return;
         }
         if let Some(OutputFailed { code, cause, .. }) = self.outlet.failed() {
-            self.take(Heard::Stop { code, cause });
+            self.take(Event::Stop { code, cause });
         }
     }
 
-    fn hear_agent(&mut self, node: Node, message: FromAgent) {
+    /// An agent says something: returns what the machine is to take of it.
+    fn hear_agent(&mut self, node: Node, message: FromAgent) -> Option<FromPeer> {
         match message {
-            FromAgent::Joined(joined) => self.joined(node, joined),
-            FromAgent::Rank(instance, report) => self.tell(Event::Rank(instance, report)),
-            FromAgent::Output { instance, stream, offset, bytes } => {
-                self.hear_output(node, instance, stream, offset, bytes);
+            FromAgent::Joined(joined) => {
+                let joined = self.joined(node, joined);
+                return Some(FromPeer::Agent(node, FromAgent::Joined(joined)));
             }
-            FromAgent::Shared { rank, path } => {
-                if let Some(paths) = self.shared.get_mut(rank as usize) {
-                    paths.insert(path);
-                }
-            }
-            FromAgent::Note { text } => self.tell(Event::Note(text)),
             FromAgent::Trace { request, instance, records } => {
-                self.hear_trace(request, instance, records)
+                self.hear_trace(request, instance, records);
+                return None;
             }
-            FromAgent::Prepared { instance, image, result } => {
-                self.tell(Event::Prepared { node, instance, image, result });
-            }
-            FromAgent::Heartbeat { n } => self.tell(Event::Heartbeat { node, n }),
-            FromAgent::Reached { node: to, reached } => {
-                self.tell(Event::Reached { from: node, to, reached });
-            }
-            FromAgent::Measured { n, used } => self.tell(Event::Measured { node, n, used }),
-            FromAgent::Reachable { addr } => {
-                if let Ok(addr) = addr.parse::<Addr>() {
-                    self.agents.listens(node, addr);
-                }
-            }
-            // The main thread has heard it.
-            FromAgent::JournalKept(_) => {}
-            FromAgent::RoleEnded { role, cause } => self.tell(Event::RoleLost { role, cause }),
-            FromAgent::Notice { cause, leaves } => {
-                self.tell(Event::Notice { node, cause, leaves });
-            }
+            FromAgent::Reachable { ref addr } => self.agents.listens(node, addr.clone()),
+            _ => {}
         }
+        Some(FromPeer::Agent(node, message))
     }
 
     /// A trace goes to the user who asked for it; one of a rank that ends by an error is kept.
@@ -254,22 +227,6 @@ impl Job {
             return self.tell(Event::Note(text));
         };
         self.users.answer(request, users::written(&Traced { instance, trace: records }));
-    }
-
-    /// The machine says how much of it is new; the bytes stay here.
-    pub fn hear_output(
-        &mut self,
-        node: Node,
-        instance: RankInstance,
-        stream: StandardStream,
-        offset: u64,
-        bytes: Vec<u8>,
-    ) {
-        let len = bytes.len() as u64;
-        self.outlet.arrive(node, bytes);
-        self.tell(Event::Output { instance, stream, offset, bytes: len });
-        // What is not new is not shown.
-        drop(self.outlet.take_arrived());
     }
 
     fn hear_user(&mut self, request: &str) {

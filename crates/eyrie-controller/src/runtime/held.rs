@@ -4,7 +4,7 @@
 use super::job::Job;
 use super::output::Piece;
 use eyrie_wire::control::{StandardStream, ToAgent};
-use eyrie_wire::RankInstance;
+use eyrie_wire::{Node, RankInstance};
 use std::sync::Arc;
 
 impl Job {
@@ -22,13 +22,12 @@ impl Job {
     /// Shows what the machine says is new of the output that has arrived.
     pub fn show_output(
         &mut self,
+        node: Node,
         instance: RankInstance,
         stream: StandardStream,
-        known: u64,
+        bytes: Vec<u8>,
         end: u64,
     ) {
-        let Some((node, mut bytes)) = self.outlet.take_arrived() else { return };
-        bytes.drain(..(known as usize).min(bytes.len()));
         let shown = ToAgent::OutputShown { instance, stream, offset: end };
         let link = self.agents.session(node).and_then(|session| session.link()).cloned();
         let bytes: Arc<[u8]> = bytes.into();

@@ -8,7 +8,7 @@ use super::stdin::SavedInput;
 use super::written;
 use crate::machine::Saved;
 use anyhow::{bail, Context};
-use eyrie_transport::RouterId;
+use eyrie_wire::directory::RouterId;
 use rustix::fs::{flock, FlockOperation};
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, File, OpenOptions};

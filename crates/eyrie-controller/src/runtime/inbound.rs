@@ -3,46 +3,27 @@
 
 use super::children::Child;
 use super::link::Link;
-use super::roles::said::RoleEvent;
-use crate::machine::redundancy::JournalCopies;
+use crate::machine::{Event, FromPeer, Peer};
 use crossbeam_channel::Sender;
 use eyrie_transport::session::Kind;
-use eyrie_wire::control::{FromAgent, Role};
+use eyrie_wire::control::Role;
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Something that the job hears.
+/// Something that the job hears: what the machine takes, and what becomes an event of the machine,
+/// or none, only here.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Heard {
-    /// Time has passed.
-    Tick,
-    /// `peer`: by which address the agent reaches the controller, where it has one.
-    AgentUp {
+    /// No message.
+    Event(Event),
+    /// A message of a peer, and what came with it.
+    From(Letter, FromPeer),
+    /// An agent has connected for the first time. `peer`: by which address it reaches the
+    /// controller, where it has one. It is told of its job.
+    AgentCame {
         node: Node,
         peer: Option<IpAddr>,
-    },
-    Agent {
-        node: Node,
-        letter: Letter,
-        message: FromAgent,
-    },
-    AgentGone {
-        node: Node,
-    },
-    /// An agent has connected to this controller once more.
-    AgentBack {
-        node: Node,
-    },
-    /// These nodes are on the controller's own host.
-    Home(Vec<Node>),
-    /// Nodes have another controller, there.
-    Replaced {
-        by: String,
-    },
-    /// An agent that was declared dead wants to come back; it was refused.
-    AgentWoke {
-        node: Node,
     },
     /// A line of the launcher of a node, or of all nodes; and its end.
     LauncherSaid {
@@ -54,16 +35,6 @@ pub enum Heard {
     },
     /// A process that the controller has started has ended.
     ChildGone(Child),
-    /// The process of a role has ended, or its host is not reached.
-    RoleGone {
-        role: Role,
-    },
-    /// What a role says.
-    Role {
-        role: Role,
-        letter: Letter,
-        event: RoleEvent,
-    },
     /// More standard input, or its end.
     Stdin {
         bytes: Vec<u8>,
@@ -73,29 +44,12 @@ pub enum Heard {
     User {
         request: String,
     },
-    /// The job is to end: a signal, output that is not read.
-    Stop {
-        code: i32,
-        cause: String,
-    },
-    Note(String),
-    /// All ranks are to get this signal.
-    Signal(u8),
-    /// The job is to be saved and to end.
-    Save,
-    /// What a router is to save cannot be written.
-    RouterNotSaved {
-        router: u32,
-        reason: String,
-    },
-    /// What the job needs besides images and routers is saved, in this directory; or cannot be.
-    JobSaved(Result<String, String>),
-    /// Another controller goes on with the job.
-    Resumed,
-    /// It does not reach the directory in which the job could be saved.
-    ArchiveLost,
-    /// Other hosts have so many copies of the journal now.
-    JournalCopies(JournalCopies),
+}
+
+impl From<Event> for Heard {
+    fn from(event: Event) -> Heard {
+        Heard::Event(event)
+    }
 }
 
 /// What came with a message over a connection.
@@ -118,13 +72,6 @@ impl Letter {
             number => Kind::Letter(number),
         }
     }
-}
-
-/// Who is at the other end of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Peer {
-    Agent(Node),
-    Role(Role),
 }
 
 /// A message to the main thread.

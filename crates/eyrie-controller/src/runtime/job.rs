@@ -5,11 +5,10 @@ use super::agents::{Agents, Returns};
 use super::alike::Alike;
 use super::children::Children;
 use super::clock::Clock;
-use super::determinants::Gathered;
 use super::end::End;
 use super::event_file::EventFile;
 use super::images_dir::ImagesDir;
-use super::inbound::{Heard, Inbound};
+use super::inbound::Inbound;
 use super::journal::{Beginning, Journal};
 use super::journal_copies::Copies;
 use super::outlet::{Outlet, PROGRESS_EVERY};
@@ -17,16 +16,15 @@ use super::places::Whereabouts;
 use super::refusals::Refusals;
 use super::roles::figures::Figures;
 use super::roles::peers::RolePeers;
-use super::roles::said::RoleEvent;
 use super::router_files::RouterFiles;
 use super::stdin::Stdin;
 use super::waiting_users::Users;
-use crate::machine::{Event, Machine};
+use crate::machine::{Event, FromPeer, Machine};
 use crossbeam_channel::{select, Receiver, Sender};
 use eyrie_router::RouterEvent;
-use eyrie_transport::RouterId;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Role, RoleKind};
+use eyrie_wire::directory::RouterId;
 use eyrie_wire::{ImageId, Rank};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -61,8 +59,6 @@ pub struct Job {
     pub needed_images: Option<BTreeSet<(Rank, ImageId)>>,
     /// The job's directory.
     pub dir: PathBuf,
-    /// What routers have told with the fences that they have confirmed.
-    pub determinants: Gathered,
     pub admission: Arc<Admission>,
     pub stdin: Stdin,
     pub children: Children,
@@ -73,8 +69,6 @@ pub struct Job {
     pub copies: Copies,
     /// What an earlier controller has heard is heard again: nothing is done.
     pub is_replaying: bool,
-    /// Files in /dev/shm, per rank.
-    pub shared: Vec<BTreeSet<String>>,
     pub users: Users,
     pub refusals: Refusals,
 }
@@ -124,14 +118,14 @@ impl Job {
 
     /// A router in this process says something.
     fn hear_router(&mut self, router: RouterId, event: RouterEvent) {
-        self.hear_role(Role::first(RoleKind::Router, router), RoleEvent::Router(event));
+        self.hear_peer(FromPeer::Router(Role::first(RoleKind::Router, router), event));
     }
 
     /// A controller that is there to save the job does nothing else with it.
     fn end_unless_saving(&mut self) {
         if self.outlet.kept().is_some() && !self.end.has_come() && !self.machine.is_saving() {
             let cause = "no controller has gone on with it, and it could not be saved".to_string();
-            self.take(Heard::Stop { code: 1, cause });
+            self.take(Event::Stop { code: 1, cause });
         }
     }
 
@@ -139,7 +133,7 @@ impl Job {
     fn tick_when_due(&mut self) {
         let now = self.clock.elapsed();
         if self.machine.next_tick().is_some_and(|at| at <= now) {
-            self.take(Heard::Tick);
+            self.take(Event::Tick);
         }
     }
 

@@ -56,11 +56,16 @@ impl Job {
         let listen = self.beginning.options.reach.bind_for(peer, &self.dir, &name);
         let JobOptions { orphan_timeout, heartbeat_timeout, .. } = self.beginning.options;
         let save = self.beginning.options.images.is_some();
-        Orphans { timeout: orphan_timeout, save, heartbeat_timeout, listen: listen.encode() }
+        Orphans { timeout: orphan_timeout, save, heartbeat_timeout, listen }
     }
 
-    /// A host is ready for ranks, or cannot take part.
-    pub fn joined(&mut self, node: Node, joined: Result<Option<String>, String>) {
+    /// A host is ready for ranks, or cannot take part. Returns what the machine is to know of it:
+    /// the facts are compared here, since the machine asks nothing of hosts.
+    pub fn joined(
+        &mut self,
+        node: Node,
+        joined: Result<Option<String>, String>,
+    ) -> Result<Option<String>, String> {
         let host = in_words(node, self.machine.hosts());
         let (refused, notes) = match joined {
             Ok(Some(facts)) => {
@@ -76,10 +81,14 @@ impl Job {
         match refused {
             None => {
                 self.tell_where(node);
-                self.tell(Event::AgentUp(node));
                 self.users.answer_joining(node, users::written(&Joined { node }));
+                Ok(None)
             }
-            Some(why) => self.lose_early(node, format!("{host} cannot take part: {why}")),
+            Some(why) => {
+                let cause = format!("{host} cannot take part: {why}");
+                self.users.answer_joining(node, users::error(&cause));
+                Err(cause)
+            }
         }
     }
 
@@ -132,19 +141,9 @@ impl Job {
                 None => format!("no agent came from {host}, and its launcher did not say why"),
             };
             let remedy = format!("see whether it is reached, and {agent} is there (--agent-path)");
-            self.lose_early(node, format!("{said}; {remedy}"));
-        }
-    }
-
-    /// A node is lost by what it is, or that it is not: at the start that ends the job.
-    fn lose_early(&mut self, node: Node, cause: String) {
-        match self.machine.has_started() {
-            false => self.tell(Event::Stop { code: 1, cause }),
-            true => {
-                self.users.answer_joining(node, users::error(&cause));
-                self.tell(Event::Note(cause));
-                self.tell(Event::AgentGone(node));
-            }
+            let cause = format!("{said}; {remedy}");
+            self.users.answer_joining(node, users::error(&cause));
+            self.tell(Event::NoAgent { node, cause });
         }
     }
 

@@ -11,7 +11,8 @@ use super::program::Provided;
 use super::snapshot::Snapshot;
 use eyrie_wire::control::{Program, ToAgent};
 use eyrie_wire::Node;
-use serde::{de::DeserializeOwned, Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -36,7 +37,7 @@ const LONG_TIMES: u64 = 4;
 const PREFIX: usize = 16;
 
 /// The form of journals and saved jobs, which changes more often than the version of the command.
-const FORM: u32 = 2;
+const FORM: u32 = 3;
 
 /// The version of Eyrie, as journals and saved jobs have it: only the same one goes on with them.
 pub fn this_version() -> String {
@@ -431,7 +432,10 @@ pub mod tests {
     }
 
     fn entry(n: u64) -> Entry {
-        Entry { at: Duration::from_micros(n), heard: Heard::Note(format!("note {n}")) }
+        Entry {
+            at: Duration::from_micros(n),
+            heard: crate::machine::Event::Note(format!("note {n}")).into(),
+        }
     }
 
     #[test]

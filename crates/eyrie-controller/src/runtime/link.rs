@@ -275,7 +275,8 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eyrie_transport::{Bind, Listener};
+    use eyrie_transport::Listener;
+    use eyrie_wire::addr::Bind;
     use eyrie_wire::entries::Entry;
     use std::io::Read;
     use std::time::Duration;

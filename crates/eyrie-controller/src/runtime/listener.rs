@@ -1,10 +1,11 @@
 //! Who comes to the controller's socket, and what it wants.
 
 use super::admission::Services;
-use super::inbound::{Heard, Inbound, Letter, Peer};
+use super::inbound::{Heard, Inbound, Letter};
 use super::link::{is_silence, Link};
-use super::roles::said::RoleEvent;
+use super::roles::registry;
 use super::users;
+use crate::machine::{Event, FromPeer, Peer};
 use crossbeam_channel::{bounded, RecvTimeoutError, Sender};
 use eyrie_transport::handshake::{HandshakeError, STEP_TIMEOUT};
 use eyrie_transport::server::Service;
@@ -33,16 +34,14 @@ impl Service for Services {
 
     fn refused(&self, claim: Option<Claim>, error: HandshakeError) {
         let message = match (claim, error) {
-            (Some(Claim::Agent { node, .. } | Claim::Lost { node }), _) => {
-                Heard::AgentWoke { node }
-            }
+            (Some(Claim::Agent { node, .. } | Claim::Lost { node }), _) => Event::AgentWoke(node),
             // One that was replaced, and will be told.
             (Some(Claim::Role(role)), error) => return tracing::info!(%role, %error, "refused"),
             // A process that looked whether the socket is there.
             (_, HandshakeError::Io(_)) => return,
-            (_, error) => Heard::Note(format!("a connection was refused: {error}")),
+            (_, error) => Event::Note(format!("a connection was refused: {error}")),
         };
-        let _ = self.inbound.send(Inbound::Heard(message));
+        let _ = self.inbound.send(Inbound::Heard(message.into()));
     }
 }
 
@@ -56,7 +55,7 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
             let hear = |letter, message| {
                 send(match message {
                     FromAgent::JournalKept(kept) => Inbound::JournalKept { node, kept },
-                    message => Inbound::Heard(Heard::Agent { node, letter, message }),
+                    message => Inbound::Heard(Heard::From(letter, FromPeer::Agent(node, message))),
                 })
             };
             let decode = |payload: &[u8]| frame::decode(payload);
@@ -65,8 +64,8 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
         }
         Claim::Role(role) => {
             let up = |link, heard| send(Inbound::RoleUp { role, link, heard });
-            let hear = |letter, event| send(Inbound::Heard(Heard::Role { role, letter, event }));
-            let decode = |payload: &[u8]| RoleEvent::decode(role.kind, payload);
+            let hear = |letter, message| send(Inbound::Heard(Heard::From(letter, message)));
+            let decode = |payload: &[u8]| registry::of(role.kind).decode(role, payload);
             let read = frame::read_long_payload;
             serve_role(stream, Peer::Role(role), inbound, (read, decode), up, hear);
         }

@@ -11,7 +11,6 @@ mod children;
 mod clock;
 mod commands;
 mod deadline;
-mod determinants;
 mod durable;
 mod elsewhere;
 mod end;
@@ -60,6 +59,7 @@ pub use options::{JobOptions, Reach};
 pub use program::NotRunnable;
 pub use resume::{resume, Resume};
 
+use crate::machine::Event;
 use alike::Alike;
 use anyhow::{bail, Context};
 use assembly::{assemble, channels, finish, wake, Parts};
@@ -69,7 +69,6 @@ use eyrie_placement::Placement;
 use eyrie_store::role::StoreCommand;
 use eyrie_wire::agent::{ENV_DROP_SOCKETS, ENV_RECORD};
 use images_dir::{ImagesDir, SavedJob};
-use inbound::Heard;
 use jobdir::JobDir;
 use journal::Journal;
 use output::Printer;
@@ -163,9 +162,9 @@ pub fn run(
     let anew = (goes_on && job.needed_images.is_none())
         .then(|| "nothing was saved there: the job starts from its beginning".to_string());
     let said = cleaned.into_iter().chain(warnings.into_iter().flatten()).chain(anew);
-    said.for_each(|text| job.take(Heard::Note(text)));
+    said.for_each(|text| job.take(Event::Note(text)));
     if job.needed_images.is_some() {
-        job.tell_store(THE_STORE, StoreCommand::Inventory);
+        job.send_store(THE_STORE, StoreCommand::Inventory);
     }
     job.start_parts(&dir)?;
     job.stdin.start(channels.inbound_in.clone());

@@ -7,7 +7,7 @@ use crate::machine::schedule::Interval;
 use crate::record::LogLevel;
 use anyhow::bail;
 use eyrie_interface::{Order, RolesAt};
-use eyrie_transport::{Bind, Interface, Ports, Security};
+use eyrie_wire::addr::{Bind, Interface, Ports, Security};
 use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};

@@ -3,7 +3,6 @@
 
 use super::backlog::{Backlog, SavedOutput};
 use super::output::{OutputFailed, Piece, Printer};
-use eyrie_wire::Node;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,8 +16,6 @@ const WAITING_FIRST: Duration = Duration::from_secs(1);
 /// What is shown of a job.
 pub struct Outlet {
     printer: Printer,
-    /// The output that the machine is being told of, and the node that it has come from.
-    arrived: Option<(Node, Vec<u8>)>,
     /// Output that this controller does not show: the controller that goes on with the job it saves
     /// does.
     kept: Option<SavedOutput>,
@@ -39,7 +36,6 @@ impl Outlet {
         let backlog = Backlog::new(printer.written(), [0; 2]);
         Outlet {
             printer,
-            arrived: None,
             kept: None,
             held: VecDeque::new(),
             backlog,
@@ -66,16 +62,6 @@ impl Outlet {
     /// The output that is kept and not shown, in a controller that does so.
     pub fn kept(&self) -> Option<&SavedOutput> {
         self.kept.as_ref()
-    }
-
-    /// Output of a rank on this node has arrived; the machine says how much of it is new.
-    pub fn arrive(&mut self, node: Node, bytes: Vec<u8>) {
-        self.arrived = Some((node, bytes));
-    }
-
-    /// Takes what has arrived.
-    pub fn take_arrived(&mut self) -> Option<(Node, Vec<u8>)> {
-        self.arrived.take()
     }
 
     /// Holds a piece until the journal is safe up to `position`. `is_journaled`: a controller that

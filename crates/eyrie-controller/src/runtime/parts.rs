@@ -9,7 +9,8 @@ use super::options::{JobOptions, Reach};
 use super::program::Provided;
 use anyhow::Context;
 use crossbeam_channel::Sender;
-use eyrie_transport::{server, Addr, Bind};
+use eyrie_transport::server;
+use eyrie_wire::addr::{Addr, Bind};
 use eyrie_wire::Node;
 use signal_hook::consts::{
     SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGURG, SIGUSR1, SIGUSR2, SIGXCPU,

@@ -3,7 +3,8 @@
 
 use super::options::JobOptions;
 use eyrie_interface::RolesAt;
-use eyrie_transport::{Addr, Directory, RouterId};
+use eyrie_wire::addr::Addr;
+use eyrie_wire::directory::{Directory, RouterId};
 use std::time::{Duration, Instant};
 
 /// How long a role may take to say where it listens.
@@ -77,8 +78,6 @@ pub struct Whereabouts {
     /// Until all roles beside the controller have said it.
     awaited: Option<Places>,
     directory: Directory,
-    /// The store beside the controller.
-    store: Option<Addr>,
 }
 
 impl Whereabouts {
@@ -96,18 +95,17 @@ impl Whereabouts {
 
     /// The store beside the controller listens.
     pub fn store_listens(&mut self, addr: Addr) {
-        match &mut self.awaited {
-            Some(places) => places.store(addr),
-            None => self.store = Some(addr),
+        if let Some(places) = &mut self.awaited {
+            places.store(addr);
         }
     }
 
     /// Whether all are known now that were awaited; once.
     pub fn are_complete(&mut self) -> bool {
-        let Some((directory, store)) = self.awaited.as_ref().and_then(Places::all) else {
+        let Some((directory, _)) = self.awaited.as_ref().and_then(Places::all) else {
             return false;
         };
-        (self.awaited, self.directory, self.store) = (None, directory, Some(store));
+        (self.awaited, self.directory) = (None, directory);
         true
     }
 
@@ -130,11 +128,6 @@ impl Whereabouts {
 
     pub fn set_directory(&mut self, directory: Directory) {
         self.directory = directory;
-    }
-
-    /// Where the store beside the controller listens, when it has said it.
-    pub fn store(&self) -> Option<&Addr> {
-        self.store.as_ref()
     }
 }
 

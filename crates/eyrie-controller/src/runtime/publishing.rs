@@ -5,8 +5,8 @@ use super::job::Job;
 use super::roles::kind::Starting;
 use super::roles::registry;
 use crate::machine::Event;
-use eyrie_transport::Directory;
 use eyrie_wire::control::{Role, ToAgent};
+use eyrie_wire::directory::Directory;
 use eyrie_wire::Node;
 
 impl Job {
@@ -48,7 +48,7 @@ impl Job {
             return;
         }
         let beside = self.machine.routers_on(node);
-        let directory = Directory { beside, ..self.whereabouts.directory().clone() }.encode();
-        self.send(node, &ToAgent::Directory { directory });
+        let directory = Directory { beside, ..self.whereabouts.directory().clone() };
+        self.send(node, &ToAgent::Directory(directory));
     }
 }

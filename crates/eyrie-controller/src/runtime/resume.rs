@@ -5,23 +5,26 @@ use super::assembly::{assemble, channels, finish, wake, Parts};
 use super::backlog::SavedOutput;
 use super::event_file::EventFile;
 use super::images_dir::ImagesDir;
-use super::inbound::{Heard, Inbound, Peer};
+use super::inbound::{Heard, Inbound};
 use super::job::Job;
-use super::jobdir::{self, JobDir};
-use super::journal::{self, Beginning, Entry, Head, Journal};
+use super::jobdir::JobDir;
+use super::journal::{Beginning, Entry, Head, Journal};
 use super::launcher::own_ip_to;
 use super::options::Reach;
 use super::output::Printer;
-use super::roles::said::RoleEvent;
+use super::roles::peers::THE_STORE;
 use super::snapshot::Snapshot;
-use super::written::{self, Written};
+use super::written::Written;
+use super::{hear, jobdir, journal, written};
+use crate::machine::{Event, FromPeer, Peer};
 use anyhow::{bail, Context};
 use crossbeam_channel::Receiver;
 use eyrie_agent::HAS_CONTROLLER;
 use eyrie_placement::Placement;
 use eyrie_store::role::StoreEvent;
 use eyrie_transport::handshake::HandshakeError;
-use eyrie_transport::{role, Addr, Interface};
+use eyrie_transport::role;
+use eyrie_wire::addr::{Addr, Interface};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, FromAgent};
 use eyrie_wire::Node;
@@ -118,13 +121,13 @@ pub fn resume(
     // A role that came before it was expected would take itself for lost.
     job.admission.open();
     job.journal = kept;
-    damaged.into_iter().chain(note).for_each(|text| job.take(Heard::Note(text)));
+    damaged.into_iter().chain(note).for_each(|text| job.take(Event::Note(text)));
     job.wait_for_returns(&channels.inbound, &secret, resume.force)?;
     no_images.map_or(Ok(()), |why| job.lose_archive(why))?;
     job.watch_deadline();
     dir.own();
     match resume.save {
-        true => job.take(Heard::Save),
+        true => job.take(Event::Save { request: None }),
         false => job.stdin.start(channels.inbound_in.clone()),
     }
     let code = match job.end.code() {
@@ -198,8 +201,8 @@ pub fn agents_of(read: &journal::Read) -> Vec<Addr> {
         read.head.snapshot.iter().flat_map(|snapshot| snapshot.agents.reached_at().clone()),
     );
     for entry in &read.entries {
-        if let Heard::Agent { node, message: FromAgent::Reachable { addr }, .. } = &entry.heard {
-            agents.extend(addr.parse().map(|addr: Addr| (*node, addr)));
+        if let Heard::From(_, FromPeer::Agent(node, FromAgent::Reachable { addr })) = &entry.heard {
+            agents.insert(*node, addr.clone());
         }
     }
     agents.into_values().collect()
@@ -209,7 +212,7 @@ pub fn agents_of(read: &journal::Read) -> Vec<Addr> {
 fn listen_here(reach: &mut Reach, snapshot: Option<&Snapshot>, entries: &[Entry]) {
     let Reach::Tcp { interface, .. } = reach else { return };
     let agents = entries.iter().rev().filter_map(|entry| match &entry.heard {
-        Heard::Agent { message: FromAgent::Reachable { addr }, .. } => addr.parse().ok(),
+        Heard::From(_, FromPeer::Agent(_, FromAgent::Reachable { addr })) => Some(addr.clone()),
         _ => None,
     });
     let agents = agents.chain(
@@ -257,8 +260,8 @@ impl Job {
         if !self.machine.has_started() {
             bail!("the job was just going on with what was saved: {why}");
         }
-        self.take(Heard::Note(format!("the job cannot be saved any more: {why}")));
-        self.take(Heard::ArchiveLost);
+        self.take(Event::Note(format!("the job cannot be saved any more: {why}")));
+        self.take(Event::StoreLost { store: THE_STORE });
         self.write_journal();
         Ok(())
     }
@@ -301,12 +304,9 @@ impl Job {
         missing.retain(|peer| !self.returns.has(*peer));
         self.check_that_enough_are_back(&nodes, &missing, &calls, force)?;
         self.clock.go_on();
-        self.take(Heard::Resumed);
+        self.take(Event::Resumed);
         for peer in missing {
-            self.take(match peer {
-                Peer::Agent(node) => Heard::AgentGone { node },
-                Peer::Role(role) => Heard::RoleGone { role },
-            });
+            self.take(hear::gone(peer));
         }
         early.into_iter().for_each(|message| self.hear(message));
         self.write_journal();
@@ -333,10 +333,10 @@ impl Job {
                 Ok(
                     up @ (Inbound::AgentUp { .. }
                     | Inbound::RoleUp { .. }
-                    | Inbound::Heard(Heard::Role {
-                        event: RoleEvent::Store(StoreEvent::Listening(_)),
-                        ..
-                    })),
+                    | Inbound::Heard(Heard::From(
+                        _,
+                        FromPeer::Store(_, StoreEvent::Listening(_)),
+                    ))),
                 ) => {
                     self.hear(up);
                     continue;
@@ -345,15 +345,18 @@ impl Job {
                 Err(_) => break,
             };
             match &message {
-                Inbound::Heard(Heard::AgentGone { node }) => gone.extend(self.with_roles(*node)),
+                Inbound::Heard(Heard::Event(Event::AgentGone(node))) => {
+                    gone.extend(self.with_roles(*node))
+                }
                 Inbound::Gone { by: by @ Peer::Agent(node), link, .. }
                     if self.is_present(*by, *link) =>
                 {
                     gone.extend(self.with_roles(*node));
                 }
-                Inbound::Heard(Heard::Agent {
-                    message: FromAgent::RoleEnded { role, .. }, ..
-                }) => drop(gone.insert(Peer::Role(*role))),
+                Inbound::Heard(Heard::From(
+                    _,
+                    FromPeer::Agent(_, FromAgent::RoleEnded { role, .. }),
+                )) => drop(gone.insert(Peer::Role(*role))),
                 _ => {}
             }
             early.push(message);
@@ -401,7 +404,7 @@ impl Job {
     /// Tells the agent of a node, again and again, that this controller is there.
     fn call(&self, node: Node, secret: &Secret, calls: &Arc<Calls>) {
         let Some(agent) = self.agents.reached_at(node).cloned() else { return };
-        let claim = Claim::Controller { addr: self.children.controller().to_string() };
+        let claim = Claim::Controller { addr: self.children.controller().clone() };
         let (secret, calls, inbound) = (secret.clone(), Arc::clone(calls), self.inbound.clone());
         std::thread::spawn(move || {
             let mut refusals = 0;
@@ -419,7 +422,7 @@ impl Job {
             }
             if refusals == MAX_REFUSALS {
                 // The main thread receives no more only while the job ends.
-                let _ = inbound.send(Inbound::Heard(Heard::AgentGone { node }));
+                let _ = inbound.send(Inbound::Heard(Event::AgentGone(node).into()));
             }
         });
     }

@@ -2,7 +2,8 @@
 //! `--images` directory, which their hosts need not see. A file that is not whole never gets the
 //! name of one that is.
 
-use eyrie_transport::{frame, RouterId, Stream};
+use eyrie_transport::{frame, Stream};
+use eyrie_wire::directory::RouterId;
 use std::fs::File;
 use std::io;
 use std::net::Shutdown;
@@ -84,7 +85,8 @@ fn give(path: &Path, stream: &mut Stream) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eyrie_transport::{Bind, Listener};
+    use eyrie_transport::Listener;
+    use eyrie_wire::addr::Bind;
     use std::io::{Read, Write};
 
     /// Two ends of a connection.

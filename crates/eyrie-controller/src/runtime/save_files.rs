@@ -3,9 +3,9 @@
 use super::alike::{this_host, Alike};
 use super::deadline;
 use super::images_dir::SavedJob;
-use super::inbound::Heard;
 use super::job::Job;
 use super::written;
+use crate::machine::Event;
 use eyrie_interface::RolesAt;
 use eyrie_router::{RouterCommand, SavedAt};
 
@@ -22,7 +22,7 @@ impl Job {
                 Ok(files) => files,
                 Err(e) => {
                     let reason = format!("{e:#}");
-                    return self.hear_later([Heard::RouterNotSaved { router: 0, reason }]);
+                    return self.hear_later([Event::RouterNotSaved { router: 0, reason }]);
                 }
             };
             self.router_files.save_to(files.clone());
@@ -40,7 +40,7 @@ impl Job {
     pub fn save_job(&mut self) {
         if !self.is_replaying {
             let saved = self.write_job().map_err(|e| format!("{e:#}"));
-            self.hear_later([Heard::JobSaved(saved)]);
+            self.hear_later([Event::JobSaved(saved)]);
         }
     }
 

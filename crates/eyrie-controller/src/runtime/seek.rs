@@ -2,11 +2,13 @@
 //! waits for any comes back to this one, and one that has another says so, which ends this one. Two
 //! controllers must never go on with one job.
 
-use super::inbound::{Heard, Inbound};
+use super::inbound::Inbound;
 use super::job::Job;
+use crate::machine::Event;
 use eyrie_agent::HAS_CONTROLLER;
 use eyrie_transport::handshake::{self, HandshakeError};
-use eyrie_transport::{Addr, Stream};
+use eyrie_transport::Stream;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
 use eyrie_wire::Node;
@@ -26,7 +28,7 @@ impl Job {
             return;
         }
         let until = Instant::now() + self.beginning.options.alone_for();
-        let ours = self.children.controller().to_string();
+        let ours = self.children.controller().clone();
         for node in nodes {
             let Some(agent) = self.agents.reached_at(node).cloned() else { continue };
             let (secret, ours, over) = (self.secret.clone(), ours.clone(), Arc::clone(&over));
@@ -36,7 +38,7 @@ impl Job {
                 while again() {
                     if let Some(by) = other_controller(&agent, &secret, &ours, &over) {
                         tracing::info!(node, %by, "has another controller");
-                        return drop(inbound.send(Inbound::Heard(Heard::Replaced { by })));
+                        return drop(inbound.send(Inbound::Heard(Event::Replaced { by }.into())));
                     }
                     std::thread::sleep(ASK_AGAIN);
                 }
@@ -50,14 +52,14 @@ impl Job {
 fn other_controller(
     agent: &Addr,
     secret: &Secret,
-    ours: &str,
+    ours: &Addr,
     over: &AtomicBool,
 ) -> Option<String> {
     let mut stream = Stream::connect(agent, STEP_TIMEOUT).ok()?;
-    let claim = Claim::Controller { addr: ours.into() };
+    let claim = Claim::Controller { addr: ours.clone() };
     match handshake::connect(&mut stream, secret, &claim) {
         Err(HandshakeError::Refused(why)) if !over.load(Ordering::SeqCst) => {
-            why.strip_prefix(HAS_CONTROLLER).filter(|by| *by != ours).map(String::from)
+            why.strip_prefix(HAS_CONTROLLER).filter(|by| *by != ours.to_string()).map(String::from)
         }
         _ => None,
     }

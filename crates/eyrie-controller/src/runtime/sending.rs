@@ -1,14 +1,14 @@
 //! What goes out to agents and roles. Nothing here waits for them, or decides.
 
-use super::inbound::{Heard, Inbound, Peer};
+use super::inbound::{Heard, Inbound};
 use super::job::Job;
 use super::link::{encode, Link, Session};
 use super::roles::peers::THE_STORE;
-use crate::machine::StoreId;
+use crate::machine::{Event, Peer, ToPeer};
 use eyrie_store::role::StoreCommand;
-use eyrie_transport::Addr;
 use eyrie_wire::control::{Role, RoleKind, ToAgent};
 use eyrie_wire::Node;
+use eyrie_wire::StoreId;
 
 impl Job {
     /// Sends a message to the agent of a node that is up.
@@ -18,8 +18,29 @@ impl Job {
         }
     }
 
-    /// Tells a store. A store that is lost is told nothing: its session would keep it for ever.
-    pub fn tell_store(&mut self, store: StoreId, command: StoreCommand) {
+    /// Sends a message of the machine.
+    pub fn send_to(&mut self, to: ToPeer) {
+        let progress = self.journal.progress();
+        match to {
+            // It is asked for again.
+            ToPeer::Agent(node, message @ ToAgent::Heartbeat { .. }) => {
+                self.agents.send_passing(node, encode(&message))
+            }
+            ToPeer::Agent(node, message) => self.send(node, &message),
+            ToPeer::Agents(message) => self.agents.send_all(progress, &encode(&message)),
+            ToPeer::Router(id, message) => self.roles.tell_router(progress, id, message),
+            ToPeer::Routers(message) => self.roles.tell_routers(progress, &message),
+            ToPeer::Store(store, message) => self.send_store(store, message),
+            ToPeer::Stores(message) => {
+                for store in self.roles.stores() {
+                    self.send_store(store, message.clone());
+                }
+            }
+        }
+    }
+
+    /// Sends to a store. One that is lost is sent nothing: its session would keep it for ever.
+    pub fn send_store(&mut self, store: StoreId, command: StoreCommand) {
         let is_lost = !self.machine.is_current(Role::first(RoleKind::Store, store));
         let archives = self.is_archive(store);
         // What an earlier controller has had done here is done.
@@ -28,7 +49,7 @@ impl Job {
         }
         let told = self.roles.tell_store(self.journal.progress(), store, command);
         if let Err(text) = told {
-            self.hear_later([Heard::Note(text)]);
+            self.hear_later([Event::Note(text)]);
         }
     }
 
@@ -39,18 +60,12 @@ impl Job {
 
     /// Has something heard that comes of what this controller itself does: by way of the journal,
     /// as all else.
-    pub fn hear_later(&self, heard: impl IntoIterator<Item = Heard> + Send + 'static) {
+    pub fn hear_later<H: Into<Heard>>(&self, heard: impl IntoIterator<Item = H> + Send + 'static) {
         let inbound = self.inbound.clone();
         // The main thread must not wait for itself. It receives no more only while the job ends.
         std::thread::spawn(move || {
-            heard.into_iter().for_each(|heard| drop(inbound.send(Inbound::Heard(heard))));
+            heard.into_iter().for_each(|heard| drop(inbound.send(Inbound::Heard(heard.into()))));
         });
-    }
-
-    /// Where a store listens. The machine names none that has not said it.
-    pub fn store_address(&self, store: StoreId) -> String {
-        let addr = self.machine.store_on_node(store).or(self.whereabouts.store());
-        addr.map_or(String::new(), Addr::to_string)
     }
 
     /// The session with an agent or a role.

@@ -37,8 +37,6 @@ impl Job {
             directory: self.whereabouts.directory().clone(),
             alike: self.alike.saved(),
             identities: self.alike.identities().clone(),
-            shared: self.shared.clone(),
-            determinants: self.determinants.clone(),
             stdin,
             stdin_wanted: self.stdin.wanted(),
             refusals: self.refusals.clone(),
@@ -63,8 +61,6 @@ impl Job {
         self.figures.set_store_bytes(snapshot.store_bytes);
         self.whereabouts.set_directory(snapshot.directory);
         self.alike = Alike::of(snapshot.alike, snapshot.identities);
-        self.shared = snapshot.shared;
-        self.determinants = snapshot.determinants;
         self.stdin.go_on_wanting(snapshot.stdin_wanted);
         self.refusals = snapshot.refusals;
         self.users.go_on_after(snapshot.last_request);

@@ -1,11 +1,11 @@
 //! The end of a job: agents, ranks and files are gone when it returns.
 
-use super::inbound::{Heard, Inbound, Peer};
+use super::inbound::{Heard, Inbound};
 use super::job::Job;
 use super::journal::Journal;
 use super::link::{encode, JournalProgress};
 use super::output::OutputFailed;
-use crate::machine::Machine;
+use crate::machine::{Event, FromPeer, Machine, Peer};
 use crate::record::{LogLevel, Record};
 use crossbeam_channel::Receiver;
 use eyrie_agent::{Reaped, Sweeper};
@@ -50,10 +50,10 @@ impl Job {
             match inbound.recv_timeout(left.min(Duration::from_millis(20))) {
                 Ok(
                     Inbound::Gone { by: Peer::Agent(node), .. }
-                    | Inbound::Heard(Heard::AgentGone { node }),
+                    | Inbound::Heard(Heard::Event(Event::AgentGone(node))),
                 ) => drop(connected.remove(&node)),
                 Ok(Inbound::Heard(
-                    heard @ Heard::Agent { message: FromAgent::Output { .. }, .. },
+                    heard @ Heard::From(_, FromPeer::Agent(_, FromAgent::Output { .. })),
                 )) => self.take(heard),
                 _ => {}
             }
@@ -70,7 +70,7 @@ impl Job {
                 &format!("{n} processes hang in the kernel and could not be ended"),
             );
         }
-        eyrie_agent::remove_segments(self.shared.iter().flatten());
+        eyrie_agent::remove_segments(self.machine.leftovers());
         // Who only saves it has shown nothing of its output.
         let finished = self.machine.has_finished() && self.outlet.kept().is_none();
         self.images.take().into_iter().for_each(|images| images.end(finished));

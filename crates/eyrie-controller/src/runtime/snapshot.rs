@@ -4,17 +4,16 @@
 
 use super::agents::SavedAgents;
 use super::backlog::SavedOutput;
-use super::determinants::Gathered;
 use super::event_file::SavedEvents;
 use super::link::SavedSession;
 use super::refusals::Refusals;
 use super::stdin::SavedInput;
 use crate::machine::answer::RequestId;
-use eyrie_transport::Directory;
 use eyrie_wire::control::RoleKind;
+use eyrie_wire::directory::Directory;
 use eyrie_wire::{Node, RankInstance};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The fields are those of the running job, as `shorten.rs` takes and gives them.
@@ -28,8 +27,6 @@ pub struct Snapshot {
     pub directory: Directory,
     pub alike: Option<(String, String)>,
     pub identities: BTreeMap<Node, String>,
-    pub shared: Vec<BTreeSet<String>>,
-    pub determinants: Gathered,
     pub stdin: SavedInput,
     pub stdin_wanted: Option<(Node, RankInstance, u64)>,
     pub refusals: Refusals,

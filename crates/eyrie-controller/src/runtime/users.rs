@@ -5,7 +5,7 @@ use crate::machine::answer::Answer;
 use anyhow::Context;
 use eyrie_interface::answer::{Accepted, Checkpoints, Proposed};
 use eyrie_interface::Request;
-use eyrie_transport::Addr;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::control::Claim;
 use serde::de::DeserializeOwned;
 use serde::Serialize;

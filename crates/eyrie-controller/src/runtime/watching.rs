@@ -2,9 +2,9 @@
 //! which hosts do not reach each other: those with roles, and those that they have not reached.
 
 use super::agents::WhoMeets;
-use super::inbound::Heard;
 use super::job::Job;
 use super::link::encode;
+use crate::machine::Event;
 use eyrie_wire::control::ToAgent;
 use eyrie_wire::Node;
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ impl Job {
         let is_here = |node: &Node| cluster.is_none_or(|cluster| cluster.is_here(*node));
         let home: Vec<Node> = all.clone().filter(is_here).collect();
         self.agents.set_home(all.end, home.len());
-        self.take(Heard::Home(home));
+        self.take(Event::Home(home));
     }
 
     /// Agents hear which hosts these are when that changes. Where nothing listens for a controller
@@ -49,7 +49,7 @@ impl Job {
 
     /// It ends with the connection, and is told again over the next.
     fn watch_from(&self, node: Node, hosts: &[Node]) {
-        let address = |host: &Node| Some((*host, self.agents.reached_at(*host)?.to_string()));
+        let address = |host: &Node| Some((*host, self.agents.reached_at(*host)?.clone()));
         let hosts = hosts.iter().filter_map(address).collect();
         let within = self.beginning.options.heartbeat_timeout;
         self.agents.send_passing(node, encode(&ToAgent::Watch { hosts, within }));

@@ -5,8 +5,8 @@ use super::conns::Conns;
 use super::output::{ConnId, Output};
 use super::ranks::Ranks;
 use super::receipts::{Awaited, Receipts};
-use eyrie_transport::KeptUntil;
 use eyrie_wire::data::{Ack, Header};
+use eyrie_wire::directory::KeptUntil;
 
 /// Unacknowledged frames and bytes after which a sender gets an acknowledgement.
 const ACK_FRAMES: u64 = 128;

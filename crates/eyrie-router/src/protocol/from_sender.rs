@@ -15,10 +15,10 @@ use super::received::Receive;
 use super::room::Room;
 use super::segments::GiveSegments;
 use crate::space::{Space, Store};
-use eyrie_transport::KeptUntil;
 use eyrie_wire::data::{
     content_hash, Deliver, Frame, Header, Known, Message, Piece, Ready, Repeat,
 };
+use eyrie_wire::directory::KeptUntil;
 use eyrie_wire::Rank;
 
 const NOT_HERE: &str = "message for a rank whose primary router is another one";

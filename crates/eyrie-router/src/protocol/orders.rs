@@ -1,6 +1,6 @@
 //! The commands of the controller to a router, and the events of a router to the controller.
 
-use eyrie_transport::Addr;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::data::{Determinant, ObservedPart};
 use eyrie_wire::{Rank, RankInstance};
 use serde::{Deserialize, Serialize};

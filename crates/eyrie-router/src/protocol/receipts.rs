@@ -3,7 +3,7 @@
 
 use super::log::{Cursor, Log};
 use crate::space::{Space, Store};
-use eyrie_transport::KeptUntil;
+use eyrie_wire::directory::KeptUntil;
 use eyrie_wire::Rank;
 use std::collections::VecDeque;
 use std::io;

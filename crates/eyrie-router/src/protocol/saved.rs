@@ -16,13 +16,15 @@ use super::receipts::{Receipts, SavedReceipts};
 use super::room::Room;
 use super::streams::Streams;
 use crate::space::{Space, Store};
-use eyrie_transport::{frame, KeptUntil};
+use eyrie_transport::frame;
 use eyrie_wire::data::{
     Deliver, Determinant, Frame, Header, Message, ObservedPart, Place, MAX_FRAME, MAX_INLINE,
 };
+use eyrie_wire::directory::KeptUntil;
 use eyrie_wire::{Incarnation, Rank};
 use serde::{Deserialize, Serialize};
-use std::io::{self, Read, Write};
+use std::io;
+use std::io::{Read, Write};
 
 /// The beginning of a stream; all ranks follow.
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -9,11 +9,11 @@ use super::mutation::{self, Mutation};
 use super::noted::{forget_logged, is_logged};
 use super::*;
 use crate::testing::{on_all_processors, MemoryFile, MemoryStore, Said};
-use eyrie_transport::KeptUntil;
 use eyrie_wire::data::{
     content_hash, put, put_plain, Deliver, Determinant, Envelope, Header, Message, ObservedPart,
     Piece, Place, Repeat, Replayed, Resume, SegmentRequest, MAX_INLINE,
 };
+use eyrie_wire::directory::KeptUntil;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::cell::Cell;

@@ -1,6 +1,7 @@
 //! The messages between the controller and a store.
 
-use eyrie_transport::{Addr, Bind};
+use eyrie_wire::addr::{Addr, Bind};
+use eyrie_wire::control::StoreAt;
 use eyrie_wire::{ImageId, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -12,10 +13,10 @@ pub enum StoreCommand {
     Present(RankInstance),
     /// The controller has received [`StoreEvent::Stored`] of this image.
     Heard { instance: RankInstance, image: ImageId },
-    /// Copy an image from the store at this address. [`StoreEvent::Stored`] or
+    /// Copy an image from this store. [`StoreEvent::Stored`] or
     /// [`StoreEvent::Failed`] is the answer. If the store already has the image, it answers at
     /// once.
-    Copy { instance: RankInstance, image: ImageId, from: Addr },
+    Copy { instance: RankInstance, image: ImageId, from: StoreAt },
     /// An image is no longer needed. It is no error when the store does not have it.
     Discard { rank: Rank, image: ImageId },
     /// What does the store hold? [`StoreEvent::Inventory`] is the answer.

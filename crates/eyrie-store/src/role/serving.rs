@@ -8,7 +8,8 @@ use crossbeam_channel::bounded;
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::role::{self, Follow};
 use eyrie_transport::server::{self, Service};
-use eyrie_transport::{Addr, Stream};
+use eyrie_transport::Stream;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
 use eyrie_wire::RankInstance;
@@ -65,9 +66,10 @@ impl StoreRole {
                 self.state().unacknowledged.remove(&(instance, image));
                 self.acknowledged.notify_all();
             }
-            StoreCommand::Copy { instance, image, from } => {
-                self.order_copy(Order { instance, image, from });
-            }
+            StoreCommand::Copy { instance, image, from } => match from.reached_at() {
+                Ok(from) => self.order_copy(Order { instance, image, from: from.clone() }),
+                Err(reason) => (self.report)(StoreEvent::Failed { instance, image, reason }),
+            },
             StoreCommand::Inventory => {
                 let images = self.store.all_images();
                 let images = images.iter().filter_map(|image| self.stored(image).ok()).collect();
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
     use crate::role::Stored;
     use crossbeam_channel::{unbounded, Receiver};
-    use eyrie_transport::Bind;
+    use eyrie_wire::addr::Bind;
 
     fn role(dir: &Path) -> (Arc<StoreRole>, Receiver<StoreEvent>) {
         let listen = Bind::Unix(dir.join("store.sock"));

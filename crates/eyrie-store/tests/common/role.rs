@@ -2,7 +2,8 @@
 #![allow(dead_code)]
 
 use eyrie_store::role::Config;
-use eyrie_transport::{frame, role, Addr, Bind, Interface, Ports, Security};
+use eyrie_transport::{frame, role};
+use eyrie_wire::addr::{Addr, Bind, Interface, Ports, Security};
 use eyrie_wire::auth::{Secret, SECRET_LEN};
 use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta};
 use eyrie_wire::RankInstance;

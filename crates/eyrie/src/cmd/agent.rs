@@ -3,7 +3,8 @@
 use anyhow::Context;
 use eyrie_controller::runtime::{self, SLURM_NODE};
 use eyrie_host::enough;
-use eyrie_transport::{role, Addr};
+use eyrie_transport::role;
+use eyrie_wire::addr::Addr;
 use std::ffi::OsString;
 use std::path::PathBuf;
 

@@ -2,7 +2,8 @@
 //! agents of a job start them.
 
 use eyrie_transport::role::{self, Follow};
-use eyrie_transport::{Addr, Stream};
+use eyrie_transport::Stream;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, Role, RoleKind};
 use std::path::PathBuf;

@@ -6,14 +6,18 @@ use clap::Args;
 use eyrie_bench::plot::{draw, Chart, Series};
 use eyrie_cli::out;
 use eyrie_controller::machine::schedule::Interval;
-use eyrie_controller::machine::{Command, Config, Event, Image, Machine, RankStateName, StoreId};
+use eyrie_controller::machine::{Command, Config, Event, FromPeer, Machine, RankStateName, ToPeer};
 use eyrie_interface::Order;
+use eyrie_router::{RouterCommand, RouterEvent};
+use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
 use eyrie_transport::frame;
 use eyrie_wire::address::address;
 use eyrie_wire::control::{
-    CheckpointMode, ImageAt, JobOnHost, Notices, Program, RankReport, StartRank, ToAgent,
+    CheckpointMode, FromAgent, ImageAt, JobOnHost, Notices, Program, RankReport, Role, RoleKind,
+    ToAgent,
 };
-use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use eyrie_wire::data::Determinant;
+use eyrie_wire::{ImageId, Node, Rank, RankInstance, StoreId};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -96,7 +100,7 @@ impl Job {
     }
 
     fn report(&mut self, instance: RankInstance, report: RankReport) -> Vec<Command> {
-        self.send(Event::Rank(instance, report))
+        self.send(from_agent(0, FromAgent::Rank(instance, report)))
     }
 
     /// The cost of `run`.
@@ -116,13 +120,13 @@ impl Job {
         let join = ToAgent::Join(Box::new(common(self.instances().len() as u32)));
         self.bytes += self.nodes * bytes_in(&join);
         for node in 0..self.nodes as Node {
-            self.send(Event::AgentUp(node));
+            self.send(from_agent(node, FromAgent::Joined(Ok(None))));
         }
         assert!(self.machine.has_started());
         let none = Duration::ZERO;
         for instance in self.instances() {
             self.report(instance, RankReport::Started { fetched: none, restored: none });
-            self.send(Event::Connected(instance));
+            self.send(from_router(0, RouterEvent::Connected(instance)));
             self.report(instance, RankReport::ProviderLoaded);
             self.report(instance, address_of(instance.rank));
         }
@@ -147,9 +151,14 @@ impl Job {
         let mut due = self.send(Event::Checkpoint { request: 1, rank: None });
         let mut taken = 0;
         while let Some(command) = due.pop() {
-            let Command::Capture { instance, image, store, .. } = command else { continue };
-            due.extend(self.send(Event::ImageBegun { instance, image }));
-            due.extend(self.send(stored(store, instance, image)));
+            let Command::Send(ToPeer::Agent(_, ToAgent::Capture { instance, image, .. })) = command
+            else {
+                continue;
+            };
+            let ImageAt { image, store } = image;
+            let begun = StoreEvent::Begun { instance, image };
+            due.extend(self.send(from_store(store.store, begun)));
+            due.extend(self.send(stored(store.store, instance, image)));
             let usable = RankReport::ImageUsable { image, output: [0; 2] };
             due.extend(self.report(instance, usable));
             taken += 1;
@@ -162,14 +171,19 @@ impl Job {
         let mut due = self.send(Event::AgentGone(0));
         while let Some(command) = due.pop() {
             match command {
-                Command::Fence(instance) => {
-                    let fenced = |router| Event::Fenced { router, instance, rsn: 1 };
-                    due.extend((0..ROLES).flat_map(|router| self.send(fenced(router))));
+                Command::Send(ToPeer::Routers(RouterCommand::Fence(instance))) => {
+                    let determinants = vec![Determinant { clock: 1, rsn: 1 }];
+                    let fenced =
+                        RouterEvent::Fenced { instance, determinants, observed: Vec::new() };
+                    for router in 0..ROLES {
+                        due.extend(self.send(from_router(router, fenced.clone())));
+                    }
                 }
-                Command::Start { instance, .. } => {
-                    let none = Duration::ZERO;
+                Command::Send(ToPeer::Agent(_, ToAgent::Start(start))) => {
+                    let (instance, none) = (start.instance, Duration::ZERO);
                     self.report(instance, RankReport::Started { fetched: none, restored: none });
-                    self.send(Event::Replayed { instance, messages: 1 });
+                    let replayed = RouterEvent::Replayed { instance, messages: 1 };
+                    self.send(from_router(0, replayed));
                 }
                 _ => {}
             }
@@ -179,14 +193,32 @@ impl Job {
     }
 }
 
+fn from_agent(node: Node, message: FromAgent) -> Event {
+    Event::From(FromPeer::Agent(node, message))
+}
+
+fn from_router(id: u32, message: RouterEvent) -> Event {
+    Event::From(FromPeer::Router(Role::first(RoleKind::Router, id), message))
+}
+
+fn from_store(id: StoreId, message: StoreEvent) -> Event {
+    Event::From(FromPeer::Store(Role::first(RoleKind::Store, id), message))
+}
+
 /// The immediate answer of a node, or a role, to a command.
 fn answer_to(command: &Command) -> Option<Event> {
     match command {
-        Command::Heartbeat { node, n } => Some(Event::Heartbeat { node: *node, n: *n }),
-        Command::StartRole { role, .. } => {
-            Some(Event::RoleUp { role: *role, addr: PLACE.parse().expect("it is an address") })
+        Command::Send(ToPeer::Agent(node, ToAgent::Heartbeat { n })) => {
+            Some(from_agent(*node, FromAgent::Heartbeat { n: *n }))
         }
-        Command::CopyImage { store, instance, image, .. } => {
+        Command::StartRole { role, .. } => {
+            let addr = PLACE.parse().expect("it is an address");
+            Some(Event::From(match role.kind {
+                RoleKind::Router => FromPeer::Router(*role, RouterEvent::Listening(addr)),
+                RoleKind::Store => FromPeer::Store(*role, StoreEvent::Listening(addr)),
+            }))
+        }
+        Command::Send(ToPeer::Store(store, StoreCommand::Copy { instance, image, .. })) => {
             Some(stored(*store, *instance, *image))
         }
         _ => None,
@@ -195,8 +227,8 @@ fn answer_to(command: &Command) -> Option<Event> {
 
 /// A store has an image.
 fn stored(store: StoreId, instance: RankInstance, image: ImageId) -> Event {
-    let image = Image { image, clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 << 20 };
-    Event::ImageStored { store, instance, image }
+    let stored = Stored { image, clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 << 20 };
+    from_store(store, StoreEvent::Stored { instance, stored, live_bytes: 0 })
 }
 
 /// The address of a rank that MPICH 4 publishes.
@@ -229,32 +261,13 @@ fn bytes_in(message: &ToAgent) -> u64 {
     bytes.len() as u64
 }
 
-/// Bytes of the messages that a command causes at this many nodes.
+/// Bytes of the messages to agents that a command causes at this many nodes.
 fn bytes_of(command: &Command, nodes: u64) -> u64 {
-    let at = |image: ImageId| ImageAt { image, store: PLACE.into() };
     match command {
-        Command::Start { instance, from, .. } => {
-            let image = from.map(|from| at(from.image));
-            let (beginning, stdin, leftovers) = (vec![], instance.rank == 0, vec![]);
-            let signals = Vec::new();
-            let start =
-                StartRank { instance: *instance, image, beginning, stdin, leftovers, signals };
-            bytes_in(&ToAgent::Start(Box::new(start)))
-        }
+        Command::Send(ToPeer::Agent(_, message)) => bytes_in(message),
+        Command::Send(ToPeer::Agents(message)) => nodes * bytes_in(message),
         Command::StartRole { role, .. } => bytes_in(&ToAgent::StartRole(*role)),
-        Command::Directory(directory) => {
-            nodes * bytes_in(&ToAgent::Directory { directory: directory.encode() })
-        }
-        Command::Heartbeat { n, .. } => bytes_in(&ToAgent::Heartbeat { n: *n }),
-        Command::Kill { instance, .. } => bytes_in(&ToAgent::Kill(*instance)),
-        Command::Capture { instance, image, mode, hold, .. } => {
-            let (instance, image, mode, hold) = (*instance, at(*image), *mode, *hold);
-            bytes_in(&ToAgent::Capture { instance, image, mode, hold })
-        }
-        Command::Pmi { node, entries, barriers } => {
-            let message = ToAgent::Pmi { entries: entries.clone(), barriers: *barriers };
-            node.map_or(nodes, |_| 1) * bytes_in(&message)
-        }
+        Command::Directory(directory) => nodes * bytes_in(&ToAgent::Directory(directory.clone())),
         _ => 0,
     }
 }

@@ -6,7 +6,7 @@ use super::schedule::Schedule;
 use super::store_choice::StoreChoice;
 use super::stores::Stores;
 use crate::machine::config::Config;
-use crate::machine::io::Command;
+use crate::machine::io::Source;
 use crate::machine::moves::orders::end_slowing;
 use crate::machine::moves::Moves;
 use crate::machine::nodes::reach::Reach;
@@ -18,6 +18,7 @@ use crate::machine::saving::phase::Saving;
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::{BEGIN_TIMEOUT, RETRY, STORE_TIMEOUT};
 use crate::record::Record;
+use eyrie_wire::control::{ImageAt, ToAgent};
 use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::time::Duration;
 
@@ -72,7 +73,9 @@ impl Captures<'_> {
             let (instance, node) = (r.instance(), r.node());
             let image = self.ranks.begin_capture(rank, store, hold, now, now + BEGIN_TIMEOUT);
             self.schedule.asked(rank, now);
-            self.out.push(Command::Capture { node, instance, image, store, mode, hold });
+            let image_at = ImageAt::from(Source { image, store });
+            let capture = ToAgent::Capture { instance, image: image_at, mode, hold };
+            self.out.send_agent(node, capture);
             self.out.record(Record::CheckpointStarted { rank, image });
         }
     }

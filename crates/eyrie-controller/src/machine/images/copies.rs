@@ -1,7 +1,7 @@
 //! In which stores an image is. It must never count a store that could not use its copy.
 
-use crate::machine::io::StoreId;
 use eyrie_wire::Rank;
+use eyrie_wire::StoreId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 

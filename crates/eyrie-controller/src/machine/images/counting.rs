@@ -5,7 +5,7 @@ use super::schedule::Schedule;
 use super::store_choice::StoreChoice;
 use super::stores::{discard, Stores, SAVED};
 use crate::machine::config::Config;
-use crate::machine::io::{Command, Image};
+use crate::machine::io::{Command, ToPeer};
 use crate::machine::moves::orders::go_on_if_held;
 use crate::machine::nodes::reach::Reach;
 use crate::machine::nodes::Nodes;
@@ -19,6 +19,8 @@ use crate::machine::ranks::Ranks;
 use crate::machine::roles::Roles;
 use crate::machine::timeouts::{BEGIN_TIMEOUT, RETRY, STORE_TIMEOUT};
 use crate::record::Record;
+use eyrie_router::RouterCommand;
+use eyrie_store::role::Stored;
 use eyrie_wire::{ImageId, RankInstance};
 use std::time::Duration;
 
@@ -165,8 +167,9 @@ impl Counting<'_> {
             }
             discard(self.out, rank, image.image, &copies);
         }
-        if let Some(Image { clock, rsn, observed, stdin, .. }) = reach {
-            self.out.push(Command::Truncate { rank, clock, rsn, observed });
+        if let Some(Stored { clock, rsn, observed, stdin, .. }) = reach {
+            let truncate = RouterCommand::Truncate { rank, clock, rsn, observed };
+            self.out.push(Command::Send(ToPeer::Routers(truncate)));
             if rank == 0 {
                 self.out.push(Command::TruncateStdin(stdin));
             }

@@ -69,12 +69,15 @@ impl Overdue {
 mod tests {
     use super::*;
     use crate::machine::images::schedule::Interval;
+    use crate::machine::said;
     use crate::machine::timeouts::IMAGE_TIMEOUT;
     use crate::machine::users::answer::Answer;
-    use crate::machine::{Command, Config, Event, Image, Machine};
+    use crate::machine::Source;
+    use crate::machine::{Command, Config, Event, Machine};
     use eyrie_interface::answer::Outcome;
     use eyrie_interface::Manner;
     use eyrie_interface::Order;
+    use eyrie_store::role::Stored;
     use eyrie_wire::control::{Ending, MpiStage, RankReport};
     use eyrie_wire::{ImageId, RankInstance};
 
@@ -134,22 +137,22 @@ mod tests {
                 captures: BTreeMap::new(),
                 fate,
             };
-            job.tell(Event::StoreUp { store: 0 });
-            (0..2).for_each(|node| job.tell(Event::AgentUp(node)));
+            job.tell(said::store_up(0));
+            (0..2).for_each(|node| job.tell(said::joined(node)));
             for rank in 0..2 {
                 let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
-                job.tell(Event::Rank(first(rank), RankReport::Started { fetched, restored }));
-                job.tell(Event::Rank(first(rank), RankReport::ProviderLoaded));
+                job.tell(said::rank(first(rank), RankReport::Started { fetched, restored }));
+                job.tell(said::rank(first(rank), RankReport::ProviderLoaded));
             }
             job
         }
 
         fn tell(&mut self, event: Event) {
             for command in self.machine.handle(self.now, event) {
+                if let Some((instance, Source { image, .. })) = said::capture(&command) {
+                    self.captures.insert(instance.rank, image);
+                }
                 match command {
-                    Command::Capture { instance, image, .. } => {
-                        self.captures.insert(instance.rank, image);
-                    }
                     Command::Answer { answer, .. } => self.answers.push(answer),
                     Command::Record(
                         record @ (Record::ImagesOverdue { .. } | Record::ImagesAgain { .. }),
@@ -171,12 +174,12 @@ mod tests {
                     let fate = if rank == 0 { self.fate } else { usable };
                     let Some(report) = fate(image) else { continue };
                     if !matches!(report, RankReport::CaptureFailed { .. }) {
-                        self.tell(Event::ImageBegun { instance, image });
+                        self.tell(said::begun(instance, image));
                         let image =
-                            Image { image, clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 };
-                        self.tell(Event::ImageStored { store: 0, instance, image });
+                            Stored { image, clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 };
+                        self.tell(said::stored(0, instance, image));
                     }
-                    self.tell(Event::Rank(instance, report));
+                    self.tell(said::rank(instance, report));
                 }
                 let step = Duration::from_millis(100);
                 let tick = self.machine.next_tick().unwrap_or(end);
@@ -222,7 +225,7 @@ mod tests {
     fn what_its_program_has_done_is_a_reason_too() {
         let mut job = Job::new(Interval::Every(INTERVAL), usable);
         job.pass(INTERVAL);
-        job.tell(Event::Rank(first(0), RankReport::PmiFinalized));
+        job.tell(said::rank(first(0), RankReport::PmiFinalized));
         job.pass(INTERVAL * 4);
         assert!(job.lines[0].contains("called MPI_Finalize"), "{:?}", job.lines);
         // So is that of another rank, where they are imaged one after the other.
@@ -271,24 +274,24 @@ mod tests {
         let mut job = Job::new(Interval::Off, not_now);
         let (to, manner) = (Some(1), Manner::default());
         job.tell(Event::Migrate { request: Some(1), ranks: vec![0], to, manner });
-        job.tell(Event::Rank(first(0), RankReport::PmiFinalized));
+        job.tell(said::rank(first(0), RankReport::PmiFinalized));
         let (ending, stage) = (Ending::Code(0), MpiStage::After);
-        job.tell(Event::Rank(first(0), RankReport::Exited { ending, stage }));
+        job.tell(said::rank(first(0), RankReport::Exited { ending, stage }));
         let [Answer::Refused(why)] = &job.answers[..] else { panic!("{:?}", job.answers) };
         assert_eq!(why, "rank 0 did not move: it has come to its end before");
         // The node of one that was to be drained is free.
         let mut job = Job::new(Interval::Off, not_now);
         job.tell(Event::Drain { request: Some(2), node: 0 });
-        job.tell(Event::Rank(first(0), RankReport::PmiFinalized));
+        job.tell(said::rank(first(0), RankReport::PmiFinalized));
         let (ending, stage) = (Ending::Code(0), MpiStage::After);
-        job.tell(Event::Rank(first(0), RankReport::Exited { ending, stage }));
+        job.tell(said::rank(first(0), RankReport::Exited { ending, stage }));
         assert_eq!(job.answers, [Answer::Accepted]);
     }
 
     #[test]
     fn a_checkpoint_that_cannot_be_begun_is_answered_in_time() {
         let mut job = Job::new(Interval::Off, usable);
-        job.tell(Event::Rank(first(0), RankReport::PmiFinalized));
+        job.tell(said::rank(first(0), RankReport::PmiFinalized));
         job.tell(Event::Checkpoint { request: 1, rank: None });
         job.pass(IMAGE_TIMEOUT + Duration::from_secs(10));
         let [Answer::Checkpoints(outcomes)] = &job.answers[..] else { panic!("{:?}", job.answers) };

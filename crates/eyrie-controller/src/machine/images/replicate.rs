@@ -4,8 +4,7 @@
 
 use super::counting::Counting;
 use super::schedule::Schedule;
-use super::stores::discard;
-use crate::machine::io::{Command, Image, StoreId};
+use super::stores::{copy_image, discard};
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::kept::KeptImage;
@@ -13,7 +12,8 @@ use crate::machine::ranks::Ranks;
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::STORE_TIMEOUT;
 use crate::record::{list, Record};
-use eyrie_wire::{ImageId, Rank, RankInstance};
+use eyrie_store::role::{StoreCommand, Stored};
+use eyrie_wire::{ImageId, Rank, RankInstance, StoreId};
 
 impl Counting<'_> {
     /// A store more can be used: images of which copies are missing are copied to it.
@@ -86,7 +86,7 @@ impl Counting<'_> {
                 break;
             };
             copies.order(store);
-            self.out.push(Command::CopyImage { store, from, instance, image });
+            copy_image(self.out, store, from, instance, image);
         }
         if let Some(known) = self.ranks.copies_mut(instance, image) {
             *known = copies;
@@ -95,7 +95,7 @@ impl Counting<'_> {
 
     /// A store has an image whole. It is of use when it counts already, or shows an incarnation
     /// that is still the rank's: a later incarnation may have taken another way since.
-    pub fn image_stored(&mut self, store: StoreId, instance: RankInstance, stored: Image) {
+    pub fn image_stored(&mut self, store: StoreId, instance: RankInstance, stored: Stored) {
         if !self.stores.is_up(store) {
             return;
         }
@@ -107,13 +107,13 @@ impl Counting<'_> {
             came = true;
         }
         let Some(copies) = self.ranks.copies_mut(instance, image) else {
-            return self.out.push(Command::DiscardImage { store, rank, image });
+            return self.out.send_store(store, StoreCommand::Discard { rank, image });
         };
         if copies.arrive(store, came) {
             self.want_copies_of(rank, 0);
             self.count_image(instance, image);
         } else if !copies.has(store) {
-            self.out.push(Command::DiscardImage { store, rank, image });
+            self.out.send_store(store, StoreCommand::Discard { rank, image });
         }
     }
 
@@ -165,9 +165,10 @@ pub fn drop_copies(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Config, Event, Machine, Source};
+    use crate::machine::{said, Command, Config, Event, Machine, Source, ToPeer};
     use eyrie_interface::Order;
-    use eyrie_wire::control::{Ending, MpiStage, RankReport, StartFault};
+    use eyrie_router::RouterCommand;
+    use eyrie_wire::control::{Ending, MpiStage, RankReport, StartFault, StoreAt};
     use std::time::Duration;
 
     /// A machine whose ranks run, and the time.
@@ -191,7 +192,7 @@ mod tests {
                 ..Config::of_one_rank()
             });
             let mut running = Running { machine, now: Duration::ZERO };
-            running.tell(Event::AgentUp(0));
+            running.tell(said::joined(0));
             (0..2).for_each(|rank| running.goes_on(first(rank)));
             running
         }
@@ -200,33 +201,31 @@ mod tests {
             self.now += Duration::from_millis(1);
             let commands = self.machine.handle(self.now, event);
             let shown = |c: &Command| matches!(c, Command::Record(_) | Command::Answer { .. });
-            commands.into_iter().filter(|c| !shown(c)).collect()
+            commands.into_iter().filter(|c| !shown(c) && !said::confirms(c)).collect()
         }
 
         fn goes_on(&mut self, instance: RankInstance) {
             let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
-            self.tell(Event::Rank(instance, RankReport::Started { fetched, restored }));
-            self.tell(Event::Rank(instance, RankReport::ProviderLoaded));
+            self.tell(said::rank(instance, RankReport::Started { fetched, restored }));
+            self.tell(said::rank(instance, RankReport::ProviderLoaded));
         }
 
         /// Asks for a checkpoint; returns the image and the store that it goes to.
         fn capture(&mut self, rank: Rank) -> (ImageId, StoreId) {
             let asked = self.tell(Event::Checkpoint { request: 1, rank: Some(rank) });
-            match asked[..] {
-                [Command::Capture { image, store, .. }] => (image, store),
-                _ => panic!("{asked:?}"),
-            }
+            let (_, Source { image, store }) = captured(&asked);
+            (image, store)
         }
 
         fn stored(&mut self, store: StoreId, rank: Rank, image: ImageId) -> Vec<Command> {
             let rsn = 10 * image;
-            let image = Image { image, clock: rsn, rsn, observed: 0, stdin: 0, bytes: 1000 };
-            self.tell(Event::ImageStored { store, instance: first(rank), image })
+            let image = Stored { image, clock: rsn, rsn, observed: 0, stdin: 0, bytes: 1000 };
+            self.tell(said::stored(store, first(rank), image))
         }
 
         fn checked(&mut self, rank: Rank, image: ImageId) -> Vec<Command> {
             let output = [0; 2];
-            self.tell(Event::Rank(first(rank), RankReport::ImageUsable { image, output }))
+            self.tell(said::rank(first(rank), RankReport::ImageUsable { image, output }))
         }
 
         /// A checkpoint that counts, in both stores.
@@ -246,25 +245,29 @@ mod tests {
         /// The rank dies; returns where its next incarnation comes from.
         fn dies(&mut self, instance: RankInstance) -> (RankInstance, Option<Source>) {
             let ending = Ending::Signal(libc::SIGKILL);
-            self.tell(Event::Rank(
-                instance,
-                RankReport::Exited { ending, stage: MpiStage::Within },
-            ));
+            self.tell(said::rank(instance, RankReport::Exited { ending, stage: MpiStage::Within }));
             self.fenced(RankInstance { incarnation: instance.incarnation + 1, ..instance })
         }
 
         fn fenced(&mut self, instance: RankInstance) -> (RankInstance, Option<Source>) {
-            let told = self.tell(Event::Fenced { router: 0, instance, rsn: 0 });
-            let start = told.iter().find_map(|c| match c {
-                Command::Start { instance, from, .. } => Some((*instance, *from)),
-                _ => None,
-            });
-            start.unwrap_or_else(|| panic!("{told:?}"))
+            let told = self.tell(said::fenced(0, instance, 0));
+            let start = told.iter().find_map(said::start);
+            let (_, instance, from) = start.unwrap_or_else(|| panic!("{told:?}"));
+            (instance, from)
         }
     }
 
+    /// The capture that is all of this.
+    fn captured(commands: &[Command]) -> (RankInstance, Source) {
+        let all: Vec<_> = commands.iter().map(said::capture).collect();
+        let [Some(captured)] = all[..] else { panic!("{commands:?}") };
+        captured
+    }
+
     fn copy(store: StoreId, from: StoreId, rank: Rank, image: ImageId) -> Command {
-        Command::CopyImage { store, from, instance: first(rank), image }
+        let from = StoreAt { store: from, addr: None };
+        let copy = StoreCommand::Copy { instance: first(rank), image, from };
+        Command::Send(ToPeer::Store(store, copy))
     }
 
     #[test]
@@ -292,9 +295,10 @@ mod tests {
         let (third, _) = job.capture(0);
         job.stored(0, 0, third);
         assert!(job.checked(0, third).is_empty());
-        let discard = |store| Command::DiscardImage { store, rank: 0, image: images[0] };
+        let discard = |store| said::discard(store, 0, images[0]);
         let (clock, rsn) = (10 * images[1], 10 * images[1]);
-        let truncate = Command::Truncate { rank: 0, clock, rsn, observed: 0 };
+        let truncate = RouterCommand::Truncate { rank: 0, clock, rsn, observed: 0 };
+        let truncate = Command::Send(ToPeer::Routers(truncate));
         let told = job.stored(1, 0, third);
         assert_eq!(told[..3], [discard(0), discard(1), truncate]);
     }
@@ -305,11 +309,11 @@ mod tests {
         let (image, _) = job.capture(0);
         job.stored(0, 0, image);
         let (instance, reason) = (first(0), "the disk is full".to_string());
-        let told = job.tell(Event::ImageFailed { store: 1, instance, image, reason });
-        assert_eq!(told[0], Command::DiscardImage { store: 0, rank: 0, image });
+        let told = job.tell(said::failed(1, instance, image, reason));
+        assert_eq!(told[0], said::discard(0, 0, image));
         assert!(job.checked(0, image).is_empty() && job.images(0).is_empty());
         // What comes of the copy all the same is not kept.
-        assert_eq!(job.stored(1, 0, image), [Command::DiscardImage { store: 1, rank: 0, image }]);
+        assert_eq!(job.stored(1, 0, image), [said::discard(1, 0, image)]);
     }
 
     #[test]
@@ -326,10 +330,8 @@ mod tests {
             (vec![older[0], newer[0]], vec![older[1], newer[1]])
         );
         // Nothing of a lost store counts, whatever is heard of it.
-        assert!(
-            job.stored(1, 0, taken).is_empty() && job.tell(Event::StoreUp { store: 1 }).is_empty()
-        );
-        let copies = job.tell(Event::StoreUp { store: 2 });
+        assert!(job.stored(1, 0, taken).is_empty() && job.tell(said::store_up(1)).is_empty());
+        let copies = job.tell(said::store_up(2));
         assert_eq!(
             copies,
             [
@@ -344,15 +346,11 @@ mod tests {
         // One that cannot be copied is replaced by a new one.
         let reason = "chunk 3 is damaged".to_string();
         let (instance, image) = (first(1), older[1]);
-        let told = job.tell(Event::ImageFailed { store: 2, instance, image, reason });
-        assert!(matches!(
-            told[..],
-            [Command::Capture { instance: RankInstance { rank: 1, .. }, .. }]
-        ));
+        let told = job.tell(said::failed(2, instance, image, reason));
+        assert_eq!(captured(&told).0.rank, 1);
         let told = job.tell(Event::StoreLost { store: 0 });
-        assert!(
-            matches!(told[..], [Command::Capture { instance, store: 2, .. }] if instance == first(0))
-        );
+        let (instance, Source { store, .. }) = captured(&told);
+        assert_eq!((instance, store), (first(0), 2));
         assert_eq!((job.images(0), job.images(1)), (vec![], vec![newer[1]]));
     }
 
@@ -365,13 +363,12 @@ mod tests {
         let (under_way, _) = job.capture(1);
         assert!(job.tell(Event::StoreLost { store: 0 }).is_empty(), "there is no store");
         assert!(job.images(0).is_empty() && job.stored(0, 1, under_way).is_empty());
-        let mut told = job.tell(Event::StoreUp { store: 1 });
+        let mut told = job.tell(said::store_up(1));
         job.now += Duration::from_secs(3);
         told.extend(job.tell(Event::Tick));
         let captured = |rank| {
-            told.iter().any(|c| {
-                matches!(c, Command::Capture { instance, store: 1, .. } if instance.rank == rank)
-            })
+            let captures = told.iter().filter_map(said::capture);
+            captures.filter(|(of, at)| of.rank == rank && at.store == 1).count() > 0
         };
         assert!(captured(0) && captured(1), "{told:?}");
     }
@@ -384,17 +381,17 @@ mod tests {
         assert_eq!(from, Some(Source { image, store: 0 }));
         let fail = |fault| RankReport::StartFailed { reason: "r".into(), fault };
         // It was not the image's fault: another store is tried first.
-        job.tell(Event::Rank(instance, fail(StartFault::Attempt)));
+        job.tell(said::rank(instance, fail(StartFault::Attempt)));
         let (instance, from) = job.fenced(RankInstance { rank: 0, incarnation: 3 });
         assert_eq!(from, Some(Source { image, store: 1 }));
-        let told = job.tell(Event::Rank(instance, fail(StartFault::Image)));
-        assert!(told.contains(&Command::DiscardImage { store: 1, rank: 0, image }), "{told:?}");
+        let told = job.tell(said::rank(instance, fail(StartFault::Image)));
+        assert!(told.contains(&said::discard(1, 0, image)), "{told:?}");
         let (instance, from) = job.fenced(RankInstance { rank: 0, incarnation: 4 });
         assert_eq!(from, Some(Source { image, store: 0 }));
         // It is imaged anew as soon as it runs, since this one has a copy less than promised.
         job.goes_on(instance);
         job.now += Duration::from_secs(1);
         let told = job.tell(Event::Tick);
-        assert!(matches!(told[..], [Command::Capture { image: 2, .. }]), "{told:?}");
+        assert_eq!(captured(&told).1.image, 2);
     }
 }

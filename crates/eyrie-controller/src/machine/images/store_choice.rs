@@ -2,12 +2,11 @@
 
 use super::copies::Copies;
 use super::stores::Stores;
-use crate::machine::io::StoreId;
 use crate::machine::nodes::reach::Reach;
 use crate::machine::ranks::Ranks;
 use crate::machine::roles::Roles;
 use eyrie_wire::control::RoleKind;
-use eyrie_wire::Rank;
+use eyrie_wire::{Rank, StoreId};
 
 /// What decides where images go.
 #[derive(Clone, Copy)]

@@ -1,9 +1,11 @@
 //! Which stores are up. Decides nothing.
 
 use super::copies::Copies;
-use crate::machine::io::{Command, StoreId};
 use crate::machine::outbox::Outbox;
-use eyrie_wire::{ImageId, Rank};
+use eyrie_store::role::StoreCommand;
+use eyrie_wire::addr::Addr;
+use eyrie_wire::control::StoreAt;
+use eyrie_wire::{ImageId, Rank, RankInstance, StoreId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -17,11 +19,13 @@ pub struct Stores {
     lost: BTreeSet<StoreId>,
     /// The first of them is the archive, which is handed no images.
     has_archive: bool,
+    /// Where the first of them listens, if it runs beside the controller and has said it.
+    beside: Option<Addr>,
 }
 
 impl Stores {
     pub fn new(count: u32, has_archive: bool) -> Stores {
-        Stores { up: (0..count).collect(), lost: BTreeSet::new(), has_archive }
+        Stores { up: (0..count).collect(), lost: BTreeSet::new(), has_archive, beside: None }
     }
 
     pub fn is_archive(&self, store: StoreId) -> bool {
@@ -30,6 +34,18 @@ impl Stores {
 
     pub fn is_up(&self, store: StoreId) -> bool {
         self.up.contains(&store)
+    }
+
+    /// A store that is on no node listens there.
+    pub fn listens(&mut self, store: StoreId, addr: Addr) {
+        if store == SAVED {
+            self.beside = Some(addr);
+        }
+    }
+
+    /// Where a store listens that is on no node.
+    pub fn addr(&self, store: StoreId) -> Option<&Addr> {
+        self.beside.as_ref().filter(|_| store == SAVED)
     }
 
     /// Those that are handed images.
@@ -51,6 +67,19 @@ impl Stores {
 
 /// An image is needed no more. Copies that are still coming are discarded when they have come.
 pub fn discard(out: &mut Outbox, rank: Rank, image: ImageId, copies: &Copies) {
-    let discards = copies.stores().map(|store| Command::DiscardImage { store, rank, image });
-    out.extend(discards);
+    for store in copies.stores() {
+        out.send_store(store, StoreCommand::Discard { rank, image });
+    }
+}
+
+/// The store copies an image from another one.
+pub fn copy_image(
+    out: &mut Outbox,
+    store: StoreId,
+    from: StoreId,
+    instance: RankInstance,
+    image: ImageId,
+) {
+    let from = StoreAt { store: from, addr: None };
+    out.send_store(store, StoreCommand::Copy { instance, image, from });
 }

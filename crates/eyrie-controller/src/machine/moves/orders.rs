@@ -2,11 +2,11 @@
 
 use super::entry::Move;
 use super::Moves;
-use crate::machine::io::Command;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::capture::Capture;
 use crate::machine::ranks::Ranks;
+use eyrie_wire::control::ToAgent;
 use eyrie_wire::{Node, Rank};
 
 /// The rank is not slowed for its move any more.
@@ -21,7 +21,7 @@ pub fn slow(ranks: &Ranks, out: &mut Outbox, rank: Rank, share: u8) {
     let r = &ranks[rank];
     if r.on_node().is_some() {
         let (node, instance) = (r.node(), r.instance());
-        out.push(Command::Slow { node, instance, share });
+        out.send_agent(node, ToAgent::Slow { instance, share });
     }
 }
 
@@ -38,7 +38,7 @@ pub fn go_on_if_held(
     let r = &ranks[rank];
     if capture.holds() && nodes.is_up(r.node()) {
         let (node, instance, image) = (r.node(), r.instance(), capture.image());
-        out.push(Command::GoOn { node, instance, image });
+        out.send_agent(node, ToAgent::GoOn { instance, image });
     }
 }
 
@@ -46,6 +46,6 @@ pub fn go_on_if_held(
 pub fn let_go(nodes: &Nodes, out: &mut Outbox, node: Node) {
     let entry = &nodes[node];
     if entry.is_up() && entry.leaves() {
-        out.push(Command::Release(node));
+        out.send_agent(node, ToAgent::Shutdown);
     }
 }

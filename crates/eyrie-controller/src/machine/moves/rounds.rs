@@ -7,7 +7,7 @@ use super::entry::{Move, Round};
 use super::live::Live;
 use super::mover::Mover;
 use super::orders::{end_slowing, slow};
-use crate::machine::io::Command;
+use crate::machine::io::start_rank;
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::placement::place;
 use crate::machine::state::MoveName;
@@ -15,6 +15,7 @@ use crate::machine::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER};
 use crate::record::Record;
 use eyrie_interface::{IfSlow, Manner, Way};
 use eyrie_units::time;
+use eyrie_wire::control::ToAgent;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use std::time::Duration;
 
@@ -68,7 +69,7 @@ impl Mover<'_> {
             (Some(live), Some(from)) => {
                 live.send(from.image, now);
                 let (node, instance) = (live.node(), live.instance());
-                self.out.push(Command::Prepare { node, instance, from });
+                self.out.send_agent(node, ToAgent::Prepare(start_rank(instance, Some(from))));
             }
             _ => self.schedule.want(rank, now),
         }
@@ -152,7 +153,7 @@ impl Mover<'_> {
     pub fn unprepare(&mut self, live: &Live) {
         let (node, instance) = (live.node(), live.instance());
         if self.nodes[node].is_up() {
-            self.out.push(Command::Unprepare { node, instance });
+            self.out.send_agent(node, ToAgent::Unprepare(instance));
         }
     }
 

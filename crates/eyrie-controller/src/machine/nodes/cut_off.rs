@@ -78,7 +78,9 @@ impl Watch<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::said;
     use crate::machine::{Config, Event, Machine};
+    use eyrie_wire::control::ToAgent;
     use std::time::Duration;
 
     /// A machine of so many nodes, and the time; these are on its own host.
@@ -97,7 +99,7 @@ mod tests {
             let config = Config { nodes, heartbeat_timeout, alone_for, ..Config::of_one_rank() };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
             job.tell(Event::Home(home.to_vec()));
-            (0..nodes).for_each(|node| drop(job.tell(Event::AgentUp(node))));
+            (0..nodes).for_each(|node| drop(job.tell(said::joined(node))));
             job
         }
 
@@ -108,12 +110,14 @@ mod tests {
         /// What is said of nodes after this; these answer.
         fn tell_and_answer(&mut self, event: Event, answer: &[Node]) -> Vec<String> {
             let mut commands = self.tell(event);
-            let asked = |c: &Command| match *c {
-                Command::Heartbeat { node, n } if answer.contains(&node) => Some((node, n)),
+            let asked = |c: &Command| match said::to_agent(c) {
+                Some((node, ToAgent::Heartbeat { n })) if answer.contains(&node) => {
+                    Some((node, *n))
+                }
                 _ => None,
             };
             for (node, n) in commands.iter().filter_map(asked).collect::<Vec<_>>() {
-                commands.extend(self.tell(Event::Heartbeat { node, n }));
+                commands.extend(self.tell(said::heartbeat(node, n)));
             }
             in_short(&commands)
         }

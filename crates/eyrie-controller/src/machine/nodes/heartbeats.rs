@@ -9,6 +9,7 @@ use crate::machine::ranks::entry::RankEntry;
 use crate::machine::state::{NodeEvent, RankStateName};
 use crate::record::Record;
 use eyrie_units::time;
+use eyrie_wire::control::ToAgent;
 use eyrie_wire::{Node, Rank};
 use std::time::Duration;
 
@@ -113,7 +114,8 @@ impl Watch<'_> {
         let (now, interval) = (self.out.now(), self.nodes.heartbeat_interval());
         for (node, heartbeat) in self.nodes.heartbeats_mut() {
             if heartbeat.is_due(now, interval) {
-                self.out.push(Command::Heartbeat { node, n: heartbeat.ask(now) });
+                let n = heartbeat.ask(now);
+                self.out.send_agent(node, ToAgent::Heartbeat { n });
             }
         }
     }
@@ -186,7 +188,7 @@ impl Watch<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Config, Event, Machine};
+    use crate::machine::{said, Config, Event, Machine};
 
     fn machine_of_two_nodes() -> Machine {
         let heartbeat_timeout = Duration::from_millis(40);
@@ -200,8 +202,8 @@ mod tests {
     fn nodes_that_are_all_silent_are_lost_though_nothing_else_happens() {
         let mut machine = machine_of_two_nodes();
         let mut now = Duration::ZERO;
-        machine.handle(now, Event::AgentUp(0));
-        machine.handle(now, Event::AgentUp(1));
+        machine.handle(now, said::joined(0));
+        machine.handle(now, said::joined(1));
         for _ in 0..20 {
             // The runtime sleeps until then.
             now = machine.next_tick().map_or(now, |at| at.max(now));
@@ -215,8 +217,8 @@ mod tests {
     fn time_in_which_the_controller_had_no_processor_does_not_count() {
         let mut machine = machine_of_two_nodes();
         let mut now = Duration::ZERO;
-        machine.handle(now, Event::AgentUp(0));
-        machine.handle(now, Event::AgentUp(1));
+        machine.handle(now, said::joined(0));
+        machine.handle(now, said::joined(1));
         let mut on_time = Duration::ZERO;
         while machine.nodes_up().any(|up| up) {
             let due = machine.next_tick().expect("it goes on");
@@ -232,10 +234,10 @@ mod tests {
     #[test]
     fn a_job_that_ends_says_which_nodes_are_silent() {
         let mut machine = machine_of_two_nodes();
-        machine.handle(Duration::ZERO, Event::AgentUp(0));
-        machine.handle(Duration::ZERO, Event::AgentUp(1));
+        machine.handle(Duration::ZERO, said::joined(0));
+        machine.handle(Duration::ZERO, said::joined(1));
         machine.handle(Duration::from_millis(11), Event::Tick);
-        machine.handle(Duration::from_millis(12), Event::Heartbeat { node: 0, n: 1 });
+        machine.handle(Duration::from_millis(12), said::heartbeat(0, 1));
         assert_eq!(machine.watch().which_are_silent(), "");
         machine.out.set_now(Duration::from_millis(25));
         let silent = "; node 1 has not answered for 25 ms either: is this host cut off from them?";
@@ -245,10 +247,10 @@ mod tests {
     #[test]
     fn where_no_node_answers_none_is_lost_before_all_have_had_their_time() {
         let mut machine = machine_of_two_nodes();
-        machine.handle(Duration::ZERO, Event::AgentUp(0));
-        machine.handle(Duration::ZERO, Event::AgentUp(1));
+        machine.handle(Duration::ZERO, said::joined(0));
+        machine.handle(Duration::ZERO, said::joined(1));
         machine.handle(Duration::from_millis(11), Event::Tick);
-        machine.handle(Duration::from_millis(19), Event::Heartbeat { node: 1, n: 1 });
+        machine.handle(Duration::from_millis(19), said::heartbeat(1, 1));
         let up_at = |machine: &mut Machine, ms| {
             // On time, since for a controller that comes late no node is late.
             while machine.next_tick().is_some_and(|due| due < Duration::from_millis(ms)) {
@@ -263,13 +265,13 @@ mod tests {
     #[test]
     fn a_silent_node_is_lost_as_soon_as_another_one_has_answered() {
         let mut machine = machine_of_two_nodes();
-        machine.handle(Duration::ZERO, Event::AgentUp(0));
-        machine.handle(Duration::ZERO, Event::AgentUp(1));
+        machine.handle(Duration::ZERO, said::joined(0));
+        machine.handle(Duration::ZERO, said::joined(1));
         for at in 1..=44 {
             let now = Duration::from_millis(at);
             machine.handle(now, Event::Tick);
             if at % 11 == 0 {
-                machine.handle(now, Event::Heartbeat { node: 1, n: at / 11 });
+                machine.handle(now, said::heartbeat(1, at / 11));
             }
         }
         assert_eq!(machine.nodes_up().collect::<Vec<_>>(), [false, true]);
@@ -279,7 +281,7 @@ mod tests {
     fn a_silent_node_is_lost_with_the_time_and_what_to_do_about_it() {
         let mut machine = machine_of_two_nodes();
         let mut lost = String::new();
-        for (at, event) in [(0, Event::AgentUp(0)), (0, Event::AgentUp(1))]
+        for (at, event) in [(0, said::joined(0)), (0, said::joined(1))]
             .into_iter()
             .chain((1..60).map(|at| (at, Event::Tick)))
         {
@@ -300,7 +302,7 @@ mod tests {
     fn running() -> Machine {
         let mut machine = machine_of_two_nodes();
         for node in [0, 1] {
-            machine.handle(Duration::ZERO, Event::AgentUp(node));
+            machine.handle(Duration::ZERO, said::joined(node));
         }
         assert!(machine.has_started());
         machine

@@ -2,11 +2,12 @@
 //! the rest here; the machine gives each consequence to those that it concerns, which is the one
 //! place that knows all of them. Plain data.
 
-use crate::machine::io::{Mark, StoreId};
+use crate::machine::io::Mark;
 use crate::machine::ranks::capture::Capture;
 use crate::machine::ranks::phases::Death;
 use crate::machine::state::NodeEvent;
-use eyrie_transport::RouterId;
+use eyrie_wire::directory::RouterId;
+use eyrie_wire::StoreId;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use std::time::Duration;
 

@@ -7,12 +7,14 @@ pub mod notes;
 pub mod requests;
 pub mod speed;
 
-use super::io::Command;
+use super::io::{Command, ToPeer};
 use super::users::answer::{Answer, RequestId};
 use crate::record::Record;
 use consequence::Consequence;
 use eyrie_interface::Summary;
-use eyrie_wire::RankInstance;
+use eyrie_store::role::StoreCommand;
+use eyrie_wire::control::ToAgent;
+use eyrie_wire::{Node, RankInstance, StoreId};
 use notes::Notes;
 use requests::Requests;
 use serde::{Deserialize, Serialize};
@@ -94,6 +96,16 @@ impl Outbox {
 
     pub fn extend(&mut self, commands: impl IntoIterator<Item = Command>) {
         self.commands.extend(commands);
+    }
+
+    /// Sends a message to the agent of a node.
+    pub fn send_agent(&mut self, node: Node, message: ToAgent) {
+        self.push(Command::Send(ToPeer::Agent(node, message)));
+    }
+
+    /// Sends a message to a store.
+    pub fn send_store(&mut self, store: StoreId, message: StoreCommand) {
+        self.push(Command::Send(ToPeer::Store(store, message)));
     }
 
     pub fn take_commands(&mut self) -> Vec<Command> {

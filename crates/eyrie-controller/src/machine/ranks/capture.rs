@@ -2,9 +2,10 @@
 //! nothing else. It ends when its image counts, or fails.
 
 use crate::machine::images::copies::Copies;
-use crate::machine::io::{Image, StoreId};
 use crate::machine::state::{next, CaptureEvent, CaptureName, CAPTURES};
+use eyrie_store::role::Stored;
 use eyrie_wire::ImageId;
+use eyrie_wire::StoreId;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -13,16 +14,16 @@ use std::time::Duration;
 enum CaptureState {
     Asked,
     Arriving,
-    Stored(Image),
+    Stored(Stored),
     Checked,
-    Usable(Image),
+    Usable(Stored),
 }
 
 /// An event of the table with what comes with it.
 #[derive(Clone, Copy, Debug)]
 enum CaptureStep {
     Begun,
-    Stored(Image),
+    Stored(Stored),
     Checked,
 }
 
@@ -76,7 +77,7 @@ impl Capture {
 
     /// The store that it was handed to has it whole. One that has not been seen to begin has until
     /// then for what is left.
-    pub fn store_whole(&mut self, image: Image, until: Duration) {
+    pub fn store_whole(&mut self, image: Stored, until: Duration) {
         if !self.has_begun() {
             self.until = until;
         }
@@ -172,7 +173,7 @@ impl Capture {
     }
 
     /// The image, when the store that it was handed to has it whole.
-    pub fn stored(&self) -> Option<Image> {
+    pub fn stored(&self) -> Option<Stored> {
         match self.state {
             CaptureState::Stored(image) | CaptureState::Usable(image) => Some(image),
             _ => None,
@@ -181,7 +182,7 @@ impl Capture {
 
     /// The image, when its agent has found all files that it needs as well: it counts as soon as
     /// enough stores have it.
-    pub fn usable(&self) -> Option<Image> {
+    pub fn usable(&self) -> Option<Stored> {
         self.stored().filter(|_| self.name() == CaptureName::Usable)
     }
 
@@ -200,7 +201,7 @@ impl Capture {
 mod tests {
     use super::*;
 
-    const IMAGE: Image = Image { image: 7, clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 };
+    const IMAGE: Stored = Stored { image: 7, clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 };
 
     fn step(event: CaptureEvent) -> CaptureStep {
         match event {

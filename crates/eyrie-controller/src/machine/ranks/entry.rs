@@ -8,11 +8,12 @@ use super::kept::{KeptImage, KeptImages};
 use super::log::RankLog;
 use super::phases::{Death, RankRecovery, RESTORE_ATTEMPTS};
 use crate::machine::images::copies::Copies;
-use crate::machine::io::{Image, Mark, Source, StoreId};
+use crate::machine::io::{Mark, Source};
 use crate::machine::state::RankStateName;
 use crate::record::Cause;
-use eyrie_transport::RouterId;
-use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
+use eyrie_store::role::Stored;
+use eyrie_wire::directory::RouterId;
+use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance, StoreId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -47,7 +48,7 @@ pub struct SavedRank {
 /// An image that counts, and the incarnation that it shows.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SavedImage {
-    pub image: Image,
+    pub image: Stored,
     pub instance: RankInstance,
 }
 
@@ -58,7 +59,7 @@ pub struct Counted {
     /// It has ended a hole in the log.
     pub healed: bool,
     /// The log need not reach back further than to this image.
-    pub reach: Option<Image>,
+    pub reach: Option<Stored>,
 }
 
 /// A rank that was brought back and re-executes.
@@ -297,7 +298,7 @@ impl RankEntry {
     }
 
     /// The image of the checkpoint under way counts from now on.
-    pub fn count_image(&mut self, now: Duration, image: Image, capture: &Capture) -> Counted {
+    pub fn count_image(&mut self, now: Duration, image: Stored, capture: &Capture) -> Counted {
         self.end_capture();
         self.crashes.imaged(image.rsn);
         let healed = self.log.heal(capture.asked());
@@ -427,7 +428,7 @@ mod tests {
         let mut capture = Capture::new(number, 1, false, asked, asked + s(9));
         capture.copies_mut().arrive(1, true);
         let rsn = number;
-        let image = Image { image: number, clock: 1, rsn, observed: 0, stdin: 0, bytes: 1 };
+        let image = Stored { image: number, clock: 1, rsn, observed: 0, stdin: 0, bytes: 1 };
         r.count_image(asked + s(1), image, &capture)
     }
 

@@ -6,7 +6,7 @@ use super::phases::{Death, RankRecovery};
 use crate::machine::io::Source;
 use crate::machine::state::{next, RankEvent, RankStateName, RANKS};
 use crate::machine::timeouts::FENCE_TIMEOUT;
-use eyrie_transport::RouterId;
+use eyrie_wire::directory::RouterId;
 use eyrie_wire::ImageId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;

@@ -2,16 +2,17 @@
 //! one before a newer counts, but for copies that are lost.
 
 use crate::machine::images::copies::Copies;
-use crate::machine::io::{Image, Source, StoreId};
+use crate::machine::io::Source;
 use crate::record::Cause;
-use eyrie_wire::{ImageId, Rank, RankInstance};
+use eyrie_store::role::Stored;
+use eyrie_wire::{ImageId, Rank, RankInstance, StoreId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// An image that counts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KeptImage {
-    pub image: Image,
+    pub image: Stored,
     /// The incarnation that it shows.
     pub instance: RankInstance,
     /// When it was asked for; zero when the job went on from it.
@@ -132,7 +133,7 @@ impl KeptImages {
 
     /// The image that the log must reach back to, for the case that a newer one is damaged; `None`
     /// where that is the program's start.
-    pub fn fallback(&self) -> Option<Image> {
+    pub fn fallback(&self) -> Option<Stored> {
         (self.kept.len() == 2).then(|| self.kept[0].image)
     }
 
@@ -173,7 +174,7 @@ mod tests {
 
     fn image(image: ImageId, store: StoreId) -> KeptImage {
         KeptImage {
-            image: Image { image, clock: image, rsn: image, observed: 0, stdin: 0, bytes: 1 },
+            image: Stored { image, clock: image, rsn: image, observed: 0, stdin: 0, bytes: 1 },
             instance: RankInstance { rank: 0, incarnation: 1 },
             asked: Duration::ZERO,
             copies: Copies::in_one(store),

@@ -10,10 +10,10 @@ pub mod log;
 pub mod phases;
 
 use super::images::copies::Copies;
-use super::io::StoreId;
 use super::state::RankStateName;
 use capture::Capture;
 use entry::RankEntry;
+use eyrie_wire::StoreId;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use incarnation::Fence;
 use serde::{Deserialize, Serialize};

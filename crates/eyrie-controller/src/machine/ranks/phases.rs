@@ -1,9 +1,9 @@
 //! How far the recovery of a rank has come, what each phase of it took, and from what the rank is
 //! brought back. The phases of a recovery must add up to the time since the death.
 
-use crate::machine::io::{Source, StoreId};
+use crate::machine::io::Source;
 use crate::record::Phases;
-use eyrie_wire::ImageId;
+use eyrie_wire::{ImageId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

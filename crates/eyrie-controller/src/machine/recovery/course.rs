@@ -2,6 +2,7 @@
 //! confirmed that only its new incarnation speaks. A router that does not answer is a failure: only
 //! that router has the log of its ranks.
 
+use super::gathered::{Gathered, Told};
 use super::stop::{stop_of, Stop};
 use crate::machine::config::Config;
 use crate::machine::faults::moments::Injecting;
@@ -9,7 +10,7 @@ use crate::machine::faults::pending::Faults;
 use crate::machine::images::overdue::Overdue;
 use crate::machine::images::replicate::drop_copies;
 use crate::machine::images::schedule::Schedule;
-use crate::machine::io::{Command, Mark, Source};
+use crate::machine::io::{start_rank, Command, Mark, Source, ToPeer};
 use crate::machine::moves::destinations::Destinations;
 use crate::machine::moves::Moves;
 use crate::machine::nodes::Nodes;
@@ -20,13 +21,15 @@ use crate::machine::placement::{place, Choice};
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::ranks::phases::{Death, RankRecovery, RESTORE_ATTEMPTS};
 use crate::machine::ranks::Ranks;
+use crate::machine::roles::Roles;
 use crate::machine::signal_names::{self, is_own_fault};
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER, START_TIMEOUT};
 use crate::record::Record;
 use eyrie_placement::Placement;
-use eyrie_transport::RouterId;
-use eyrie_wire::control::StartFault;
+use eyrie_router::RouterCommand;
+use eyrie_wire::control::{StartFault, ToAgent};
+use eyrie_wire::directory::RouterId;
 use eyrie_wire::{Node, Rank, RankInstance};
 use std::time::Duration;
 
@@ -39,9 +42,11 @@ pub struct Recovery<'a> {
     pub ranks: &'a mut Ranks,
     pub schedule: &'a mut Schedule,
     pub overdue: &'a mut Overdue,
+    pub roles: &'a Roles,
     pub moves: &'a Moves,
     pub faults: &'a mut Faults,
     pub output: &'a Ledger,
+    pub gathered: &'a mut Gathered,
 }
 
 impl Recovery<'_> {
@@ -69,16 +74,29 @@ impl Recovery<'_> {
         self.out.follows(Consequence::RankFailed(rank));
     }
 
-    /// A router lets only this incarnation speak. When all do, the rank can come back.
-    pub fn router_fenced(&mut self, router: RouterId, instance: RankInstance, rsn: u64) {
+    /// A router lets only this incarnation speak, and has told what it holds of the rank. When all
+    /// do, the rank can come back.
+    pub fn router_fenced(
+        &mut self,
+        router: RouterId,
+        instance: RankInstance,
+        rsn: u64,
+        told: Told,
+    ) {
         let Some(r) = self.ranks.get_mut(instance.rank) else { return };
         // It may have died again: only the newest fence counts.
         if r.instance() != instance {
             return;
         }
+        self.gathered.add(instance, told);
         if let Some(rsn) = r.confirm_fence(router, rsn) {
             let mark = Mark { rsn, output: self.output.total(instance.rank) };
-            self.out.push(Command::Recover(instance));
+            let home = self.roles.home_of(instance.rank);
+            // Where routers run beside the controller, ranks go round them.
+            let home = home.unwrap_or(instance.rank % self.config.routers);
+            let Told { determinants, observed } = self.gathered.take(instance);
+            let recover = RouterCommand::Recover { instance, determinants, observed };
+            self.out.push(Command::Send(ToPeer::Router(home, recover)));
             self.out.follows(Consequence::RankFenced { instance, mark });
         }
     }
@@ -132,7 +150,7 @@ impl Recovery<'_> {
         let image = from.map(|from| from.image);
         self.ranks[rank].bring_back(node, now, from, until);
         self.out.record(Record::Placed { instance, node, choice, image });
-        self.out.push(Command::Start { node, instance, from });
+        self.out.send_agent(node, ToAgent::Start(start_rank(instance, from)));
         self.injecting().in_recovery(rank, false);
     }
 
@@ -245,7 +263,7 @@ impl Recovery<'_> {
                 return self.router_is_late(rank);
             }
             let (instance, node) = (r.instance(), r.node());
-            self.out.push(Command::Kill { node, instance });
+            self.out.send_agent(node, ToAgent::Kill(instance));
             let reason = format!("node {node} did not bring it up in time");
             self.start_failed(instance, reason, StartFault::Attempt);
         }
@@ -268,16 +286,15 @@ impl Recovery<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Config, Event, Image, Machine};
+    use crate::machine::{said, Config, Event, Machine};
+    use eyrie_store::role::Stored;
     use eyrie_wire::control::{Ending, MpiStage, RankReport};
     use eyrie_wire::Node;
 
     fn start_of(commands: &[Command]) -> (Node, RankInstance) {
-        let start = |c: &Command| match c {
-            Command::Start { node, instance, .. } => Some((*node, *instance)),
-            _ => None,
-        };
-        commands.iter().find_map(start).unwrap_or_else(|| panic!("no start: {commands:?}"))
+        let start = commands.iter().find_map(said::start);
+        let (node, instance, _) = start.unwrap_or_else(|| panic!("no start: {commands:?}"));
+        (node, instance)
     }
 
     /// A rank on a node with two spares, which has an image or not, and then loses its node.
@@ -285,27 +302,27 @@ mod tests {
     fn nodes_of_attempts(with_image: bool, fails: &RankReport) -> [Node; 3] {
         let mut machine = Machine::new(Config { spares: 2, ..Config::of_one_rank() });
         let mut tell = |event| machine.handle(Duration::ZERO, event);
-        let up = [0, 1, 2].map(|node| tell(Event::AgentUp(node)));
+        let up = [0, 1, 2].map(|node| tell(said::joined(node)));
         let (_, first) = start_of(&up[2]);
         let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
-        tell(Event::Rank(first, RankReport::Started { fetched, restored }));
-        tell(Event::Rank(first, RankReport::ProviderLoaded));
+        tell(said::rank(first, RankReport::Started { fetched, restored }));
+        tell(said::rank(first, RankReport::ProviderLoaded));
         if with_image {
             tell(Event::Checkpoint { request: 1, rank: Some(0) });
-            let image = Image { image: 1, clock: 5, rsn: 5, observed: 0, stdin: 0, bytes: 1000 };
-            tell(Event::ImageStored { store: 0, instance: first, image });
+            let image = Stored { image: 1, clock: 5, rsn: 5, observed: 0, stdin: 0, bytes: 1000 };
+            tell(said::stored(0, first, image));
             let (image, output) = (1, [0; 2]);
-            tell(Event::Rank(first, RankReport::ImageUsable { image, output }));
+            tell(said::rank(first, RankReport::ImageUsable { image, output }));
         }
         tell(Event::AgentGone(0));
         let mut incarnation = 2;
         [(); 3].map(|()| {
             let instance = RankInstance { incarnation, ..first };
-            let (node, _) = start_of(&tell(Event::Fenced { router: 0, instance, rsn: 0 }));
+            let (node, _) = start_of(&tell(said::fenced(0, instance, 0)));
             if !with_image {
-                tell(Event::Rank(instance, RankReport::Started { fetched, restored }));
+                tell(said::rank(instance, RankReport::Started { fetched, restored }));
             }
-            tell(Event::Rank(instance, fails.clone()));
+            tell(said::rank(instance, fails.clone()));
             incarnation += 1;
             node
         })

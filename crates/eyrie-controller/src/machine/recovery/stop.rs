@@ -4,13 +4,16 @@
 use crate::machine::images::overdue::Overdue;
 use crate::machine::images::schedule::Schedule;
 use crate::machine::images::stores::discard;
-use crate::machine::io::Command;
+use crate::machine::io::{Command, ToPeer};
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::capture::Capture;
 use crate::machine::ranks::incarnation::Fence;
 use crate::machine::ranks::phases::Death;
 use crate::machine::ranks::Ranks;
 use crate::record::Record;
+use eyrie_router::RouterCommand;
+use eyrie_store::role::StoreCommand;
+use eyrie_wire::control::ToAgent;
 use eyrie_wire::{Rank, RankInstance};
 use std::time::Duration;
 
@@ -66,7 +69,10 @@ impl Stop<'_> {
 
     /// All routers are to refuse older incarnations of the rank than the present one.
     pub fn fence(&mut self, rank: Rank) {
-        self.out.push(Command::Fence(self.ranks[rank].instance()));
+        let instance = self.ranks[rank].instance();
+        // Stores refuse images of older incarnations as well.
+        self.out.push(Command::Send(ToPeer::Stores(StoreCommand::Present(instance))));
+        self.out.push(Command::Send(ToPeer::Routers(RouterCommand::Fence(instance))));
     }
 
     /// The rank is stopped as if it had died: no older incarnation of it speaks any more. Nothing
@@ -74,7 +80,7 @@ impl Stop<'_> {
     pub fn stop(&mut self, rank: Rank) {
         let node = self.ranks[rank].node();
         let Some((instance, capture)) = self.replace(rank, Death::Outside, None) else { return };
-        self.out.push(Command::Kill { node, instance });
+        self.out.send_agent(node, ToAgent::Kill(instance));
         self.drop_capture(rank, capture, "the rank was stopped meanwhile");
         self.fence(rank);
     }

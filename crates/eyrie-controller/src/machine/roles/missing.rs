@@ -79,6 +79,7 @@ impl Redundancy {
 mod tests {
     use super::*;
     use crate::machine::roles::trial::{listens, Trial};
+    use crate::machine::said;
     use crate::machine::{Command, Config, Event};
     use eyrie_wire::control::{RankReport, Role, RoleKind};
     use eyrie_wire::RankInstance;
@@ -88,7 +89,7 @@ mod tests {
         let mut trial = Trial::new(Config::with_roles_on(nodes));
         let instance = RankInstance { rank: 0, incarnation: 1 };
         let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
-        trial.tell(Event::Rank(instance, RankReport::Started { fetched, restored }));
+        trial.tell(said::rank(instance, RankReport::Started { fetched, restored }));
         trial
     }
 
@@ -144,7 +145,7 @@ mod tests {
         let said = job.said(Event::AgentGone(1), true);
         assert!(said[0].contains("one store only, on node 0: no other host"), "{said:?}");
         job.said(Event::Joining { host: "late".into() }, true);
-        assert!(job.said(Event::AgentUp(2), false).is_empty(), "it does not listen yet");
+        assert!(job.said(said::joined(2), false).is_empty(), "it does not listen yet");
         let full =
             Event::RoleLost { role: Role::first(RoleKind::Store, 2), cause: "no space".into() };
         assert!(job.said(full, false).is_empty() && job.missing().contains(&Kept::Images));

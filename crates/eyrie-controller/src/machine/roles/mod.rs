@@ -16,12 +16,13 @@ mod trial;
 pub mod why;
 
 use super::config::Config;
-use super::io::StoreId;
 use super::ranks::entry::RankEntry;
 use super::ranks::Ranks;
 use entry::RoleEntry;
-use eyrie_transport::{Addr, RouterId};
+use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{Role, RoleKind};
+use eyrie_wire::directory::RouterId;
+use eyrie_wire::StoreId;
 use eyrie_wire::{Node, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

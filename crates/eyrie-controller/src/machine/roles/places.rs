@@ -2,13 +2,12 @@
 //! concern, and which nodes reach each other.
 
 use super::Roles;
-use crate::machine::io::StoreId;
 use crate::machine::nodes::reach::Reach;
 use crate::machine::nodes::Nodes;
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::ranks::Ranks;
 use eyrie_wire::control::RoleKind;
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{Node, Rank, StoreId};
 use std::time::Duration;
 
 /// What decides where roles can be.

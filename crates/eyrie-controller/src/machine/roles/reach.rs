@@ -22,10 +22,13 @@ impl Hosting<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::said;
+    use crate::machine::ToPeer;
     use crate::machine::{Command, Config, Event, Machine};
     use crate::record::Record;
-    use eyrie_transport::Addr;
+    use eyrie_wire::addr::Addr;
     use eyrie_wire::control::RankReport;
+    use eyrie_wire::control::ToAgent;
     use eyrie_wire::RankInstance;
     use std::time::Duration;
 
@@ -47,12 +50,12 @@ mod tests {
                 ..Config::with_roles_on(nodes)
             };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
-            (0..nodes).for_each(|node| drop(job.tell(Event::AgentUp(node))));
+            (0..nodes).for_each(|node| drop(job.tell(said::joined(node))));
             for rank in 0..ranks {
                 let instance = RankInstance { rank, incarnation: 1 };
                 let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
-                job.tell(Event::Rank(instance, RankReport::Started { fetched, restored }));
-                job.tell(Event::Rank(instance, RankReport::ProviderLoaded));
+                job.tell(said::rank(instance, RankReport::Started { fetched, restored }));
+                job.tell(said::rank(instance, RankReport::ProviderLoaded));
             }
             job
         }
@@ -64,10 +67,10 @@ mod tests {
                 match command {
                     Command::StartRole { role, .. } => {
                         let addr = Addr::Unix(format!("/{role}").into());
-                        lost.extend(self.tell(Event::RoleUp { role, addr }));
+                        lost.extend(self.tell(said::listens(role, addr)));
                     }
-                    Command::Heartbeat { node, n } => {
-                        lost.extend(self.tell(Event::Heartbeat { node, n }));
+                    Command::Send(ToPeer::Agent(node, ToAgent::Heartbeat { n })) => {
+                        lost.extend(self.tell(said::heartbeat(node, n)));
                     }
                     Command::Record(Record::RoleLost { role, node, .. }) => {
                         lost.push(format!("{role} on {node}"));
@@ -82,7 +85,7 @@ mod tests {
         }
 
         fn parted(&mut self, from: Node, to: Node) -> Vec<String> {
-            self.tell(Event::Reached { from, to, reached: false })
+            self.tell(said::reached(from, to, false))
         }
 
         /// So many seconds pass; what is lost in them.
@@ -109,7 +112,7 @@ mod tests {
         assert_eq!(job.pass(3), ["router 0 on 1", "store 0 on 1"]);
         assert_eq!((job.on("router"), job.on("store")), (vec![2], vec![2, 3]));
         // What heals is no reason to move back.
-        job.tell(Event::Reached { from: 1, to: 0, reached: true });
+        job.tell(said::reached(1, 0, true));
         assert!(job.pass(5).is_empty());
     }
 
@@ -118,7 +121,7 @@ mod tests {
         let mut job = Job::new(4, &[0]);
         job.parted(1, 0);
         job.pass(1);
-        job.tell(Event::Reached { from: 1, to: 0, reached: true });
+        job.tell(said::reached(1, 0, true));
         assert!(job.pass(5).is_empty());
     }
 
@@ -129,7 +132,7 @@ mod tests {
         assert_eq!(job.pass(3)[0], "node 1");
         // The router has what only it has: then its node must stay, and the rank goes there.
         let mut job = Job::new(2, &[0, 1]);
-        job.tell(Event::Exposed { rank: 0, exposed: true });
+        job.tell(said::exposed(0));
         job.parted(0, 1);
         assert_eq!(job.pass(3)[0], "node 0");
     }

@@ -10,7 +10,7 @@ use super::stores::StoreKind;
 use super::Roles;
 use crate::machine::config::Config;
 use crate::machine::images::why::ImageAges;
-use eyrie_transport::Addr;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{Role, RoleKind};
 use eyrie_wire::Node;
 

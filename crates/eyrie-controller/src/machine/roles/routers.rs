@@ -18,8 +18,9 @@ use crate::machine::state::RankStateName;
 use crate::machine::timeouts::{ROLE_TIMEOUT, WRITE_TIMEOUT};
 use crate::record::{in_words, Record};
 use eyrie_interface::status::Kept;
-use eyrie_transport::{Addr, Directory, KeptUntil, RouterId};
-use eyrie_wire::control::{Role, RoleKind};
+use eyrie_wire::addr::Addr;
+use eyrie_wire::control::{Role, RoleKind, ToAgent};
+use eyrie_wire::directory::{Directory, KeptUntil, RouterId};
 use eyrie_wire::{Node, Rank, RankInstance};
 use std::time::Duration;
 
@@ -220,7 +221,7 @@ impl Hosting<'_> {
             let better = places.node_for_router(id);
             let better = better.filter(|better| places.rank_that_cannot_meet(*better).is_none());
             if better.is_some() && places.can_lose_log(id) {
-                self.out.push(Command::StopRole { node, role });
+                self.out.send_agent(node, ToAgent::StopRole(role));
                 self.router_lost(id, cause, false);
             } else {
                 let here = self.roles.of_kind_on(RoleKind::Router, node);
@@ -242,7 +243,7 @@ impl Hosting<'_> {
             let Some(entry) = self.roles.get(RoleKind::Router, id) else { continue };
             if entry.is_up() && self.places().should_move(id) {
                 let (node, role) = (entry.node(), router(id, entry));
-                self.out.push(Command::StopRole { node, role });
+                self.out.send_agent(node, ToAgent::StopRole(role));
                 let cause = if self.nodes.is_drained(node) {
                     format!("node {node} is drained")
                 } else {

@@ -11,15 +11,15 @@ use super::redundancy::{Missing, NO_OTHER_HOST};
 use super::Roles;
 use crate::machine::config::Config;
 use crate::machine::images::why::ImageAges;
-use crate::machine::io::{Command, StoreId};
+use crate::machine::io::Command;
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::timeouts::ROLE_TIMEOUT;
 use crate::record::{in_words, list, Record};
 use eyrie_interface::status::Kept;
-use eyrie_transport::Addr;
-use eyrie_wire::control::{Role, RoleKind};
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::addr::Addr;
+use eyrie_wire::control::{Role, RoleKind, ToAgent};
+use eyrie_wire::{Node, Rank, StoreId};
 use std::time::Duration;
 
 /// After so long a host may have room again: a store that is missing is tried there once more.
@@ -119,7 +119,7 @@ impl Hosting<'_> {
         let leaving = self.roles.of(RoleKind::Store).find_map(leaves);
         if let Some((id, node, cause)) = leaving {
             let role = Role::first(RoleKind::Store, id);
-            self.out.push(Command::StopRole { node, role });
+            self.out.send_agent(node, ToAgent::StopRole(role));
             self.store_lost(id, cause, false);
         }
     }
@@ -226,7 +226,7 @@ impl Kind for StoreKind {
 mod tests {
     use super::*;
     use crate::machine::roles::trial::{listens, Trial};
-    use crate::machine::{Config, Event};
+    use crate::machine::{said, Config, Event};
 
     fn trial(nodes: u32) -> Trial {
         Trial::new(Config { routers: 2, ..Config::with_roles_on(nodes) })
@@ -234,7 +234,7 @@ mod tests {
 
     impl Trial {
         fn full(&mut self, store: StoreId) -> Vec<Command> {
-            self.tell(Event::StoreFull { store, reason: "no space".into() })
+            self.tell(said::store_full(store, "no space".into()))
         }
 
         /// The nodes of the stores by their numbers.
@@ -269,9 +269,8 @@ mod tests {
             notes(&told),
             ["node 1 has no room for images (no space): its store moves to another host"]
         );
-        assert!(
-            told.contains(&Command::StopRole { node: 1, role: Role::first(RoleKind::Store, 0) })
-        );
+        let stop = ToAgent::StopRole(Role::first(RoleKind::Store, 0));
+        assert!(told.iter().any(|c| said::to_agent(c) == Some((1, &stop))));
         assert_eq!(job.stores(), [(1, 2), (2, 0)]);
         // It is no store any more: what it says does not count.
         assert!(notes(&job.full(0)).is_empty());
@@ -285,7 +284,7 @@ mod tests {
         assert_eq!(job.stores(), [(0, 1), (1, 0)]);
         assert!(notes(&job.full(0)).is_empty());
         job.tell(Event::Joining { host: "late".into() });
-        job.tell(Event::AgentUp(2));
+        job.tell(said::joined(2));
         job.tell(Event::Tick);
         assert_eq!(job.stores(), [(1, 0), (2, 2)]);
     }

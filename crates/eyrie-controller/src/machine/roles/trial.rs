@@ -1,7 +1,8 @@
 //! A machine with roles on its nodes, for tests of what becomes of roles.
 
+use crate::machine::said;
 use crate::machine::{Command, Config, Event, Machine};
-use eyrie_transport::Addr;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::control::Role;
 use eyrie_wire::Node;
 use std::time::Duration;
@@ -14,14 +15,14 @@ pub struct Trial {
 
 /// Every role that is started listens at once.
 pub fn listens(_: Node, role: Role) -> Option<Event> {
-    Some(Event::RoleUp { role, addr: Addr::Unix(format!("/{role}").into()) })
+    Some(said::listens(role, Addr::Unix(format!("/{role}").into())))
 }
 
 impl Trial {
     pub fn new(config: Config) -> Trial {
         let nodes = config.nodes;
         let mut trial = Trial { machine: Machine::new(config), now: Duration::ZERO };
-        (0..nodes).for_each(|node| drop(trial.tell(Event::AgentUp(node))));
+        (0..nodes).for_each(|node| drop(trial.tell(said::joined(node))));
         assert!(trial.machine.has_started());
         trial
     }

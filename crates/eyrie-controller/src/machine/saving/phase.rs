@@ -3,7 +3,7 @@
 
 use crate::machine::state::{next, SavingEvent, SavingName, SAVING};
 use crate::machine::users::answer::RequestId;
-use eyrie_transport::RouterId;
+use eyrie_wire::directory::RouterId;
 use eyrie_wire::{ImageId, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;

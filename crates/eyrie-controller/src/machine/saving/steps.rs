@@ -12,7 +12,7 @@ use super::phase::{Phase, Saving, Step};
 use crate::machine::config::Config;
 use crate::machine::images::overdue::Overdue;
 use crate::machine::images::schedule::Schedule;
-use crate::machine::images::stores::SAVED;
+use crate::machine::images::stores::{copy_image, SAVED};
 use crate::machine::io::{Command, Mark};
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::outbox::Outbox;
@@ -23,7 +23,7 @@ use crate::machine::state::RankStateName;
 use crate::machine::timeouts::WRITE_TIMEOUT;
 use crate::machine::users::answer::{Answer, RequestId};
 use crate::record::Record;
-use eyrie_transport::RouterId;
+use eyrie_wire::directory::RouterId;
 use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -211,7 +211,7 @@ impl Saver<'_> {
         let Some(copies) = images.copies_mut(image) else { return };
         let Some(from) = copies.source(rank, None) else { return };
         if copies.order(SAVED) {
-            self.out.push(Command::CopyImage { store: SAVED, from, instance, image });
+            copy_image(self.out, SAVED, from, instance, image);
         }
     }
 
@@ -263,9 +263,11 @@ impl Saver<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::{Config, Event, Image, Machine, StoreId};
-    use eyrie_transport::Addr;
-    use eyrie_wire::control::RankReport;
+    use crate::machine::{said, Config, Event, Machine, Source};
+    use eyrie_store::role::Stored;
+    use eyrie_wire::addr::Addr;
+    use eyrie_wire::control::{RankReport, ToAgent};
+    use eyrie_wire::StoreId;
     use std::time::Duration;
 
     const RANK: RankInstance = RankInstance { rank: 0, incarnation: 1 };
@@ -289,11 +291,11 @@ mod tests {
                 ..Config::of_one_rank()
             };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
-            (0..3).for_each(|node| drop(job.tell(Event::AgentUp(node))));
+            (0..3).for_each(|node| drop(job.tell(said::joined(node))));
             assert!(job.machine.has_started());
             let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
-            job.tell(Event::Rank(RANK, RankReport::Started { fetched, restored }));
-            job.tell(Event::Rank(RANK, RankReport::ProviderLoaded));
+            job.tell(said::rank(RANK, RankReport::Started { fetched, restored }));
+            job.tell(said::rank(RANK, RankReport::ProviderLoaded));
             job
         }
 
@@ -304,23 +306,28 @@ mod tests {
             for command in commands.clone() {
                 let Command::StartRole { role, .. } = command else { continue };
                 let addr = Addr::Unix(format!("/{role}").into());
-                commands.extend(self.tell(Event::RoleUp { role, addr }));
+                commands.extend(self.tell(said::listens(role, addr)));
             }
-            commands.retain(|c| !matches!(c, Command::Record(_) | Command::Answer { .. }));
+            let shown = |c: &Command| matches!(c, Command::Record(_) | Command::Answer { .. });
+            commands.retain(|c| !shown(c) && !said::confirms(c));
             commands
         }
 
         fn stored(&mut self, store: StoreId, image: ImageId) -> Vec<Command> {
             let image =
-                Image { image, clock: image, rsn: image, observed: 0, stdin: 0, bytes: 1000 };
-            self.tell(Event::ImageStored { store, instance: RANK, image })
+                Stored { image, clock: image, rsn: image, observed: 0, stdin: 0, bytes: 1000 };
+            self.tell(said::stored(store, RANK, image))
         }
 
         /// The image that is being taken is whole in both stores; returns what follows.
         fn imaged(&mut self, asked: &[Command]) -> Vec<Command> {
-            let [Command::Capture { image, store, .. }] = *asked else { panic!("{asked:?}") };
+            let [(_, Source { image, store })] =
+                asked.iter().map(|c| said::capture(c).unwrap()).collect::<Vec<_>>()[..]
+            else {
+                panic!("{asked:?}")
+            };
             self.stored(store, image);
-            self.tell(Event::Rank(RANK, RankReport::ImageUsable { image, output: [0; 2] }));
+            self.tell(said::rank(RANK, RankReport::ImageUsable { image, output: [0; 2] }));
             self.stored(3 - store, image)
         }
 
@@ -331,8 +338,8 @@ mod tests {
 
     /// Which image is copied to the archive, and from where.
     fn to_archive(commands: &[Command]) -> Vec<(ImageId, StoreId)> {
-        let copy = |c: &Command| match *c {
-            Command::CopyImage { store: SAVED, from, image, .. } => Some((image, from)),
+        let copy = |c: &Command| match said::copy(c) {
+            Some((SAVED, from, _, image)) => Some((image, from)),
             _ => None,
         };
         commands.iter().filter_map(copy).collect()
@@ -350,7 +357,7 @@ mod tests {
         assert!(job.tell(Event::Checkpoint { request: 2, rank: None }).is_empty());
         assert!(job.stored(SAVED, 2).is_empty());
         let stopped = job.stored(SAVED, 1);
-        let kill = |c: &Command| matches!(c, Command::Kill { instance: RANK, .. });
+        let kill = |c: &Command| matches!(said::to_agent(c), Some((_, ToAgent::Kill(RANK))));
         assert!(stopped.iter().any(kill), "{stopped:?}");
         let saved = job.machine.saved();
         assert_eq!(saved.images(), BTreeSet::from([(0, 1), (0, 2)]));
@@ -365,7 +372,7 @@ mod tests {
         for _ in 0..=FAILURES_MAX {
             assert_eq!(to_archive(&copied), [(1, 1)]);
             let (instance, image, reason) = (RANK, 1, "the disk is full".to_string());
-            copied = job.tell(Event::ImageFailed { store: SAVED, instance, image, reason });
+            copied = job.tell(said::failed(SAVED, instance, image, reason));
         }
         assert!(to_archive(&copied).is_empty() && !job.machine.is_saving());
         // The job goes on, and can be saved when there is room.

@@ -4,13 +4,13 @@ use super::answer::{Answer, RequestId};
 use crate::inject::Injection;
 use crate::machine::faults::pending::Faults;
 use crate::machine::images::schedule::Schedule;
-use crate::machine::io::Command;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::ranks::Ranks;
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::IMAGE_TIMEOUT;
+use eyrie_wire::control::ToAgent;
 use eyrie_wire::{Node, Rank};
 use std::collections::BTreeSet;
 
@@ -41,7 +41,8 @@ impl Asked<'_> {
         let refused = match self.ranks.get(rank) {
             Some(r) if r.on_node().is_some() => {
                 let (node, instance) = (r.node(), r.instance());
-                return self.out.push(Command::Trace { node, request, instance });
+                let trace = ToAgent::Trace { request, instance };
+                return self.out.send_agent(node, trace);
             }
             Some(_) => format!("rank {rank} does not run now: it has finished, or is recovering"),
             None => self.ranks.no_such(rank),

@@ -5,7 +5,6 @@ use super::answer::{Answer, RequestId};
 use super::measurements::{Measurement, Measurements};
 use super::propose::{propose, Seen};
 use crate::machine::config::Config;
-use crate::machine::io::Command;
 use crate::machine::moves::Moves;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
@@ -13,7 +12,7 @@ use crate::machine::ranks::Ranks;
 use crate::machine::state::RankStateName;
 use eyrie_interface::proposal::{Goal, Proposal};
 use eyrie_units::time;
-use eyrie_wire::control::{NodeUsage, RankUsage};
+use eyrie_wire::control::{NodeUsage, RankUsage, ToAgent};
 use eyrie_wire::{Node, Rank};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -59,7 +58,9 @@ impl Balancing<'_> {
         }
         let until = self.out.now() + over + ANSWER_TIMEOUT;
         let n = self.measurements.begin(request, goal, self.nodes.up().collect(), until);
-        self.out.extend(self.nodes.up().map(|node| Command::Measure { node, n, over }));
+        for node in self.nodes.up() {
+            self.out.send_agent(node, ToAgent::Measure { n, over });
+        }
     }
 
     /// A node has measured.

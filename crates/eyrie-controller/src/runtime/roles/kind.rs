@@ -2,16 +2,13 @@
 //! `stores.rs`); `registry.rs` lists them. Nothing else distinguishes kinds.
 
 use super::figures::Figures;
-use super::said::RoleEvent;
-use crate::machine::{Event, Machine, StoreId};
-use crate::runtime::determinants::Gathered;
+use crate::machine::{FromPeer, Machine};
 use crate::runtime::images_dir::ImagesDir;
 use crate::runtime::link::{JournalProgress, Session};
 use crate::runtime::options::JobOptions;
 use crate::runtime::places::Whereabouts;
 use eyrie_interface::RolesAt;
-use eyrie_store::role::StoreCommand;
-use eyrie_transport::Addr;
+use eyrie_wire::addr::Addr;
 use eyrie_wire::control::Role;
 use eyrie_wire::{ImageId, Rank};
 use std::collections::BTreeSet;
@@ -37,15 +34,13 @@ pub struct Starting<'a> {
 pub struct Hearing<'a> {
     pub options: &'a JobOptions,
     pub figures: &'a mut Figures,
-    /// What routers have told with the fences that they have confirmed.
-    pub determinants: &'a mut Gathered,
     pub whereabouts: &'a mut Whereabouts,
     /// The images of a saved job, until the store has said what it has.
     pub needed_images: &'a mut Option<BTreeSet<(Rank, ImageId)>>,
-    /// What the machine is to handle, in order.
-    pub events: Vec<Event>,
-    /// What stores are to be told then.
-    pub commands: Vec<(StoreId, StoreCommand)>,
+    /// What users should know.
+    pub notes: Vec<String>,
+    /// Images of the saved job that are not needed.
+    pub needless: Vec<(Rank, ImageId)>,
 }
 
 impl Hearing<'_> {
@@ -69,6 +64,13 @@ pub trait Kind: Sync {
         takes_over: bool,
     ) -> anyhow::Result<Session>;
 
-    /// A role says something.
-    fn hear(&self, hearing: &mut Hearing<'_>, role: Role, event: RoleEvent);
+    /// Reads a message of such a role.
+    ///
+    /// # Errors
+    /// `InvalidData` when it is none.
+    fn decode(&self, role: Role, payload: &[u8]) -> std::io::Result<FromPeer>;
+
+    /// A role says something: takes from it what the runtime itself must know. The machine decides
+    /// what follows.
+    fn hear(&self, hearing: &mut Hearing<'_>, message: &FromPeer);
 }

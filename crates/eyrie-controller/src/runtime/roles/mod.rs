@@ -6,5 +6,4 @@ pub mod kind;
 pub mod peers;
 pub mod registry;
 pub mod routers;
-pub mod said;
 pub mod stores;

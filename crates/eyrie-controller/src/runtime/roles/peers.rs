@@ -1,12 +1,12 @@
 //! The way to each role of the job: a thread of this process, or the session with a process on a
 //! node. What comes of what they are told is an event. Nothing here waits for one.
 
-use crate::machine::StoreId;
 use crate::runtime::link::{encode_long, JournalProgress, SavedSession, Session};
 use eyrie_router::{Router, RouterCommand};
 use eyrie_store::role::{StoreCommand, StoreRole};
-use eyrie_transport::RouterId;
 use eyrie_wire::control::RoleKind;
+use eyrie_wire::directory::RouterId;
+use eyrie_wire::StoreId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -2,9 +2,7 @@
 //! threads of this process.
 
 use super::kind::{Hearing, Kind, Starting};
-use super::said::RoleEvent;
-use crate::machine::Event;
-use crate::runtime::determinants::Told;
+use crate::machine::FromPeer;
 use crate::runtime::images_dir::ImagesDir;
 use crate::runtime::jobdir;
 use crate::runtime::link::Session;
@@ -14,9 +12,11 @@ use anyhow::Context;
 use crossbeam_channel::Sender;
 use eyrie_interface::RolesAt;
 use eyrie_router::{Config, Router, RouterEvent, SavedAt};
-use eyrie_transport::{KeptUntil, RouterId};
+use eyrie_transport::frame;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Role, RoleKind};
+use eyrie_wire::directory::{KeptUntil, RouterId};
+use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -103,37 +103,18 @@ impl Kind for RouterKind {
         Ok(Session::with(starting.progress, &config))
     }
 
-    fn hear(&self, hearing: &mut Hearing<'_>, role: Role, event: RoleEvent) {
-        use RouterEvent as R;
-        let RoleEvent::Router(event) = event else { return };
-        let router = role.id;
-        hearing.events.push(match event {
-            R::Listening(addr) if hearing.on_nodes() => Event::RoleUp { role, addr },
-            R::Listening(addr) => return hearing.whereabouts.router_listens(router, addr),
-            R::Fenced { instance, determinants, observed } => {
-                let rsn = determinants.iter().map(|d| d.rsn).max().unwrap_or(0);
-                hearing.determinants.add(instance, Told { determinants, observed });
-                Event::Fenced { router, instance, rsn }
+    fn decode(&self, role: Role, payload: &[u8]) -> io::Result<FromPeer> {
+        Ok(FromPeer::Router(role, frame::decode(payload)?))
+    }
+
+    fn hear(&self, hearing: &mut Hearing<'_>, message: &FromPeer) {
+        let FromPeer::Router(role, message) = message else { return };
+        match message {
+            RouterEvent::Listening(addr) if !hearing.on_nodes() => {
+                hearing.whereabouts.router_listens(role.id, addr.clone())
             }
-            R::Connected(instance) => Event::Connected(instance),
-            R::Disconnected(instance) => Event::Disconnected(instance),
-            R::Replayed { instance, messages } => Event::Replayed { instance, messages },
-            R::Refused { instance, reason } => Event::Refused { instance, reason },
-            R::Divergence { rank, reason } => Event::Divergence { rank, reason },
-            R::ContentDiffers { rank, reason } => Event::ContentDiffers { rank, reason },
-            R::Unprotected { rank, reason } => Event::Unprotected { rank, reason },
-            R::LogGrown { rank, bytes } => Event::LogGrown { rank, bytes },
-            R::LogScarce { rank } => Event::LogScarce { rank },
-            R::HeldBack { reason } => Event::Note(format!("ranks are held back: {reason}")),
-            R::Saved(saved) => Event::RouterSaved { router, saved },
-            R::Stats(stats) => return hearing.figures.add(router, stats),
-            R::Adopted { instance, .. } => Event::Adopted { role, instance },
-            R::Unheard { instance } => Event::Unheard { role, instance },
-            R::Heard { instance } => Event::Heard { role, instance },
-            R::Exposed { rank } => Event::Exposed { rank, exposed: true },
-            R::Covered { rank } => Event::Exposed { rank, exposed: false },
-            R::Fatal { reason } if hearing.on_nodes() => Event::RoleLost { role, cause: reason },
-            R::Fatal { reason } => Event::RouterFailed(format!("{role}: {reason}")),
-        });
+            RouterEvent::Stats(stats) => hearing.figures.add(role.id, stats.clone()),
+            _ => {}
+        }
     }
 }

@@ -3,8 +3,7 @@
 
 use super::kind::{Hearing, Kind, Starting};
 use super::peers::THE_STORE;
-use super::said::RoleEvent;
-use crate::machine::{Event, Image, StoreId};
+use crate::machine::FromPeer;
 use crate::runtime::images_dir::ImagesDir;
 use crate::runtime::inbound::{Heard, Inbound, Letter};
 use crate::runtime::link::{encode_long, Session};
@@ -12,10 +11,13 @@ use crate::runtime::options::JobOptions;
 use crossbeam_channel::Sender;
 use eyrie_interface::RolesAt;
 use eyrie_store::role::{Config, StoreCommand, StoreEvent, StoreRole, Stored};
-use eyrie_transport::Bind;
+use eyrie_transport::frame;
+use eyrie_wire::addr::Bind;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Role, RoleKind};
 use eyrie_wire::RankInstance;
+use eyrie_wire::StoreId;
+use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -65,8 +67,8 @@ pub fn start_here(
     // The main thread receives no more only while the job ends.
     let tell = move |event| {
         let role = Role::first(RoleKind::Store, THE_STORE);
-        let (letter, event) = (Letter::NONE, RoleEvent::Store(event));
-        drop(inbound.send(Inbound::Heard(Heard::Role { role, letter, event })));
+        let heard = Heard::From(Letter::NONE, FromPeer::Store(role, event));
+        drop(inbound.send(Inbound::Heard(heard)));
     };
     Ok(Some(StoreRole::start(&config, secret.clone(), tell)?))
 }
@@ -76,14 +78,13 @@ fn compare(hearing: &mut Hearing<'_>, images: &[(RankInstance, Stored)]) {
     let Some(mut needed) = hearing.needed_images.take() else { return };
     for (RankInstance { rank, .. }, Stored { image, .. }) in images {
         if !needed.remove(&(*rank, *image)) {
-            let command = StoreCommand::Discard { rank: *rank, image: *image };
-            hearing.commands.push((THE_STORE, command));
+            hearing.needless.push((*rank, *image));
         }
     }
     // The one before it, and the log, may do.
     for (rank, image) in needed {
         let text = format!("image {image} of rank {rank}, which was saved, is gone or damaged");
-        hearing.events.push(Event::Note(text));
+        hearing.notes.push(text);
     }
 }
 
@@ -102,29 +103,20 @@ impl Kind for StoreKind {
         Ok(session)
     }
 
-    fn hear(&self, hearing: &mut Hearing<'_>, role: Role, event: RoleEvent) {
-        let RoleEvent::Store(event) = event else { return };
-        let store = role.id;
-        let archives = store == THE_STORE && hearing.options.has_archive();
-        hearing.events.push(match event {
-            StoreEvent::Listening(addr) if hearing.on_nodes() && !archives => {
-                Event::RoleUp { role, addr }
+    fn decode(&self, role: Role, payload: &[u8]) -> io::Result<FromPeer> {
+        Ok(FromPeer::Store(role, frame::decode(payload)?))
+    }
+
+    fn hear(&self, hearing: &mut Hearing<'_>, message: &FromPeer) {
+        let FromPeer::Store(role, message) = message else { return };
+        let archives = role.id == THE_STORE && hearing.options.has_archive();
+        match message {
+            StoreEvent::Listening(addr) if archives || !hearing.on_nodes() => {
+                hearing.whereabouts.store_listens(addr.clone())
             }
-            StoreEvent::Listening(addr) => return hearing.whereabouts.store_listens(addr),
-            StoreEvent::Begun { instance, image } => Event::ImageBegun { instance, image },
-            StoreEvent::Stored { instance, stored, live_bytes } => {
-                let Stored { image, clock, rsn, observed, stdin, bytes } = stored;
-                hearing.figures.set_store_bytes(live_bytes);
-                hearing.commands.push((store, StoreCommand::Heard { instance, image }));
-                let image = Image { image, clock, rsn, observed, stdin, bytes };
-                Event::ImageStored { store, instance, image }
-            }
-            StoreEvent::Failed { instance, image, reason } => {
-                Event::ImageFailed { store, instance, image, reason }
-            }
-            StoreEvent::Full { reason } => Event::StoreFull { store, reason },
-            StoreEvent::Inventory { images } => return compare(hearing, &images),
-            StoreEvent::Note(text) => Event::Note(text),
-        });
+            StoreEvent::Stored { live_bytes, .. } => hearing.figures.set_store_bytes(*live_bytes),
+            StoreEvent::Inventory { images } => compare(hearing, images),
+            _ => {}
+        }
     }
 }

@@ -7,11 +7,11 @@
 use super::host::{File, Host, Interest, RouterStream};
 use crate::core::error::RankError;
 use crate::core::mutation::{active, Mutation};
-use eyrie_transport::KeptUntil;
 use eyrie_wire::data::{
     content_hash, put, put_plain, Determinant, Frame, Header, Message, ObservedPart, ObservedParts,
     Piece, Place, Repeat, SegmentDone, SegmentRequest, MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
 };
+use eyrie_wire::directory::KeptUntil;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 

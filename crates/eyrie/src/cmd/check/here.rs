@@ -9,7 +9,7 @@ use eyrie_agent::guards;
 use eyrie_controller::runtime::jobdir;
 use eyrie_host::trial::Start;
 use eyrie_host::{checks, Facts, File, Finding, Role};
-use eyrie_transport::Ports;
+use eyrie_wire::addr::Ports;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -35,7 +35,11 @@ pub fn look(args: &CheckArgs) -> HostReport {
     let mut facts = mpi.facts;
     findings.push(checks::open_files(facts.limits.open_files));
     let ports = args.port_range.unwrap_or(Ports::ANY);
-    findings.push(checks::port(&args.interface.to_string(), args.interface.ip(), ports.each()));
+    findings.push(checks::port(
+        &args.interface.to_string(),
+        eyrie_transport::interface::ip(&args.interface),
+        ports.each(),
+    ));
     findings.push(checks::clock_source(&checks::clock_source_name()));
     findings.push(checks::slurm(|name| std::env::var(name).ok()));
     add_loaded(&mut facts, &mpi.loaded);

@@ -1,6 +1,6 @@
-//! What routers tell of a rank when they fence it: its home router needs the determinants that all
-//! of them hold, and what the rank observed. They can be many, so that the machine is told of their
-//! number only.
+//! What routers tell of a rank when they fence it: its primary router needs the determinants that
+//! all of them hold, and what the rank observed. They are moved through here and never copied: they
+//! can be many.
 
 use eyrie_router::BEGINNING;
 use eyrie_wire::data::{Determinant, ObservedPart};
@@ -41,15 +41,14 @@ pub struct Gathered {
 }
 
 impl Gathered {
-    /// All routers are told to fence. What belongs to an older incarnation is of no use any more.
-    pub fn begin(&mut self, instance: RankInstance) {
-        self.ranks.insert(instance.rank, (instance, Told::default()));
-    }
-
-    /// A router has told what it holds.
+    /// A router has told what it holds of a rank that is being fenced. What belongs to an older
+    /// incarnation is of no use any more.
     pub fn add(&mut self, instance: RankInstance, mut told: Told) {
-        if let Some((_, all)) = self.ranks.get_mut(&instance.rank).filter(|(of, _)| *of == instance)
-        {
+        let (of, all) = self.ranks.entry(instance.rank).or_insert((instance, Told::default()));
+        if of.incarnation < instance.incarnation {
+            (*of, *all) = (instance, Told::default());
+        }
+        if *of == instance {
             all.determinants.append(&mut told.determinants);
             all.observed.append(&mut told.observed);
         }
@@ -94,12 +93,10 @@ mod tests {
             observed: clocks.iter().map(|c| part(*c)).collect(),
         };
         let mut gathered = Gathered::default();
-        gathered.begin(instance(2));
         gathered.add(instance(2), told(&[1]));
         // It died again.
-        gathered.begin(instance(3));
-        gathered.add(instance(2), told(&[9]));
         gathered.add(instance(3), told(&[2]));
+        gathered.add(instance(2), told(&[9]));
         gathered.add(instance(3), told(&[1]));
         assert_eq!(gathered.take(instance(2)), Told::default());
         assert_eq!(gathered.take(instance(3)), told(&[2, 1]));

@@ -3,7 +3,7 @@
 //! one with a lower epoch.
 
 use crate::addr::Addr;
-use eyrie_wire::Rank;
+use crate::Rank;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -71,10 +71,19 @@ impl Directory {
     pub fn decode(bytes: &[u8]) -> Result<Directory, String> {
         let directory: Directory =
             postcard::from_bytes(bytes).map_err(|e| format!("not a directory: {e}"))?;
-        if directory.home.iter().any(|r| *r as usize >= directory.routers.len()) {
-            return Err("the directory names a router that it does not have".into());
-        }
+        directory.check()?;
         Ok(directory)
+    }
+
+    /// A directory that came in a message may be wrong.
+    ///
+    /// # Errors
+    /// When it names routers that it does not have.
+    pub fn check(&self) -> Result<(), String> {
+        match self.home.iter().any(|r| *r as usize >= self.routers.len()) {
+            true => Err("the directory names a router that it does not have".into()),
+            false => Ok(()),
+        }
     }
 }
 

@@ -1,10 +1,8 @@
 //! Where a role is reached, and where it is asked to listen. An address is data: the role that
 //! listens reports it, and the others receive it. No part of the code constructs one.
 
-use crate::interface::Interface;
-use crate::seal::Security;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 /// An address that can be connected to. As text: `unix:PATH` or `tcp:IP:PORT`; with
@@ -54,26 +52,11 @@ impl std::str::FromStr for Addr {
     }
 }
 
-/// Where a role is asked to listen. [`crate::Listener::addr`] is where it then listens.
+/// Where a role is asked to listen. The role says where it then listens.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Bind {
     Unix(PathBuf),
     Tcp { interface: Interface, ports: Ports, security: Security },
-}
-
-impl Bind {
-    /// As bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        postcard::to_stdvec(self).expect("a place to listen at is plain data")
-    }
-
-    /// Reads [`Bind::encode`].
-    ///
-    /// # Errors
-    /// When the bytes are not an encoded `Bind`.
-    pub fn decode(bytes: &[u8]) -> Result<Bind, String> {
-        postcard::from_bytes(bytes).map_err(|e| format!("no place to listen at: {e}"))
-    }
 }
 
 impl std::fmt::Display for Bind {
@@ -121,6 +104,51 @@ impl std::str::FromStr for Ports {
     }
 }
 
+/// An interface as users name it: by its IP address or by its name.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Interface {
+    Ip(IpAddr),
+    /// As `ip link` shows it; the name may have another address on each host.
+    Name(String),
+}
+
+impl Interface {
+    /// The interface that other hosts cannot reach.
+    pub const LOOPBACK: Interface = Interface::Ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
+}
+
+impl std::fmt::Display for Interface {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Interface::Ip(ip) => ip.fmt(f),
+            Interface::Name(name) => name.fmt(f),
+        }
+    }
+}
+
+impl std::str::FromStr for Interface {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Interface, String> {
+        if text.is_empty() {
+            return Err("an interface is an IP address or a name".into());
+        }
+        Ok(text.parse().map_or_else(|_| Interface::Name(text.into()), Interface::Ip))
+    }
+}
+
+/// How a connection between hosts is protected. Both sides prove themselves in any case.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Security {
+    /// Others can neither read nor change it
+    Encrypted = 0,
+    /// Others can read it, and not change it
+    Authenticated = 1,
+    /// Others can read and change it
+    Off = 2,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,5 +170,12 @@ mod tests {
         for text in ["", "0-3", "9-7", "1-65536", "a-b", "-", "1-2-3"] {
             assert!(text.parse::<Ports>().is_err(), "{text:?}");
         }
+    }
+    #[test]
+    fn an_interface_is_an_address_or_a_name() {
+        let loopback = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
+        assert_eq!("::1".parse(), Ok(Interface::Ip(loopback)));
+        assert_eq!("eth0".parse(), Ok(Interface::Name("eth0".into())));
+        assert!("".parse::<Interface>().is_err());
     }
 }

@@ -1,0 +1,33 @@
+//! Files in /dev/shm that the ranks' MPI libraries have made, and that stay behind when a rank dies:
+//! the next incarnation needs their names gone. Bounded by what agents report.
+
+use eyrie_wire::Rank;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// The paths, for each rank.
+#[derive(Default, Serialize, Deserialize)]
+pub struct Leftovers(Vec<BTreeSet<String>>);
+
+impl Leftovers {
+    pub fn new(ranks: u32) -> Leftovers {
+        Leftovers(vec![BTreeSet::new(); ranks as usize])
+    }
+
+    /// A rank has made a file.
+    pub fn add(&mut self, rank: Rank, path: String) {
+        if let Some(paths) = self.0.get_mut(rank as usize) {
+            paths.insert(path);
+        }
+    }
+
+    /// Those of a rank.
+    pub fn of(&self, rank: Rank) -> Vec<String> {
+        let paths = self.0.get(rank as usize).into_iter().flatten();
+        paths.cloned().collect()
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &String> {
+        self.0.iter().flatten()
+    }
+}
