@@ -4,8 +4,9 @@
 
 use crate::leftovers;
 use crate::place::{self, Mark, Rival, Use};
-use eyrie_host::{Facts, Start};
+use eyrie_host::Start;
 use eyrie_wire::control::{JobOnHost, Program};
+use eyrie_wire::facts::{self, Facts};
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind};
@@ -134,8 +135,11 @@ pub fn check(program: &Program) -> Result<(), String> {
 /// Longest description of a host, in bytes: it must fit into a message.
 const MAX_FACTS: usize = 2 << 20;
 
-/// The facts of this host, as JSON; empty when they are too long.
-pub fn facts(job: &JobOnHost) -> String {
+/// The facts of this host.
+///
+/// # Errors
+/// When they are too long for a message.
+pub fn facts(job: &JobOnHost) -> Result<Facts, String> {
     let loaded = |(name, at): &(String, OsString)| {
         if job.copied {
             Path::new(&job.dir).join(name)
@@ -145,12 +149,17 @@ pub fn facts(job: &JobOnHost) -> String {
     };
     let loaded: Vec<PathBuf> = job.provided.iter().map(loaded).collect();
     let facts = facts_of(&job.program, &loaded);
-    let text = serde_json::to_string(&facts).expect("facts are plain data");
-    if text.len() > MAX_FACTS {
-        String::new()
-    } else {
-        text
+    bounded(facts)
+}
+
+fn bounded(facts: Facts) -> Result<Facts, String> {
+    let texts = |file: &facts::File| file.path.len() + file.content.len() + file.problem.len();
+    let bytes: usize = facts.files.iter().map(texts).sum();
+    if bytes > MAX_FACTS {
+        let files = facts.files.len();
+        return Err(format!("the names of the {files} files that its ranks load are too long"));
     }
+    Ok(facts)
 }
 
 /// The facts of this host for the ranks of a program, which load the files `loaded` besides its
@@ -163,7 +172,7 @@ pub fn facts_of(program: &Program, loaded: &[PathBuf]) -> Facts {
         cwd: Path::new(&program.cwd),
     };
     let loaded: Vec<&Path> = loaded.iter().map(PathBuf::as_path).collect();
-    Facts::gather(env!("CARGO_PKG_VERSION"), Some(&start), &loaded)
+    eyrie_host::gather(env!("CARGO_PKG_VERSION"), Some(&start), &loaded)
 }
 
 /// Where a file is on this host.

@@ -446,8 +446,8 @@ impl Agent {
     fn handle(&mut self, message: ToAgent) {
         match message {
             ToAgent::Join(job) => {
-                let facts = || job.compared.then(|| host_dir::facts(&job));
-                let joined = self.join(&job).map(|()| facts());
+                let facts = || job.compared.then(|| host_dir::facts(&job).map(Box::new));
+                let joined = self.join(&job).and_then(|()| facts().transpose());
                 self.connection.send(&FromAgent::Joined(joined));
                 self.job = Some(job);
             }

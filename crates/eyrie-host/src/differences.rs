@@ -1,8 +1,9 @@
 //! The differences between two hosts, and whether a rank can move between them nevertheless. Pure:
 //! no I/O. Each comparison is made in both directions, because a rank may move either way.
 
-use crate::{Facts, File, Limits, Role};
+use crate::node::obstacles;
 use eyrie_image::fingerprint::Obstacle;
+use eyrie_wire::facts::{Facts, File, Limits, Platform, Role};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -122,11 +123,11 @@ fn eyrie((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
 }
 
 fn node((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
-    for obstacle in af.node.obstacles(&bf.node) {
+    for obstacle in obstacles(&af.node, &bf.node) {
         all.push(obstacle_between((a, af), (b, bf), obstacle));
     }
     // The other obstacles are the same in both directions.
-    for obstacle in bf.node.obstacles(&af.node) {
+    for obstacle in obstacles(&bf.node, &af.node) {
         if matches!(obstacle, Obstacle::Lacks(_)) {
             all.push(obstacle_between((b, bf), (a, af), obstacle));
         }
@@ -168,7 +169,7 @@ fn obstacle_between((a, af): Host, (b, bf): Host, obstacle: Obstacle) -> Differe
             (What::Instructions, v, w, text)
         }
         Obstacle::RegisterState => {
-            let state = |n: &crate::Platform| format!("{:#x}, {} bytes", n.xcr0, n.xsave_len);
+            let state = |n: &Platform| format!("{:#x}, {} bytes", n.xcr0, n.xsave_len);
             let text = format!(
                 "{a}'s CPU has the register state {}, {b}'s {}: neither restores images of the \
                  other; use hosts with the same CPU (in Slurm: --constraint) and the same kernel \
@@ -179,8 +180,7 @@ fn obstacle_between((a, af): Host, (b, bf): Host, obstacle: Obstacle) -> Differe
             (What::RegisterState, state(af), state(bf), text)
         }
         Obstacle::KernelMappings => {
-            let layout =
-                |n: &crate::Platform| format!("{:?}, {:016x}", n.kernel_mappings, n.vdso_id);
+            let layout = |n: &Platform| format!("{:?}, {:016x}", n.kernel_mappings, n.vdso_id);
             let text = format!(
                 "{a} has another vDSO ({}) than {b} ({}) with a kernel of the same name: neither \
                  restores images of the other; boot the same build of the kernel on both",

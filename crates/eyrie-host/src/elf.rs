@@ -1,5 +1,7 @@
 //! The part of an ELF file that says how it is loaded. Accepts any bytes.
 
+use eyrie_wire::facts::TEXT_MAX;
+
 /// Longest table of segments that is read, bytes.
 const TABLE_MAX: usize = 65536;
 
@@ -19,7 +21,7 @@ pub fn loader(front: &[u8], read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Opt
     let word = |i: usize| Some(u64::from_le_bytes(entry.get(i..i + 8)?.try_into().ok()?));
     let at = word(8)?;
     let len = usize::try_from(word(32)?).ok()?;
-    let path = read(at, len.min(crate::TEXT_MAX))?;
+    let path = read(at, len.min(TEXT_MAX))?;
     let path = path.split(|byte| *byte == 0).next()?;
     String::from_utf8(path.to_vec()).ok().filter(|path| path.starts_with('/'))
 }

@@ -2,9 +2,9 @@
 //! same size that has the same build id, or else the same time of change. This compares in the same
 //! way, and also by content, which a restore has no time to read.
 
-use crate::{cut, elf};
+use crate::elf;
 use eyrie_image::fingerprint::build_id;
-use serde::{Deserialize, Serialize};
+use eyrie_wire::facts::{cut, File, Role};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -13,90 +13,29 @@ const FRONT: usize = 4096;
 /// Longest file whose content is hashed, bytes.
 const HASHED_MAX: u64 = 256 << 20;
 
-/// What a rank uses a file for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    Program,
-    /// A text that another program interprets (`#!`).
-    Script,
-    Library,
-    /// An argument of the program that is a file.
-    Argument,
+/// Looks at a file.
+pub fn look(role: Role, path: &Path) -> File {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let mut file = File::unknown(role, &path.to_string_lossy(), "");
+    if let Err(e) = read(&mut file, &path) {
+        file.problem = cut(&e.to_string());
+    }
+    file
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct File {
-    pub role: Role,
-    /// Without symbolic links, as the kernel shows mapped files.
-    pub path: String,
-    pub size: u64,
-    /// Time of its last change, nanoseconds since 1970.
-    pub modified_ns: i64,
-    /// Hash of its ELF build id; 0: images find none.
-    pub build_id: u64,
-    /// BLAKE3 of its content, hexadecimal, if it has no build id; else empty.
-    pub content: String,
-    /// Why nothing is known about it; empty: everything is known.
-    pub problem: String,
-}
-
-impl File {
-    /// Looks at a file.
-    pub fn look(role: Role, path: &Path) -> File {
-        let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-        let mut file = File::unknown(role, &path.to_string_lossy(), "");
-        if let Err(e) = file.read(&path) {
-            file.problem = cut(&e.to_string());
-        }
-        file
+fn read(known: &mut File, path: &Path) -> std::io::Result<()> {
+    let file = std::fs::File::open(path)?;
+    let meta = file.metadata()?;
+    known.size = meta.len();
+    known.modified_ns =
+        meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec());
+    known.build_id = build_id(&front(&file)?);
+    if known.build_id == 0 && meta.is_file() && known.size <= HASHED_MAX {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(&file)?;
+        known.content = hasher.finalize().to_hex()[..32].to_string();
     }
-
-    /// A file about which nothing is known.
-    pub fn unknown(role: Role, path: &str, problem: &str) -> File {
-        let path = cut(path);
-        let problem = cut(problem);
-        let size = 0;
-        let modified_ns = 0;
-        let build_id = 0;
-        let content = String::new();
-        File { role, path, size, modified_ns, build_id, content, problem }
-    }
-
-    fn read(&mut self, path: &Path) -> std::io::Result<()> {
-        let file = std::fs::File::open(path)?;
-        let meta = file.metadata()?;
-        self.size = meta.len();
-        self.modified_ns =
-            meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec());
-        self.build_id = build_id(&front(&file)?);
-        if self.build_id == 0 && meta.is_file() && self.size <= HASHED_MAX {
-            let mut hasher = blake3::Hasher::new();
-            hasher.update_reader(&file)?;
-            self.content = hasher.finalize().to_hex()[..32].to_string();
-        }
-        Ok(())
-    }
-
-    /// The part of the path after the last slash.
-    pub fn name(&self) -> &str {
-        self.path.rsplit('/').next().unwrap_or_default()
-    }
-
-    /// Whether an image that has mapped one of them is restored with the other, and correctly.
-    pub fn is_taken_for(&self, other: &File) -> bool {
-        let ids = (self.build_id, &self.content) == (other.build_id, &other.content);
-        let proven = self.build_id != 0 || self.modified_ns == other.modified_ns;
-        self.size == other.size && ids && proven
-    }
-
-    /// Whether both are proven to have the same content.
-    pub fn has_content_of(&self, other: &File) -> bool {
-        let known = !self.content.is_empty() || self.build_id != 0;
-        let mine = (self.build_id, &self.content);
-        let theirs = (other.build_id, &other.content);
-        known && self.size == other.size && mine == theirs
-    }
+    Ok(())
 }
 
 /// The first bytes of a file.
@@ -128,7 +67,7 @@ pub fn mapped_by(pid: u32) -> Vec<File> {
             _ => {}
         }
     }
-    paths.into_iter().map(|path| File::look(Role::Library, Path::new(path))).collect()
+    paths.into_iter().map(|path| look(Role::Library, Path::new(path))).collect()
 }
 
 #[cfg(test)]
@@ -142,7 +81,7 @@ mod tests {
         for path in &paths {
             std::fs::write(path, "no ELF").unwrap();
         }
-        let look = |path: &PathBuf| File::look(Role::Library, path);
+        let look = |path: &PathBuf| super::look(Role::Library, path);
         let [a, mut b] = [look(&paths[0]), look(&paths[1])];
         assert!(a.has_content_of(&b) && a.name() == "a" && a.content.len() == 32);
         b.modified_ns = a.modified_ns + 1;

@@ -3,7 +3,8 @@
 //! does not run.
 
 use crate::bounded;
-use crate::file::{self, File, Role};
+use crate::file;
+use eyrie_wire::facts::{File, Role};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -32,8 +33,8 @@ pub struct Start<'a> {
 /// The program, its interpreter, their libraries, and arguments that are files.
 pub fn files(start: &Start) -> Vec<File> {
     let (scripts, exe) = read_by(start);
-    let mut found: Vec<File> = scripts.iter().map(|s| File::look(Role::Script, s)).collect();
-    found.push(File::look(Role::Program, &exe));
+    let mut found: Vec<File> = scripts.iter().map(|s| file::look(Role::Script, s)).collect();
+    found.push(file::look(Role::Program, &exe));
     found.extend(libraries(&exe, start));
     found.extend(arguments(start));
     found
@@ -102,7 +103,7 @@ fn library(line: &str) -> Option<File> {
         return Some(File::unknown(Role::Library, name, "the loader does not find it"));
     }
     let path = place.rsplit_once(" (").map_or(place, |(path, _)| path);
-    path.starts_with('/').then(|| File::look(Role::Library, Path::new(path)))
+    path.starts_with('/').then(|| file::look(Role::Library, Path::new(path)))
 }
 
 /// Arguments that name files of moderate length: scripts, input.
@@ -111,7 +112,7 @@ fn arguments(start: &Start) -> Vec<File> {
     let moderate = |path: &PathBuf| {
         path.metadata().is_ok_and(|m| m.is_file() && m.len() <= ARGUMENT_BYTES_MAX)
     };
-    paths.filter(moderate).map(|path| File::look(Role::Argument, &path)).collect()
+    paths.filter(moderate).map(|path| file::look(Role::Argument, &path)).collect()
 }
 
 #[cfg(test)]

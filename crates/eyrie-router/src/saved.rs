@@ -10,6 +10,7 @@ use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
 use eyrie_wire::directory::RouterId;
+use eyrie_wire::formats::{MAGIC_LEN, SAVED_ROUTER};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::net::Shutdown;
@@ -110,6 +111,7 @@ fn connect(addr: &Addr, secret: &Secret, claim: &Claim) -> io::Result<Stream> {
 /// Writes what is saved, and its hash behind it; returns the length of both.
 fn put<S: Store>(protocol: &Protocol<S>, to: impl Write) -> io::Result<u64> {
     let mut to = Hashed::new(BufWriter::with_capacity(PIECE, to));
+    to.write_all(&SAVED_ROUTER.magic)?;
     protocol.save(&mut to)?;
     let bytes = to.bytes;
     let hash = to.hasher.finalize();
@@ -190,6 +192,13 @@ fn checked<R: Read, T>(
     let content = bytes.checked_sub(OUT_LEN as u64).ok_or(io::ErrorKind::UnexpectedEof)?;
     let reader = BufReader::with_capacity(PIECE, from);
     let mut from = Hashed::new(reader.take(content));
+    let mut magic = [0; MAGIC_LEN];
+    from.read_exact(&mut magic)?;
+    if SAVED_ROUTER.strip(&magic).is_none() {
+        let what = SAVED_ROUTER.mistaken(&magic);
+        let what = what.unwrap_or_else(|| format!("it is not {}", SAVED_ROUTER.name));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
     let made = read(&mut (&mut from as &mut dyn Read))?;
     let mut hash = [0; OUT_LEN];
     let whole = from.bytes == content;
@@ -199,5 +208,24 @@ fn checked<R: Read, T>(
         Ok(made)
     } else {
         Err(io::Error::new(io::ErrorKind::InvalidData, "its hash does not match"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eyrie_wire::formats;
+
+    #[test]
+    fn a_file_of_another_format_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("router-0");
+        for other in formats::ALL.into_iter().filter(|other| **other != SAVED_ROUTER) {
+            std::fs::write(&path, [&other.magic[..], &[0; 100]].concat()).unwrap();
+            let refused = verify(&path).unwrap_err().to_string();
+            assert!(refused.contains(&format!("it is {}", other.name)), "{refused}");
+        }
+        std::fs::write(&path, [7; 100]).unwrap();
+        assert!(verify(&path).unwrap_err().to_string().contains("it is not a saved router"));
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::chunk::MAX_CHUNK;
 use crate::window::{groups, length, used, Pages};
+use eyrie_wire::formats::MANIFEST;
 
 /// Number of an image, increasing per rank.
 pub type ImageId = u64;
@@ -13,7 +14,6 @@ pub const MAX_META: usize = 64 * 1024;
 /// Most chunks of one image: 1 TiB of whole records.
 pub const MAX_CHUNKS: usize = 1 << 22;
 
-const MAGIC: &[u8; 8] = b"EYRIEIMG";
 const VERSION: u32 = 2;
 /// magic 8, version 4, rank 4, image 8, incarnation 8, clock 8, rsn 8, bytes 8, records 8, meta 4,
 /// chunks 4
@@ -86,8 +86,8 @@ pub struct Manifest {
 pub enum ManifestError {
     #[error("its length does not fit its contents")]
     Length,
-    #[error("it is no manifest")]
-    Magic,
+    #[error("{0}")]
+    Other(String),
     #[error("version {0}, this program reads {VERSION}")]
     Version(u32),
     #[error("its checksum is wrong")]
@@ -101,7 +101,7 @@ impl Manifest {
     pub fn encode(&self) -> Vec<u8> {
         let len = FIXED + self.info.meta.len() + self.chunks.len() * ENTRY + CHECKSUM;
         let mut out = Vec::with_capacity(len);
-        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&MANIFEST.magic);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&self.rank.to_le_bytes());
         let info = &self.info;
@@ -128,11 +128,12 @@ impl Manifest {
 
     /// Reads a manifest; checks length, version, checksum and the bounds of every entry.
     pub fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {
+        if MANIFEST.strip(bytes).is_none() {
+            let what = MANIFEST.mistaken(bytes);
+            return Err(ManifestError::Other(what.unwrap_or_else(|| "it is no manifest".into())));
+        }
         if bytes.len() < FIXED + CHECKSUM || bytes.len() > MAX_MANIFEST {
             return Err(ManifestError::Length);
-        }
-        if &bytes[..8] != MAGIC {
-            return Err(ManifestError::Magic);
         }
         let version = u32_at(bytes, 8);
         if version != VERSION {
@@ -222,6 +223,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyrie_wire::formats;
     use proptest::prelude::*;
 
     fn chunk() -> impl Strategy<Value = ChunkRef> {
@@ -275,7 +277,7 @@ mod tests {
             head in 0..3, mut bytes in prop::collection::vec(any::<u8>(), 0..400),
         ) {
             if head > 0 && bytes.len() > 12 {
-                bytes[..8].copy_from_slice(MAGIC);
+                bytes[..8].copy_from_slice(&MANIFEST.magic);
                 bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
             }
             prop_assert!(Manifest::decode(&bytes).is_err());
@@ -295,6 +297,18 @@ mod tests {
                 prop_assert_eq!(read.encode(), bytes);
             }
         }
+    }
+
+    #[test]
+    fn other_formats_are_refused_by_name() {
+        // Its number is written where no other crate is known.
+        assert_eq!(eyrie_image::format::MAGIC, formats::IMAGE.magic);
+        for other in formats::ALL.into_iter().filter(|other| **other != MANIFEST) {
+            let refused = Manifest::decode(&other.magic.repeat(20)).unwrap_err().to_string();
+            assert!(refused.contains(&format!("it is {}", other.name)), "{refused}");
+        }
+        let refused = Manifest::decode(&[7; 200]).unwrap_err().to_string();
+        assert_eq!(refused, "it is no manifest");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::addr::{Addr, Bind};
 use crate::directory::Directory;
 use crate::entries::Entry;
+use crate::facts::Facts;
 use crate::{data, ImageId, Incarnation, Node, Rank, RankInstance, StoreId};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -386,10 +387,9 @@ impl std::fmt::Display for TraceRecord {
 /// Agent to controller.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FromAgent {
-    /// The host is ready for ranks. Its facts, to be compared with those of other hosts
-    /// (`eyrie_host::Facts` as JSON), if they were asked for. Or the reason why it cannot take
-    /// part.
-    Joined(Result<Option<String>, String>),
+    /// The host is ready for ranks. Its facts, to be compared with those of other hosts, if they
+    /// were asked for. Or the reason why it cannot take part.
+    Joined(Result<Option<Box<Facts>>, String>),
     /// A report about a rank on this node.
     Rank(RankInstance, RankReport),
     /// What the rank wrote, from `offset` of that stream on, in order.

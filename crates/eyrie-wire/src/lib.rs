@@ -10,6 +10,8 @@ pub mod control;
 pub mod data;
 pub mod directory;
 pub mod entries;
+pub mod facts;
+pub mod formats;
 pub mod page;
 pub mod signals;
 
@@ -41,3 +43,54 @@ impl std::fmt::Display for RankInstance {
 
 /// Number of a process image of a rank: 1 for the first, increasing.
 pub type ImageId = u64;
+
+#[cfg(test)]
+mod tests {
+    use super::VERSION;
+
+    /// The sources that define what goes over connections, and into a saved job.
+    const SOURCES: [&str; 15] = [
+        include_str!("addr.rs"),
+        include_str!("agent.rs"),
+        include_str!("control.rs"),
+        include_str!("directory.rs"),
+        include_str!("entries.rs"),
+        include_str!("facts.rs"),
+        include_str!("lib.rs"),
+        include_str!("data/determinant.rs"),
+        include_str!("data/envelope.rs"),
+        include_str!("data/header.rs"),
+        include_str!("data/kind.rs"),
+        include_str!("data/mod.rs"),
+        include_str!("data/observed.rs"),
+        include_str!("../../eyrie-router/src/protocol/orders.rs"),
+        include_str!("../../eyrie-store/src/role/messages.rs"),
+    ];
+
+    /// The definitions of the types, without comments: what their encoding depends on.
+    fn definitions() -> String {
+        let mut found = String::new();
+        for source in SOURCES {
+            let mut within = false;
+            for line in source.lines() {
+                within |=
+                    ["pub struct ", "pub enum ", "pub type "].iter().any(|b| line.starts_with(b));
+                let code = line.split("//").next().unwrap_or_default();
+                if within {
+                    found.extend(code.split_whitespace());
+                }
+                within &= !(line.starts_with('}') || line.ends_with(';') && !line.starts_with(' '));
+            }
+        }
+        found
+    }
+
+    /// Two processes of one version must read each other's messages. When this fails, raise
+    /// [`VERSION`] unless it was raised since the last release, and write down the new pair.
+    #[test]
+    fn a_changed_message_has_a_new_version() {
+        let hash = blake3::hash(definitions().as_bytes()).to_hex();
+        let known = (19, "620d20c6f1c38d8b");
+        assert_eq!((VERSION, &hash[..16]), known, "a message has changed: raise VERSION");
+    }
+}

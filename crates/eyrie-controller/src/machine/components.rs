@@ -39,6 +39,7 @@ use super::users::balance::Balancing;
 use super::users::measurements::Measurements;
 use eyrie_interface::Summary;
 use eyrie_placement::{Placement, WithoutNetwork};
+use eyrie_wire::formats::{MAGIC_LEN, SNAPSHOT};
 use serde::{Deserialize, Serialize};
 
 /// The machine. Each component keeps its fields to itself.
@@ -143,7 +144,7 @@ impl Machine {
     /// # Errors
     /// None but those of the encoding.
     pub fn snapshot(&self) -> postcard::Result<Vec<u8>> {
-        postcard::to_stdvec(&(FORM, self))
+        postcard::to_stdvec(&(SNAPSHOT.magic, FORM, self))
     }
 
     /// Goes on from such a state; ranks are placed as before.
@@ -151,8 +152,8 @@ impl Machine {
     /// # Errors
     /// When these bytes are none, or of another form ([`FORM`]).
     pub fn restore(&mut self, snapshot: &[u8]) -> postcard::Result<()> {
-        let (form, rest) = postcard::take_from_bytes::<u32>(snapshot)?;
-        if form != FORM {
+        let (found, rest) = postcard::take_from_bytes::<([u8; MAGIC_LEN], u32)>(snapshot)?;
+        if found != (SNAPSHOT.magic, FORM) {
             return Err(postcard::Error::SerdeDeCustom);
         }
         let mut restored: Machine = postcard::from_bytes(rest)?;

@@ -1,15 +1,12 @@
 //! Whether the hosts of a job are alike enough for ranks to go from one to another: each is
-//! compared with the first that has come; and whether they are hosts of their own. Nothing that a
-//! host says of itself takes unbounded memory.
+//! compared with the first that has come; and whether they are hosts of their own.
 
 use super::journal::Beginning;
-use eyrie_host::{differences, same_host, Difference, Facts, Severity, What};
+use eyrie_host::{differences, same_host, Difference, Severity, What};
+use eyrie_wire::facts::Facts;
 use eyrie_wire::Node;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-
-/// Longest text by which a host says what it is, in bytes.
-const MAX_FACTS: usize = 4 << 20;
 
 /// Most differences of a host that are told.
 const MAX_SHOWN: usize = 2;
@@ -30,7 +27,7 @@ pub struct Candidate<'a> {
     pub node: Node,
     pub name: &'a str,
     /// What it says of itself.
-    pub facts: &'a str,
+    pub facts: &'a Facts,
 }
 
 /// This host's name, and what it is for the ranks of a job.
@@ -47,9 +44,8 @@ impl Alike {
     }
 
     /// What goes on with a job on other hosts: the first host's name, and what it said of itself.
-    pub fn saved(&self) -> Option<(String, String)> {
-        let (host, facts) = self.first.as_ref()?;
-        Some((host.clone(), serde_json::to_string(facts).ok()?))
+    pub fn saved(&self) -> Option<(String, Facts)> {
+        self.first.clone()
     }
 
     /// Who is which host.
@@ -58,14 +54,12 @@ impl Alike {
     }
 
     /// All hosts are compared with that one.
-    pub fn of(saved: Option<(String, String)>, identities: BTreeMap<Node, String>) -> Alike {
-        let read =
-            |(host, facts): (String, String)| Some((host, serde_json::from_str(&facts).ok()?));
-        Alike { first: saved.and_then(read), identities }
+    pub fn of(first: Option<(String, Facts)>, identities: BTreeMap<Node, String>) -> Alike {
+        Alike { first, identities }
     }
 
     /// So they are with one of an earlier run of the job.
-    pub fn of_earlier(saved: Option<(String, String)>) -> Alike {
+    pub fn of_earlier(saved: Option<(String, Facts)>) -> Alike {
         let named = |host: String| {
             let host = host.strip_suffix(EARLIER).unwrap_or(&host);
             format!("{host}{EARLIER}")
@@ -96,16 +90,6 @@ impl Alike {
         up: &[(Node, String)],
     ) -> (Option<String>, Vec<String>) {
         let Candidate { node, name: host, facts } = *candidate;
-        let read = match facts.len() <= MAX_FACTS {
-            true => serde_json::from_str::<Facts>(facts).map_err(|e| e.to_string()),
-            false => Err("it is too long".into()),
-        };
-        let facts = match read {
-            Ok(facts) => facts,
-            Err(e) => {
-                return (Some(format!("what it says of itself is not understood: {e}")), vec![])
-            }
-        };
         let same = up.iter().filter(|(other, _)| *other != node).find_map(|(other, name)| {
             same_host((host, &facts.identity), (name, self.identities.get(other)?))
         });
@@ -114,10 +98,10 @@ impl Alike {
         }
         self.identities.insert(node, facts.identity.clone());
         let Some((first, known)) = &self.first else {
-            self.first = Some((host.into(), facts));
+            self.first = Some((host.into(), facts.clone()));
             return (None, vec![]);
         };
-        let found = self.differences((host, &facts), (first, known));
+        let found = self.differences((host, facts), (first, known));
         let (refused, told): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|d| d.severity == Severity::Refuse);
         (in_words(refused.into_iter()), told.into_iter().map(|d| d.text).collect())
@@ -138,8 +122,7 @@ mod tests {
     use super::*;
 
     fn compare(alike: &mut Alike, node: Node, name: &str, facts: &Facts) -> Option<String> {
-        let facts = serde_json::to_string(facts).unwrap();
-        told(alike, Candidate { node, name, facts: &facts }, &[])
+        told(alike, Candidate { node, name, facts }, &[])
     }
 
     fn told(alike: &mut Alike, candidate: Candidate, up: &[(Node, String)]) -> Option<String> {
@@ -151,27 +134,22 @@ mod tests {
     #[test]
     fn a_host_that_differs_is_refused_with_its_difference() {
         let mut alike = Alike::default();
-        let mut facts = Facts::gather("1.0", None, &[]);
+        let mut facts = eyrie_host::gather("1.0", None, &[]);
         assert_eq!(compare(&mut alike, 0, "a", &facts), None);
         assert_eq!(compare(&mut alike, 1, "b", &facts), None);
         facts.version = "2.0".into();
         let refused = compare(&mut alike, 2, "c", &facts).unwrap();
         assert!(refused.contains("2.0") && refused.contains('c'), "{refused}");
-        let (node, long) = (3, "x".repeat(MAX_FACTS + 1));
-        for (facts, words) in [("{}", "not understood"), (&*long, "too long")] {
-            let refused = told(&mut alike, Candidate { node, name: "d", facts }, &[]);
-            assert!(refused.unwrap().contains(words));
-        }
     }
 
     #[test]
     fn two_names_of_one_host_are_refused_while_both_would_be_up() {
         let mut alike = Alike::default();
-        let mut facts = Facts::gather("1.0", None, &[]);
+        let mut facts = eyrie_host::gather("1.0", None, &[]);
         assert_eq!(compare(&mut alike, 0, "a", &facts), None);
-        let json = serde_json::to_string(&facts).unwrap();
+        let same = facts.clone();
         let up = [(0, "a".to_string())];
-        let again = || Candidate { node: 1, name: "10.0.0.1", facts: &json };
+        let again = || Candidate { node: 1, name: "10.0.0.1", facts: &same };
         let refused = told(&mut alike, again(), &up).unwrap();
         assert!(refused.starts_with("10.0.0.1 and a are one host"), "{refused}");
         // Another controller knows it, too.
@@ -181,15 +159,14 @@ mod tests {
         assert_eq!(told(&mut alike, again(), &[]), None);
         facts.identity.clear();
         assert_eq!(compare(&mut alike, 2, "b", &facts), None);
-        let json = serde_json::to_string(&facts).unwrap();
-        let other = Candidate { node: 3, name: "c", facts: &json };
+        let other = Candidate { node: 3, name: "c", facts: &facts };
         assert_eq!(told(&mut alike, other, &[(2, "b".into())]), None);
     }
 
     #[test]
     fn a_saved_job_goes_on_where_its_images_can_be_restored() {
-        let mut saved = Facts::gather("1.0", None, &[]);
-        let at = |facts: &Facts| Some(("old".into(), serde_json::to_string(facts).unwrap()));
+        let mut saved = eyrie_host::gather("1.0", None, &[]);
+        let at = |facts: &Facts| Some(("old".into(), facts.clone()));
         let here = saved.clone();
         assert_eq!(Alike::of_earlier(at(&saved)).obstacle("new", &here), None);
         let lowest = saved.node.features[0] & saved.node.features[0].wrapping_neg();

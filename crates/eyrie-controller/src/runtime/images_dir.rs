@@ -9,6 +9,8 @@ use super::written;
 use crate::machine::Saved;
 use anyhow::{bail, Context};
 use eyrie_wire::directory::RouterId;
+use eyrie_wire::facts::Facts;
+use eyrie_wire::formats::SAVED_JOB;
 use rustix::fs::{flock, FlockOperation};
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -34,7 +36,7 @@ pub struct SavedJob {
     pub machine: Saved,
     pub stdin: SavedInput,
     /// The first host, which all were compared with: its name, and what it said of itself.
-    pub alike: Option<(String, String)>,
+    pub alike: Option<(String, Facts)>,
     /// Output of the ranks that who saved the job has not shown ([`ImagesDir::shown`]).
     pub unshown: Option<SavedOutput>,
 }
@@ -114,8 +116,11 @@ impl ImagesDir {
         let file = self.path.join(format!("{SAVED}{number}")).join(JOB);
         let bytes =
             std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        match take::<SavedJob>(&bytes) {
-            Ok((saved, [])) => Ok(Some(saved)),
+        if let Some(what) = SAVED_JOB.mistaken(&bytes) {
+            bail!("{} cannot be read: {what}", file.display());
+        }
+        match SAVED_JOB.strip(&bytes).map(take::<SavedJob>) {
+            Some(Ok((saved, []))) => Ok(Some(saved)),
             _ => bail!("{} is damaged, or of another version of Eyrie", file.display()),
         }
     }
@@ -169,7 +174,7 @@ impl ImagesDir {
         let number = self.next();
         let dir = self.path.join(format!("{SAVING}{number}"));
         let file = dir.join(JOB);
-        let mut bytes = Vec::new();
+        let mut bytes = SAVED_JOB.magic.to_vec();
         put(&mut bytes, job)?;
         let write = || {
             let mut options = OpenOptions::new();
@@ -239,6 +244,7 @@ mod tests {
     use super::*;
     use crate::machine::{Config, Machine};
     use crate::runtime::journal::tests::beginning;
+    use eyrie_wire::formats;
 
     fn job(name: &str) -> SavedJob {
         let machine = Machine::new(Config::of_one_rank()).saved();
@@ -308,6 +314,12 @@ mod tests {
             std::fs::write(&file, changed).unwrap();
             let refused = images.saved().unwrap_err().to_string();
             assert!(refused.contains("damaged"), "{refused}");
+        }
+        for other in formats::ALL.into_iter().filter(|other| **other != SAVED_JOB) {
+            std::fs::write(&file, [&other.magic[..], &bytes[other.magic.len()..]].concat())
+                .unwrap();
+            let refused = images.saved().unwrap_err().to_string();
+            assert!(refused.contains(&format!("it is {}", other.name)), "{refused}");
         }
         drop(images);
         std::fs::write(dir.path().join("thesis.tex"), "x").unwrap();

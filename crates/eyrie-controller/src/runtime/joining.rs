@@ -14,6 +14,7 @@ use crate::machine::Event;
 use crate::record::in_words;
 use eyrie_interface::answer::Joined;
 use eyrie_wire::control::{JobOnHost, Orphans, ToAgent};
+use eyrie_wire::facts::Facts;
 use eyrie_wire::Node;
 
 impl Job {
@@ -64,8 +65,8 @@ impl Job {
     pub fn joined(
         &mut self,
         node: Node,
-        joined: Result<Option<String>, String>,
-    ) -> Result<Option<String>, String> {
+        joined: Result<Option<Box<Facts>>, String>,
+    ) -> Result<Option<Box<Facts>>, String> {
         let host = in_words(node, self.machine.hosts());
         let (refused, notes) = match joined {
             Ok(Some(facts)) => {

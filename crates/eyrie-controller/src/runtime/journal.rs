@@ -10,6 +10,7 @@ use super::options::JobOptions;
 use super::program::Provided;
 use super::snapshot::Snapshot;
 use eyrie_wire::control::{Program, ToAgent};
+use eyrie_wire::formats::JOURNAL;
 use eyrie_wire::Node;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -151,6 +152,7 @@ impl Journal {
         let file = Some(options.open(&path)?);
         let mut journal = Journal { file, path, limit: LONG, ..Journal::default() };
         let head = Head { beginning: beginning.clone(), position: 0, snapshot: None };
+        journal.buffer.extend(JOURNAL.magic);
         put(&mut journal.buffer, &head)?;
         journal.flush()?;
         Ok(journal)
@@ -215,7 +217,7 @@ impl Journal {
     pub fn begin_anew(&mut self, beginning: Beginning, snapshot: Snapshot) -> io::Result<()> {
         self.limit = (self.ends - self.begins).saturating_mul(2);
         let position = self.ends;
-        let mut bytes = Vec::new();
+        let mut bytes = JOURNAL.magic.to_vec();
         put(&mut bytes, &Head { beginning, position, snapshot: Some(snapshot) })?;
         let partial = self.path.with_extension("partial");
         let mut options = OpenOptions::new();
@@ -381,12 +383,17 @@ pub struct Read {
     pub end: u64,
 }
 
+/// The head of a journal, and what follows it; `None` where it is not whole, or no journal.
+fn head_of(bytes: &[u8]) -> Option<(Head, &[u8])> {
+    take::<Head>(JOURNAL.strip(bytes)?).ok()
+}
+
 /// Reads a journal, but for a last entry that is torn.
 ///
 /// # Errors
 /// Where it is damaged, in bytes; 0 also when it is torn in its head.
 pub fn read(bytes: &[u8]) -> Result<Read, usize> {
-    let (head, mut rest) = take::<Head>(bytes).map_err(|_| 0usize)?;
+    let (head, mut rest) = head_of(bytes).ok_or(0usize)?;
     let mut entries = Vec::new();
     loop {
         match take::<Entry>(rest) {
@@ -404,7 +411,7 @@ pub fn read(bytes: &[u8]) -> Result<Read, usize> {
 
 /// Up to which position a file may go that cannot be read.
 pub fn end_of_damaged(bytes: &[u8]) -> u64 {
-    let begins = take::<Head>(bytes).map_or(u64::MAX, |(head, _)| head.position);
+    let begins = head_of(bytes).map_or(u64::MAX, |(head, _)| head.position);
     begins.saturating_add(bytes.len() as u64)
 }
 

@@ -27,6 +27,7 @@ use eyrie_transport::role;
 use eyrie_wire::addr::{Addr, Interface};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, FromAgent};
+use eyrie_wire::formats::JOURNAL;
 use eyrie_wire::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -178,7 +179,10 @@ pub fn furthest(dir: &Path) -> anyhow::Result<(PathBuf, journal::Read, Option<St
             }
             Ok(_) => {}
             Err(at) => {
-                let text = format!("{shown} is damaged at byte {at} of {}", bytes.len());
+                let text = match JOURNAL.mistaken(&bytes) {
+                    Some(what) => format!("{shown} cannot be read: {what}"),
+                    None => format!("{shown} is damaged at byte {at} of {}", bytes.len()),
+                };
                 damaged = damaged.max(Some((journal::end_of_damaged(&bytes), text)));
             }
         }
@@ -439,4 +443,21 @@ pub fn nobody_listens(error: &HandshakeError) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     let HandshakeError::Io(e) = error else { return false };
     matches!(e.kind(), ConnectionRefused | NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eyrie_wire::formats;
+
+    #[test]
+    fn a_file_of_another_format_is_no_journal_and_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        for other in formats::ALL.into_iter().filter(|other| **other != JOURNAL) {
+            let bytes = [&other.magic[..], &[0; 100]].concat();
+            std::fs::write(dir.path().join(journal::FILE), bytes).unwrap();
+            let refused = furthest(dir.path()).map(drop).unwrap_err().to_string();
+            assert!(refused.contains(&format!("it is {}", other.name)), "{refused}");
+        }
+    }
 }

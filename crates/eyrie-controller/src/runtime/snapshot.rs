@@ -11,6 +11,7 @@ use super::stdin::SavedInput;
 use crate::machine::answer::RequestId;
 use eyrie_wire::control::RoleKind;
 use eyrie_wire::directory::Directory;
+use eyrie_wire::facts::Facts;
 use eyrie_wire::{Node, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ pub struct Snapshot {
     pub roles: BTreeMap<(RoleKind, u32), SavedSession>,
     pub store_bytes: u64,
     pub directory: Directory,
-    pub alike: Option<(String, String)>,
+    pub alike: Option<(String, Facts)>,
     pub identities: BTreeMap<Node, String>,
     pub stdin: SavedInput,
     pub stdin_wanted: Option<(Node, RankInstance, u64)>,

@@ -3,6 +3,7 @@
 //! left out for a file that is damaged: it is written again.
 
 use eyrie_wire::control::StandardStream;
+use eyrie_wire::formats::WRITTEN;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -52,11 +53,12 @@ impl Kept {
         let fields = [out, err].into_iter().chain(intent.unwrap_or_default());
         let mut bytes: Vec<u8> = fields.flat_map(u64::to_le_bytes).collect();
         bytes.extend(check(&bytes));
-        bytes
+        [&WRITTEN.magic[..], &bytes].concat()
     }
 
     /// What was encoded; `None` for other bytes.
     fn decode(bytes: &[u8]) -> Option<Kept> {
+        let bytes = WRITTEN.strip(bytes)?;
         let (known, sum) = bytes.split_last_chunk::<8>()?;
         if bytes.len() != LEN || *sum != check(known) {
             return None;
@@ -128,9 +130,11 @@ impl Written {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let kept = Kept::decode(&bytes);
-        let why = match bytes.is_empty() {
-            true => "it is not known here how much was".into(),
-            false => format!("{} is damaged, which says how much was", path.display()),
+        let shown = path.display();
+        let why = match WRITTEN.mistaken(&bytes) {
+            _ if bytes.is_empty() => "it is not known here how much was".into(),
+            Some(what) => format!("{shown} cannot be read: {what}"),
+            None => format!("{shown} is damaged, which says how much was"),
         };
         let mut note = kept.is_none().then(|| match from.iter().sum() {
             0 => format!("what the ranks have printed is printed again: {why}"),
@@ -245,6 +249,9 @@ mod tests {
         let note = note.unwrap();
         assert!(note.contains("written is damaged") && note.contains("first 40 B"), "{note}");
         assert_eq!((written.skip, written.bytes()), ([0; 2], [40, 0]));
+        std::fs::write(&path, eyrie_wire::formats::JOURNAL.magic).unwrap();
+        let (_, note) = Written::go_on(&path, [40, 0]).unwrap();
+        assert!(note.unwrap().contains("it is the journal of a job"));
     }
 
     #[test]

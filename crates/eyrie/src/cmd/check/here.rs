@@ -8,8 +8,9 @@ use crate::memory::allowed_bytes;
 use eyrie_agent::guards;
 use eyrie_controller::runtime::jobdir;
 use eyrie_host::trial::Start;
-use eyrie_host::{checks, Facts, File, Finding, Role};
+use eyrie_host::{checks, look_at_file, Finding};
 use eyrie_wire::addr::Ports;
+use eyrie_wire::facts::{Facts, Role, FILES_MAX};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -58,8 +59,8 @@ pub fn look(args: &CheckArgs) -> HostReport {
 fn add_loaded(facts: &mut Facts, loaded: &[String]) {
     for path in loaded {
         let known = facts.files.iter().any(|file| file.path == *path);
-        if !known && facts.files.len() < eyrie_host::FILES_MAX {
-            facts.files.push(File::look(Role::Library, Path::new(path)));
+        if !known && facts.files.len() < FILES_MAX {
+            facts.files.push(look_at_file(Role::Library, Path::new(path)));
         }
     }
 }

@@ -6,8 +6,9 @@ use super::trials::{with_remedy, TRIALS};
 use anyhow::Context;
 use eyrie_controller::runtime::program;
 use eyrie_host::trial::Library;
-use eyrie_host::{bounded, Facts, Finding, Level, Role, Start};
+use eyrie_host::{bounded, Finding, Level, Start};
 use eyrie_wire::control::Program;
+use eyrie_wire::facts::{Facts, Role};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::DirBuilderExt;
@@ -139,7 +140,7 @@ fn ours(findings: &mut Vec<Finding>) -> Vec<PathBuf> {
 fn facts(program: Option<&Program>, libraries: &[PathBuf]) -> Facts {
     let also: Vec<&Path> = libraries.iter().map(PathBuf::as_path).collect();
     let start = program.map(|program| start_of(program));
-    Facts::gather(env!("CARGO_PKG_VERSION"), start.as_ref(), &also)
+    eyrie_host::gather(env!("CARGO_PKG_VERSION"), start.as_ref(), &also)
 }
 
 fn start_of(program: &Program) -> Start<'_> {

@@ -1,6 +1,7 @@
 //! What was found, on one host or on several, for people and for programs. No I/O.
 
-use eyrie_host::{differences, same_host, Difference, Facts, Finding, Level, Role, Severity, What};
+use eyrie_host::{differences, same_host, Difference, Finding, Level, Severity, What};
+use eyrie_wire::facts::{Facts, Role};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -158,7 +159,7 @@ mod tests {
 
     fn report(level: Level, version: &str) -> HostReport {
         let finding = Finding { level, ..Finding::warn("disk", "small", "name another") };
-        let facts = Facts::gather(version, None, &[]);
+        let facts = eyrie_host::gather(version, None, &[]);
         HostReport { host: "x".into(), findings: vec![finding], facts, clock_unix_ns: 0 }
     }
 
