@@ -772,10 +772,8 @@ impl Cluster {
                     Some(FromAgent::Rank(
                         instance,
                         RankReport::Exited { .. } | RankReport::StartFailed { .. },
-                    )) => {
-                        if n.processes.get(&instance.rank) == Some(&instance.incarnation) {
-                            n.processes.remove(&instance.rank);
-                        }
+                    )) if n.processes.get(&instance.rank) == Some(&instance.incarnation) => {
+                        n.processes.remove(&instance.rank);
                     }
                     Some(FromAgent::Rank(instance, RankReport::Started { .. })) => {
                         if n.processes.get(&instance.rank) != Some(&instance.incarnation) {

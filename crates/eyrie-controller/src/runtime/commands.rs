@@ -4,7 +4,7 @@ use super::job::Job;
 use super::users;
 use crate::inject::Fault;
 use crate::machine::{Command, Event, FromPeer, ToPeer};
-use eyrie_router::RouterCommand;
+use eyrie_router::{RouterCommand, RouterEvent};
 use eyrie_wire::control::{FromAgent, ToAgent};
 
 /// Logs a message: what decides about ranks and roles at a level that is always there.
@@ -38,6 +38,10 @@ impl Job {
                 // Not its bytes.
                 Event::From(FromPeer::Agent(node, FromAgent::Output { instance, bytes, .. })) => {
                     tracing::trace!(node, %instance, bytes = bytes.len(), "output")
+                }
+                // Nor all that a router holds of a rank.
+                Event::From(FromPeer::Router(role, RouterEvent::Fenced { instance, .. })) => {
+                    tracing::debug!(%role, %instance, "fenced")
                 }
                 _ => tracing::debug!(?event),
             }

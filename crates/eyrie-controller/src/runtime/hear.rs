@@ -138,8 +138,8 @@ impl Job {
         self.send_stdin();
     }
 
-    /// A peer says something: what is only for this controller's users, or for how it reaches the
-    /// others, is kept here, and the machine gets all of it.
+    /// A peer says something. What the runtime itself must know (where peers are reached, figures
+    /// for users) is taken from it; then the machine gets it.
     pub fn hear_peer(&mut self, message: FromPeer) {
         let message = match message {
             FromPeer::Agent(node, message) => self.hear_agent(node, message),
