@@ -1,5 +1,5 @@
 //! The properties of a host that matter for a rank that moves to another host, and the differences
-//! between two hosts. [Facts](eyrie_wire::facts::Facts) are gathered in milliseconds, without root. [`differences`]
+//! between two hosts. Facts are gathered in milliseconds, without root. [`differences`]
 //! compares and does no I/O. [`checks`] and [`trial`] say what works on this host. Nothing here
 //! decides about a job, and nothing changes the host.
 

@@ -39,3 +39,61 @@ impl Machine {
         at.addr = on_node.or_else(|| self.stores.addr(at.store)).cloned();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{said, Config, Event};
+    use eyrie_router::{RouterCommand, RouterEvent};
+    use eyrie_wire::addr::Addr;
+    use eyrie_wire::control::{Ending, FromAgent, MpiStage, RankReport};
+    use eyrie_wire::data::{Determinant, ObservedPart};
+    use eyrie_wire::RankInstance;
+    use std::time::Duration;
+
+    fn started(commands: &[Command]) -> StartRank {
+        let start = commands.iter().find_map(|command| match said::to_agent(command) {
+            Some((0, ToAgent::Start(start))) => Some((**start).clone()),
+            _ => None,
+        });
+        start.unwrap_or_else(|| panic!("no start: {commands:?}"))
+    }
+
+    #[test]
+    fn a_message_leaves_the_machine_complete() {
+        let mut machine = Machine::new(Config::of_one_rank());
+        let mut tell = |event| machine.handle(Duration::ZERO, event);
+        tell(said::store_up(0));
+        let path = "/dev/shm/left".to_string();
+        tell(said::agent(0, FromAgent::Shared { rank: 0, path: path.clone() }));
+        tell(Event::Signal(10));
+        let first = started(&tell(said::joined(0)));
+        assert!(first.stdin && first.image.is_none() && first.beginning.is_empty());
+        assert_eq!((&first.leftovers[..], &first.signals[..]), (&[path][..], &[10][..]));
+        let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+        tell(said::rank(first.instance, RankReport::Started { fetched, restored }));
+        tell(said::rank(first.instance, RankReport::ProviderLoaded));
+        let asked = tell(Event::Checkpoint { request: 1, rank: None });
+        let image = asked.iter().find_map(|command| match said::to_agent(command) {
+            Some((_, ToAgent::Capture { image, .. })) => Some(image.clone()),
+            _ => None,
+        });
+        assert_eq!(image.unwrap().store.addr, Some(Addr::Unix("/store-0".into())));
+        // It dies without an image: what it has observed goes to its router and to its beginning.
+        let (ending, stage) = (Ending::Signal(libc::SIGKILL), MpiStage::Within);
+        tell(said::rank(first.instance, RankReport::Exited { ending, stage }));
+        let instance = RankInstance { incarnation: 2, ..first.instance };
+        let determinants = vec![Determinant { clock: 3, rsn: 4 }];
+        let observed = vec![ObservedPart { from: 0, clock: 1, bytes: b"seen".to_vec() }];
+        let fenced = RouterEvent::Fenced {
+            instance,
+            determinants: determinants.clone(),
+            observed: observed.clone(),
+        };
+        let told = tell(said::router(0, fenced));
+        let recover = RouterCommand::Recover { instance, determinants, observed };
+        assert!(told.contains(&Command::Send(ToPeer::Router(0, recover))), "{told:?}");
+        let again = started(&told);
+        assert_eq!((again.instance, &again.beginning[..]), (instance, &b"seen"[..]));
+    }
+}
