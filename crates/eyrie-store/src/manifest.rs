@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn other_formats_are_refused_by_name() {
         // Its number is written where no other crate is known.
-        assert_eq!(eyrie_image::format::MAGIC, formats::IMAGE.magic);
+        assert_eq!(eyrie_image_format::MAGIC, formats::IMAGE.magic);
         for other in formats::ALL.into_iter().filter(|other| **other != MANIFEST) {
             let refused = Manifest::decode(&other.magic.repeat(20)).unwrap_err().to_string();
             assert!(refused.contains(&format!("it is {}", other.name)), "{refused}");
