@@ -1,4 +1,4 @@
-//! The course of a move, from its beginning to its end: a rank is imaged, stopped as if it had died,
+//! The course of a move from its beginning to its end: a rank is imaged, stopped as if it had died,
 //! and comes back elsewhere from that image. It must never run twice: the routers refuse the old
 //! one first. Whatever fails meanwhile, it is recovered as after a death.
 

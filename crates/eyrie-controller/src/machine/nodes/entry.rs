@@ -161,8 +161,8 @@ impl NodeEntry {
         self.free_spare = false;
     }
 
-    /// A rank comes to it whose node is lost; a free spare stands for that node from now on. Returns
-    /// whether it was one.
+    /// A rank comes to it whose node is lost; a free spare stands for that node from now on.
+    /// Returns whether it was one.
     pub fn replace(&mut self, lost: Node) -> bool {
         let was_free = std::mem::replace(&mut self.free_spare, false);
         if was_free {

@@ -1,5 +1,5 @@
-//! What the controller knows of one rank: its present incarnation, and what outlives that. What is
-//! restored is never later than what the log reaches back to.
+//! What the controller knows of one rank: its present incarnation, and what outlives that. It must
+//! never let the log be truncated beyond an image that is still needed.
 
 use super::capture::Capture;
 use super::crash::{Again, Crashes};
