@@ -1,5 +1,6 @@
-//! What the roles of a job send each other: frames of the data path, control messages, versions,
-//! authentication. Pure encoding and decoding: nothing here opens, reads or waits for anything, and
+//! What the roles of a job send each other: frames of the data path, control messages and the
+//! addresses and directories in them, versions, authentication; and what each format begins with.
+//! Pure encoding and decoding: nothing here opens, reads or waits for anything, and
 //! nothing here allocates by a length that a peer names.
 
 pub mod addr;
