@@ -1,5 +1,5 @@
-//! Files in /dev/shm that the ranks' MPI libraries have made, and that stay behind when a rank dies:
-//! the next incarnation needs their names gone. Bounded by what agents report.
+//! Files in /dev/shm that MPI libraries have made for ranks, and that stay behind when a rank dies:
+//! they must be gone before its next incarnation starts. Nothing here touches a file.
 
 use eyrie_wire::Rank;
 use serde::{Deserialize, Serialize};
