@@ -1,5 +1,6 @@
 use super::*;
-use crate::{file, gather};
+use crate::facts::gather;
+use crate::file;
 use proptest::prelude::*;
 
 fn file(role: Role, path: &str) -> File {

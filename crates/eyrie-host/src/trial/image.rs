@@ -1,7 +1,7 @@
 //! Takes an image of a process and restores it: a trial of everything that images need from the
 //! kernel.
 
-use super::{failure, Trials, LONGEST};
+use super::trials::{failure, Trials, LONGEST};
 use crate::bounded;
 use eyrie_image::{capture, restore, start, Mode, Outcome, Request};
 use std::ffi::OsStr;

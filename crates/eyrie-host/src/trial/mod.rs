@@ -6,41 +6,10 @@ mod image;
 mod mpi;
 mod rank;
 mod start;
+mod trials;
 
 pub use image::{be_captured, Taken};
 pub use mpi::{ask_library, Library};
 pub use rank::{be_a_rank, CONNECTED};
 pub use start::{show_start, Start};
-
-use std::ffi::OsStr;
-use std::process::Command;
-use std::time::Duration;
-
-/// Longest time that a trial may take.
-pub const LONGEST: Duration = Duration::from_secs(20);
-
-/// Starts this command as a trial.
-pub struct Trials<'a> {
-    /// The arguments before a trial's own words.
-    pub words: &'a [&'a str],
-}
-
-impl Trials<'_> {
-    /// The command, for a process with fixed addresses if that is allowed, as ranks have them.
-    fn command(&self, words: &[&OsStr]) -> Command {
-        let mut command = Command::new("/proc/self/exe");
-        command.args(self.words).args(words);
-        eyrie_image::start::at_fixed_addresses(&mut command);
-        command
-    }
-}
-
-/// How a trial failed.
-fn failure(ran: &crate::bounded::Ran) -> String {
-    let last = ran.stderr.lines().rev().find(|line| !line.trim().is_empty());
-    match (ran.status, last) {
-        (None, _) => format!("it took more than {} s", LONGEST.as_secs()),
-        (_, Some(line)) => line.strip_prefix("eyrie: ").unwrap_or(line).to_string(),
-        (Some(status), None) => format!("it ended with {status}"),
-    }
-}
+pub use trials::{Trials, LONGEST};

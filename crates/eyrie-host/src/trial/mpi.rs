@@ -1,7 +1,7 @@
 //! Loads an MPI library into a process with the environment of a rank: what it says about itself,
 //! and whether its libfabric loads our provider. MPI is not initialized.
 
-use super::{failure, Trials, LONGEST};
+use super::trials::{failure, Trials, LONGEST};
 use crate::bounded;
 use serde::{Deserialize, Serialize};
 use std::ffi::{c_char, c_int, c_void, CStr, CString, OsStr, OsString};

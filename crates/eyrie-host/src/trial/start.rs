@@ -1,10 +1,10 @@
 //! The state of a process that is started as ranks are: random bytes that replace the kernel's, and
 //! addresses that are not randomized.
 
+use super::trials::Trials;
 use serde::{Deserialize, Serialize};
 use std::process::Command;
 
-use super::Trials;
 use std::ffi::OsStr;
 
 /// What the process found.
