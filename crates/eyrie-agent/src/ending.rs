@@ -1,10 +1,9 @@
 //! The ends of ranks: found by reaping, and reported once all of their output has been passed on.
 
-use crate::family::{children, Death};
 use crate::node::Agent;
-use crate::process::kill_group;
-use crate::shared;
+use crate::rank::mapped;
 use eyrie_host::finding::{Finding, Level};
+use eyrie_supervision::{children, kill_group, segments, Death};
 use eyrie_wire::control::{Ending, FromAgent, RankReport};
 use eyrie_wire::{Rank, RankInstance};
 use rustix::process::{waitid, waitpid, WaitId, WaitIdOptions, WaitOptions};
@@ -30,8 +29,12 @@ impl Agent {
             if let Some(signal) = status.terminating_signal() {
                 self.child_killed(number, signal);
             }
-            self.role_ended(number, status);
-            self.incoming_ended(number);
+            if let Some(ended) = self.roles.ended(number, status) {
+                self.connection.send(&ended);
+            }
+            if let Some(start) = self.preparations().child_ended(number) {
+                self.start(start);
+            }
             let ended = self.processes.values_mut().find(|p| p.pid == number);
             if let Some(p) = ended {
                 p.ending = Some(p.ending_of(match status.terminating_signal() {
@@ -41,7 +44,9 @@ impl Agent {
                 let instance = p.instance;
                 self.receive_from_rank(instance);
                 self.serve_pmi(instance);
-                self.pass_output(instance, false);
+                if let Some(p) = self.processes.get_mut(&instance) {
+                    p.pass_output(&mut self.connection, false);
+                }
             }
         }
     }
@@ -77,7 +82,7 @@ impl Agent {
             if ending == Ending::Signal(libc::SIGBUS) {
                 self.explain_bus_error(instance.rank);
             }
-            shared::remove(&shared::left_behind(&p.shared));
+            segments::remove(&mapped::left_behind(&p.shared));
             if let Some(restore) = &p.restore {
                 let (reason, fault) = restore.failure(ending, p.stderr.last_line());
                 self.start_failed(instance, reason, fault);

@@ -2,9 +2,9 @@
 //! agent makes it where there is none, unless this host has a job of the same name. The last agent
 //! that leaves it removes it. The directory of another run is never used.
 
-use crate::leftovers;
-use crate::place::{self, Mark, Rival, Use};
 use eyrie_host::Start;
+use eyrie_supervision::leftovers;
+use eyrie_supervision::place::{self, Mark, Rival, Use};
 use eyrie_wire::control::{JobOnHost, Program};
 use eyrie_wire::facts::{self, Facts};
 use std::ffi::{OsStr, OsString};

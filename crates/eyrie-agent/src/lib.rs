@@ -2,59 +2,29 @@
 //! them. One process with one loop. It decides nothing: the controller does. No rank outlives its
 //! agent.
 
-mod capture;
-mod channel;
-mod connection;
+mod background;
+mod controller;
 mod ending;
-mod family;
-mod files;
-pub mod guards;
+mod exchange;
 mod host_dir;
-mod incoming;
-mod journal;
-mod keeping;
-mod late;
-mod launch;
-pub mod leftovers;
+mod images;
 mod measure;
-mod measuring;
 pub mod mpi;
 mod node;
 mod notice;
-mod orphan;
-mod outlive;
-mod page;
-mod passing;
-pub mod place;
-mod pmi;
-mod prepare;
-mod process;
+mod rank;
 mod rank_messages;
 mod reach;
-mod refusal;
 mod requests;
 mod roles;
-mod saver;
-mod shared;
+mod setup;
 mod signals;
-mod slow;
 mod start;
-mod streams;
-mod sweeper;
-mod transfer;
-mod waiting;
-mod watching;
-mod write_back;
-mod writer;
 
-pub use connection::{connect, read_secret, user_socket};
-pub use family::{children_of, descendants, kill_children_but, Reaped};
+pub use controller::connection::{connect, read_secret, user_socket};
+pub use controller::contact::HAS_CONTROLLER;
 pub use host_dir::facts_of;
-pub use outlive::outlive_signals;
-pub use saver::PATIENCE as SAVER_PATIENCE;
-pub use shared::remove as remove_segments;
-pub use sweeper::{sweep, Sweeper, Wait};
-pub use waiting::HAS_CONTROLLER;
+pub use rank::guards;
 
 use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;

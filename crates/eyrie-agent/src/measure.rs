@@ -1,24 +1,61 @@
 //! How much of its processors the ranks of this node and other processes use between two moments.
 //! It must never slow a rank: it reads what the kernel and the rank's page have counted anyway.
 
-use crate::family::directory_of;
-use crate::process::Process;
-use eyrie_wire::control::{NodeUsage, RankUsage};
+use crate::rank::process::Process;
+use eyrie_proc::host::{self, Processor};
+use eyrie_proc::{Status, TICK_NS};
+use eyrie_wire::control::{FromAgent, NodeUsage, RankUsage};
 use eyrie_wire::RankInstance;
 use std::collections::BTreeMap;
-use std::fs::read_to_string;
 use std::time::{Duration, Instant};
 
-/// A measurement under way.
-pub struct Measuring {
-    pub n: u64,
-    pub begun: Instant,
-    pub over: Duration,
-    pub first: Counts,
+/// The measurements that are under way.
+#[derive(Default)]
+pub struct Measurements(Vec<Measuring>);
+
+struct Measuring {
+    n: u64,
+    begun: Instant,
+    over: Duration,
+    first: Counts,
+}
+
+impl Measurements {
+    /// Begins a measurement of these processes.
+    pub fn begin<'a>(
+        &mut self,
+        n: u64,
+        over: Duration,
+        processes: impl Iterator<Item = &'a Process>,
+    ) {
+        let begun = Instant::now();
+        self.0.push(Measuring { n, begun, over, first: counts(processes) });
+    }
+
+    /// When each of them ends.
+    pub fn until(&self) -> impl Iterator<Item = Instant> + '_ {
+        self.0.iter().map(Measuring::until)
+    }
+
+    /// Ends those whose time is over; returns their results.
+    pub fn ended<'a>(
+        &mut self,
+        processes: impl Iterator<Item = &'a Process> + Clone,
+    ) -> Vec<FromAgent> {
+        let now = Instant::now();
+        let all = std::mem::take(&mut self.0).into_iter();
+        let (over, rest): (Vec<_>, Vec<_>) = all.partition(|measuring| now >= measuring.until());
+        self.0 = rest;
+        let result = |Measuring { n, begun, first, .. }| {
+            let used = first.until(counts(processes.clone()), begun.elapsed());
+            FromAgent::Measured { n, used }
+        };
+        over.into_iter().map(result).collect()
+    }
 }
 
 /// What has been used up to a moment.
-pub struct Counts {
+struct Counts {
     processors: Vec<u32>,
     busy: Duration,
     ranks: BTreeMap<RankInstance, Count>,
@@ -32,20 +69,19 @@ struct Count {
 }
 
 impl Measuring {
-    pub fn until(&self) -> Instant {
+    fn until(&self) -> Instant {
         self.begun + self.over
     }
 }
 
 /// The counts of these processes now.
-pub fn counts<'a>(processes: impl Iterator<Item = &'a Process>) -> Counts {
+fn counts<'a>(processes: impl Iterator<Item = &'a Process>) -> Counts {
     let processors = processors();
-    let busy = busy(&read_to_string("/proc/stat").unwrap_or_default(), &processors);
+    let busy = busy(&host::processors(), &processors);
     let ranks = processes.filter(|p| p.ending.is_none()).filter_map(|p| {
         let pid = p.mpi_pid?;
-        let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let status = read_to_string(directory_of(pid).join("status")).ok()?;
-        let (used, memory) = (used(&stat)?, memory(&status)?);
+        let used = eyrie_proc::read_stat(eyrie_proc::directory(pid))?.processor_time();
+        let memory = Status::read(eyrie_proc::living(pid)).bytes("RssAnon")?;
         Some((p.instance, Count { used, polled: p.page.polled(), memory }))
     });
     Counts { busy, ranks: ranks.collect(), processors }
@@ -54,7 +90,7 @@ pub fn counts<'a>(processes: impl Iterator<Item = &'a Process>) -> Counts {
 impl Counts {
     /// What was used from these counts to `end`. Ranks that were not here all the time are left
     /// out.
-    pub fn until(&self, end: Counts, over: Duration) -> NodeUsage {
+    fn until(&self, end: Counts, over: Duration) -> NodeUsage {
         let rank = |(instance, end): (RankInstance, Count)| {
             let begin = self.ranks.get(&instance)?;
             Some(RankUsage {
@@ -66,7 +102,7 @@ impl Counts {
         };
         NodeUsage {
             over,
-            kernel: read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
+            kernel: host::boot_id(),
             limit: limit(),
             busy: end.busy.saturating_sub(self.busy),
             ranks: end.ranks.into_iter().filter_map(rank).collect(),
@@ -86,37 +122,12 @@ fn limit() -> u32 {
     std::thread::available_parallelism().map_or(1, |n| n.get() as u32)
 }
 
-fn ticks(count: u64) -> Duration {
-    let per_second = rustix::param::clock_ticks_per_second().max(1);
-    Duration::from_nanos(count.saturating_mul(1_000_000_000 / per_second))
-}
-
-/// For how long these processors were busy, by /proc/stat. It includes what the host of a virtual
-/// machine did meanwhile (steal).
-fn busy(stat: &str, processors: &[u32]) -> Duration {
-    let of = |line: &str| {
-        let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
-        let number: u32 = words.next()?.parse().ok()?;
-        let counts: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
-        // user, nice, system, (idle, iowait,) irq, softirq, steal.
-        let busy: u64 = [0, 1, 2, 5, 6, 7].iter().filter_map(|at| counts.get(*at)).sum();
-        processors.contains(&number).then_some(busy)
-    };
-    ticks(stat.lines().filter_map(of).sum())
-}
-
-/// Processor time of all threads of a process, by its /proc/PID/stat.
-pub fn used(stat: &str) -> Option<Duration> {
-    // The name of the program, in parentheses, may be anything.
-    let words: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-    let number = |at: usize| words.get(at)?.parse::<u64>().ok();
-    Some(ticks(number(11)? + number(12)?))
-}
-
-/// Bytes of anonymous memory of a process, by its /proc/PID/status.
-fn memory(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? << 10)
+/// For how long these processors were busy. It includes what the host of a virtual machine did
+/// meanwhile.
+fn busy(all: &[Processor], processors: &[u32]) -> Duration {
+    let ours = |of: &&Processor| of.number.is_some_and(|number| processors.contains(&number));
+    let ticks: u64 = all.iter().filter(ours).map(|of| of.busy() + of.stolen()).sum();
+    Duration::from_nanos(ticks.saturating_mul(TICK_NS))
 }
 
 #[cfg(test)]
@@ -124,21 +135,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_has_counted_is_read() {
-        let stat = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 100 100 4 5 6 0 0\n\
-                    cpu1 10 0 0 7 0 0 0 0 0 0\nintr 1\n";
-        assert_eq!(busy(stat, &[0]), ticks(21));
-        assert_eq!(busy(stat, &[0, 1, 7]), ticks(31));
-        let stat = "7 (a) b) R 1 7 7 0 -1 4194304 1 0 0 0 250 50 0 0 20 0 1 0 5 6 7";
-        assert_eq!(used(stat), Some(ticks(300)));
-        assert_eq!(memory("VmRSS:\t 10 kB\nRssAnon:\t       4 kB\n"), Some(4096));
-        assert_eq!((used("7 (a"), memory("")), (None, None));
+    fn only_these_processors_and_what_they_did_are_counted() {
+        let of = |number, ticks| Processor { number, ticks };
+        let all = [
+            of(None, [9; 8]),
+            of(Some(0), [1, 2, 3, 100, 100, 4, 5, 6]),
+            of(Some(1), [10, 0, 0, 7, 0, 0, 0, 0]),
+        ];
+        assert_eq!(busy(&all, &[0]), Duration::from_millis(210));
+        assert_eq!(busy(&all, &[0, 1, 7]), Duration::from_millis(310));
     }
 
     #[test]
     fn this_process_uses_its_processors() {
-        let own = || used(&read_to_string("/proc/self/stat").unwrap()).unwrap();
-        let all = || busy(&read_to_string("/proc/stat").unwrap(), &processors());
+        let own = || eyrie_proc::read_stat(eyrie_proc::OWN).unwrap().processor_time();
+        let all = || busy(&host::processors(), &processors());
         let (before, busy_before) = (own(), all());
         let begun = Instant::now();
         while own() < before + Duration::from_millis(50) {

@@ -1,89 +1,40 @@
 //! The agent's loop: one thread waits for the controller, the ranks, signals and finished
 //! transfers, and handles each in turn.
 
-use crate::connection::{connect, probe, Connection};
-use crate::family::kill_children_but;
-use crate::files::{raise_limit, Holds};
+use crate::background::{Background, Done};
+use crate::controller::connection::{connect, probe, Connection};
+use crate::controller::orphan::Attachment;
+use crate::exchange::Exchange;
 use crate::host_dir::{self, HostDir};
-use crate::incoming::Incoming;
-use crate::journal::Journal;
-use crate::launch::reserve_fixed_numbers;
-use crate::measure::Measuring;
-use crate::outlive::outlive_signals;
-use crate::process::{CapturePhase, Process};
-use crate::reach::Target;
-use crate::sweeper::Sweeper;
-use crate::transfer::Uploaded;
-use crate::waiting::Waiting;
-use crate::{shared, AgentConfig};
-use eyrie_wire::addr::Addr;
-use eyrie_wire::auth::Secret;
-use eyrie_wire::control::{
-    Claim, FromAgent, ImageAt, ImageMeta, JobOnHost, Role, StandardStream, StartFault, StartRank,
-    ToAgent,
-};
-use eyrie_wire::directory::Directory;
-use eyrie_wire::entries::Entries;
-use eyrie_wire::{ImageId, Node, RankInstance};
+use crate::images::files::{raise_limit, Holds};
+use crate::images::incoming::Incoming;
+use crate::measure::Measurements;
+use crate::notice::Leaving;
+use crate::rank::launch::reserve_fixed_numbers;
+use crate::rank::mapped;
+use crate::rank::process::{CapturePhase, Process};
+use crate::reach::Reach;
+use crate::roles::{Roles, Surroundings};
+use crate::setup::Setup;
+use crate::signals::Signals;
+use crate::AgentConfig;
+use eyrie_supervision::{kill_children_but, outlive_signals, segments, Sweeper};
+use eyrie_wire::control::{Claim, FromAgent, ImageAt, JobOnHost, StandardStream, ToAgent};
+use eyrie_wire::RankInstance;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long killed ranks may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The result of fetching an image: its stream, or why there is none.
-pub type Opened = Result<(eyrie_transport::Stream, ImageMeta), (String, StartFault)>;
-
-/// What a thread reports.
-pub enum Done {
-    Opened {
-        start: Box<StartRank>,
-        since: Instant,
-        /// The image that is in place: `result` has the difference to it. 0: none, it is whole.
-        in_place: ImageId,
-        result: Opened,
-    },
-    Fed {
-        instance: RankInstance,
-        result: std::io::Result<u64>,
-    },
-    Uploaded {
-        instance: RankInstance,
-        image: ImageId,
-        /// Bytes of (stdout, stderr) that the rank had written before the image.
-        output: [u64; 2],
-        store: Addr,
-        result: anyhow::Result<Uploaded>,
-    },
-    /// An image was put in place for an incoming rank, or not. `into`: the pipe for the next image.
-    Prepared {
-        instance: RankInstance,
-        image: ImageId,
-        into: OwnedFd,
-        result: Result<u64, String>,
-    },
-    /// Another controller listens at this address.
-    Controller(Addr),
-    /// The controller lives, and has declared this node dead.
-    DeclaredDead,
-    /// This host is about to be taken away; the reason.
-    Notice(String),
-    /// Another host can be reached again, or no longer.
-    Reached {
-        node: Node,
-        reached: bool,
-    },
-}
 
 /// Why the loop ended.
 enum End {
@@ -98,42 +49,23 @@ enum End {
 pub struct Agent {
     /// Files that came with this process.
     pub sent: Sent,
-    /// The job, once the controller has sent it.
-    pub job: Option<Box<JobOnHost>>,
+    /// What processes of ranks are started with.
+    pub setup: Setup,
     /// The job's directory on this host. It is removed when this process ends.
     pub dir: Option<HostDir>,
     /// Removes that directory when this process is killed.
     pub sweeper: Option<Sweeper>,
-    /// The newest directory, with its epoch.
-    pub directory: Option<(u64, Vec<u8>)>,
-    pub node: Node,
-    /// Its contact with the controller, and how long it waits for another one; `None`: it ends
-    /// without one.
-    pub waiting: Option<Waiting>,
-    /// The process that saves the job, which outlives this one.
-    pub saver: Option<Pid>,
-    /// The copy of the controller's journal that is kept here.
-    pub journal: Option<Journal>,
-    pub secret: Secret,
-    /// Where the controller listens.
-    pub controller: Addr,
-    /// Where roles write their log.
-    pub log: Option<PathBuf>,
-    /// The processes of roles on this host.
-    pub roles: BTreeMap<u32, Role>,
+    pub attachment: Attachment,
+    pub roles: Roles,
     pub connection: Connection,
     pub processes: BTreeMap<RankInstance, Process>,
     /// Ranks that are about to come to this node: their memory is being put in place.
     pub incoming: BTreeMap<RankInstance, Incoming>,
     /// Ranks that are killed as soon as they have started.
     pub killed: BTreeSet<RankInstance>,
-    pub kvs: Entries,
-    /// PMI barriers that the job has passed.
-    pub barriers: u32,
-    /// What is being measured.
-    pub measuring: Vec<Measuring>,
-    /// Other hosts to which this one connects, to see whether they can be reached.
-    pub watched: BTreeMap<Node, Target>,
+    pub exchange: Exchange,
+    pub measurements: Measurements,
+    pub reach: Reach,
     /// The user was told that writes of ranks cannot be tracked.
     pub untracked: bool,
     /// The user was told what to do about a rank that dies of a bus error.
@@ -141,15 +73,8 @@ pub struct Agent {
     /// Files that images need, and when their names are checked next.
     pub holds: Holds,
     pub watch_at: Instant,
-    /// The limit of open files that ranks get.
-    pub open_files: libc::rlimit,
-    pub done: (Sender<Done>, Receiver<Done>),
-    /// Threads in the background write to it, so that the loop reads `done`.
-    pub waker: Arc<UnixStream>,
-    /// How long the agent stays after SIGTERM; `None` while it has no job.
-    pub grace: Option<Duration>,
-    /// When the agent ends after SIGTERM.
-    pub leaves_at: Option<Instant>,
+    pub background: Background,
+    pub leaving: Leaving,
 }
 
 /// A directory with files that came with this process; removed when dropped.
@@ -206,35 +131,24 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     woken.set_nonblocking(true)?;
     let mut agent = Agent {
         sent: Sent(config.sent.clone()),
-        job: None,
+        setup: Setup::new(config.secret.clone(), open_files),
         dir: None,
         sweeper: None,
-        directory: None,
-        node: config.node,
-        waiting: None,
-        saver: None,
-        journal: None,
-        secret: config.secret.clone(),
-        controller: config.controller.clone(),
-        log: config.log.clone(),
-        roles: BTreeMap::new(),
+        attachment: Attachment::new(config),
+        roles: Roles::default(),
         connection: Connection::new(stream)?,
         processes: BTreeMap::new(),
         incoming: BTreeMap::new(),
         killed: BTreeSet::new(),
-        kvs: Entries::default(),
-        barriers: 0,
-        measuring: Vec::new(),
-        watched: BTreeMap::new(),
+        exchange: Exchange::default(),
+        measurements: Measurements::default(),
+        reach: Reach::default(),
         untracked: false,
         bus_error_explained: false,
         holds: Holds::default(),
         watch_at: Instant::now(),
-        open_files,
-        done: channel(),
-        waker: Arc::new(waker),
-        grace: None,
-        leaves_at: None,
+        background: Background::new(waker),
+        leaving: Leaving::default(),
     };
     if let Err(e) = fix_addresses() {
         agent.connection.send(&FromAgent::Note { text: addresses_vary(&e) });
@@ -243,7 +157,8 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         if let Some(end) = agent.turn(&mut signals, &mut woken) {
             break end;
         }
-        let leaves = leaves.swap(false, Ordering::Relaxed) && !agent.leaves_later();
+        let leaves = leaves.swap(false, Ordering::Relaxed)
+            && !agent.leaving.leaves_later(&mut agent.connection);
         if leaves || ended.load(Ordering::Relaxed) {
             break End::Signalled;
         }
@@ -252,11 +167,12 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
     for process in agent.processes.values() {
         process.kill();
         left.extend(process.shared.iter().cloned());
-        left.extend(shared::segments(process.mpi_pid.unwrap_or(process.pid)));
+        left.extend(mapped::segments(process.mpi_pid.unwrap_or(process.pid)));
     }
-    let spared = agent.sweeper.as_ref().and_then(Sweeper::pid).into_iter().chain(agent.saver);
+    let spared =
+        agent.sweeper.as_ref().and_then(Sweeper::pid).into_iter().chain(agent.attachment.saver());
     kill_children_but(&spared.collect::<Vec<_>>(), KILL_TIMEOUT);
-    shared::remove(&left);
+    segments::remove(&left);
     // A controller that lives learns of the agent's end now.
     drop(agent.connection);
     // The controller's death arrives as a signal or as the end of the connection: then only the
@@ -304,12 +220,16 @@ impl Agent {
                 Token::Control => {
                     let messages = match self.connection.receive() {
                         Ok(messages) => messages,
-                        Err(_) if self.wait_for_another() => Vec::new(),
+                        Err(_)
+                            if self
+                                .attachment
+                                .wait_for_another(&self.background, &mut self.connection) =>
+                        {
+                            Vec::new()
+                        }
                         Err(_) => return Some(End::Disconnected),
                     };
-                    if let Some(waiting) = &self.waiting {
-                        waiting.contacted();
-                    }
+                    self.attachment.contacted();
                     for message in messages {
                         if let ToAgent::Shutdown = message {
                             return Some(End::Ordered);
@@ -323,7 +243,7 @@ impl Agent {
                 }
                 Token::Waker => {
                     drain(woken);
-                    while let Ok(done) = self.done.1.try_recv() {
+                    while let Some(done) = self.background.next() {
                         match done {
                             Done::Opened { start, since, in_place, result } => {
                                 self.opened(start, (since, in_place), result);
@@ -333,42 +253,64 @@ impl Agent {
                                 self.uploaded(instance, image, output, store, result);
                             }
                             Done::Prepared { instance, image, into, result } => {
-                                self.prepared(instance, image, into, result);
+                                if let Some(start) =
+                                    self.preparations().prepared(instance, image, into, result)
+                                {
+                                    self.start(start);
+                                }
                             }
                             Done::DeclaredDead => return Some(End::Ordered),
-                            Done::Controller(addr) => self.follow(addr),
-                            Done::Notice(cause) => self.noticed(cause),
-                            Done::Reached { node, reached } => self.host_reached(node, reached),
+                            Done::Controller(addr) => {
+                                let dir = self.dir.as_ref();
+                                self.attachment.follow(addr, dir, &mut self.connection);
+                            }
+                            Done::Notice(cause) => {
+                                self.connection.send(&FromAgent::Notice { cause, leaves: false });
+                            }
+                            Done::Reached { node, reached } => {
+                                self.connection.send(&FromAgent::Reached { node, reached });
+                            }
                         }
                     }
                 }
                 Token::Channel(instance) => self.receive_from_rank(instance),
                 Token::MpiProcess(instance) => self.mpi_process_ended(instance),
                 Token::Pmi(instance) => self.serve_pmi(instance),
-                Token::Output(instance) => self.pass_output(instance, false),
-                Token::Input(instance) => self.pass_input(instance),
+                Token::Output(instance) => {
+                    if let Some(p) = self.processes.get_mut(&instance) {
+                        p.pass_output(&mut self.connection, false);
+                    }
+                }
+                Token::Input(instance) => {
+                    if let Some(p) = self.processes.get_mut(&instance) {
+                        p.pass_input(&mut self.connection);
+                    }
+                }
             }
         }
-        self.watch_captures();
-        self.watch_signals();
-        self.watch_files();
-        self.watch_measurements();
+        self.captures().watch();
+        self.signals().watch();
+        self.captures().watch_files();
+        for measured in self.measurements.ended(self.processes.values()) {
+            self.connection.send(&measured);
+        }
         self.report_ended();
-        self.show_contact();
-        self.save_when_due();
-        let until = self.waiting.as_ref().and_then(|waiting| waiting.until);
+        self.attachment.show_contact(self.dir.as_mut());
+        self.attachment.save_when_due(self.dir.as_ref());
         let over = |until: Option<Instant>| until.is_some_and(|until| Instant::now() >= until);
-        if over(until) {
+        if over(self.attachment.ends_at()) {
             tracing::info!("no other controller has come");
             return Some(End::Ordered);
         }
-        if over(self.leaves_at) {
+        if over(self.leaving.at()) {
             tracing::info!("its time after SIGTERM is over");
             return Some(End::Ordered);
         }
         match self.connection.flush() {
             Ok(()) => None,
-            Err(_) if self.wait_for_another() => None,
+            Err(_) if self.attachment.wait_for_another(&self.background, &mut self.connection) => {
+                None
+            }
             Err(_) => Some(End::Disconnected),
         }
     }
@@ -431,13 +373,9 @@ impl Agent {
             CapturePhase::Uploading(_) => None,
         };
         let watch = (!self.holds.is_empty()).then_some(self.watch_at);
-        let alone = self
-            .waiting
-            .iter()
-            .flat_map(|waiting| waiting.until.into_iter().chain(waiting.save_at))
-            .chain(self.waiting.iter().filter_map(|waiting| waiting.contact.opens_at()));
-        let leaves = self.leaves_at;
-        let measured = self.measuring.iter().map(Measuring::until);
+        let alone = self.attachment.next_deadline();
+        let leaves = self.leaving.at();
+        let measured = self.measurements.until();
         let signals = self.processes.values().filter_map(|p| p.signals_until);
         let captures = self.processes.values().filter_map(until).chain(measured).chain(signals);
         captures.chain(watch).chain(alone).chain(leaves).min()
@@ -449,11 +387,22 @@ impl Agent {
                 let facts = || job.compared.then(|| host_dir::facts(&job).map(Box::new));
                 let joined = self.join(&job).and_then(|()| facts().transpose());
                 self.connection.send(&FromAgent::Joined(joined));
-                self.job = Some(job);
+                self.setup.join(job);
             }
             ToAgent::Start(start) => self.start(start),
-            ToAgent::StartRole(role) => self.start_role(role),
-            ToAgent::StopRole(role) => self.stop_role(role),
+            ToAgent::StartRole(role) => {
+                let file = self.attachment.controller_file(self.dir.as_ref());
+                let with = Surroundings {
+                    controller: self.attachment.controller(),
+                    controller_file: file.as_deref(),
+                    secret: self.attachment.secret(),
+                    log: self.attachment.log(),
+                };
+                if let Some(ended) = self.roles.start(role, &with) {
+                    self.connection.send(&ended);
+                }
+            }
+            ToAgent::StopRole(role) => self.roles.stop(role),
             ToAgent::Kill(instance) => {
                 match self.processes.get(&instance) {
                     Some(p) => p.kill(),
@@ -461,36 +410,35 @@ impl Agent {
                     None => drop(self.killed.insert(instance)),
                 }
             }
-            ToAgent::Prepare(start) => self.prepare(start),
-            ToAgent::Unprepare(instance) => self.unprepare(instance),
-            ToAgent::GoOn { instance, image } => self.go_on(instance, image),
-            ToAgent::Signal { n, signal } => self.signal(n, signal),
+            ToAgent::Prepare(start) => self.preparations().begin(start),
+            ToAgent::Unprepare(instance) => self.preparations().end(instance),
+            ToAgent::GoOn { instance, image } => self.captures().go_on(instance, image),
+            ToAgent::Signal { n, signal } => self.signals().send_to_all(n, signal),
             ToAgent::Slow { instance, share } => {
                 if let Some(p) = self.processes.get_mut(&instance) {
                     p.slow(share);
                 }
             }
             ToAgent::Capture { instance, image: ImageAt { image, store }, mode, hold } => {
-                if let Err(refusal) = self.capture(instance, image, &store, (mode, hold)) {
-                    self.refuse_capture(instance, image, refusal);
+                if let Err(refusal) = self.captures().begin(instance, image, &store, (mode, hold)) {
+                    self.captures().refuse(instance, image, refusal);
                 }
             }
             ToAgent::Pmi { entries, barriers } => {
                 tracing::debug!(entries = entries.len(), barriers, "PMI");
-                for entry in entries {
-                    self.kvs.add(entry);
-                }
-                self.barriers = self.barriers.max(barriers);
+                self.exchange.learn(entries, barriers);
                 let keys: Vec<RankInstance> = self.processes.keys().copied().collect();
                 for instance in keys {
-                    self.release(instance);
+                    self.requests().release(instance);
                 }
             }
             ToAgent::Stdin { instance, offset, bytes, eof } => {
                 let process = self.processes.get_mut(&instance);
                 if let Some(input) = process.and_then(|p| p.stdin.as_mut()) {
                     input.receive(offset, &bytes, eof);
-                    self.pass_input(instance);
+                    if let Some(p) = self.processes.get_mut(&instance) {
+                        p.pass_input(&mut self.connection);
+                    }
                 }
             }
             ToAgent::OutputShown { instance, stream, offset } => {
@@ -500,19 +448,31 @@ impl Agent {
                         StandardStream::Stderr => p.stderr.shown(offset),
                     }
                     if p.ending.is_some() {
-                        self.pass_output(instance, false);
+                        if let Some(p) = self.processes.get_mut(&instance) {
+                            p.pass_output(&mut self.connection, false);
+                        }
                     }
                 }
             }
-            ToAgent::Directory(directory) => self.hand_out(directory),
+            ToAgent::Directory(directory) => {
+                for text in self.setup.hand_out(directory, self.processes.values()) {
+                    self.connection.send(&FromAgent::Note { text });
+                }
+            }
             ToAgent::Heartbeat { n } => {
                 self.connection.send_passing(&FromAgent::Heartbeat { n });
             }
             ToAgent::Journal { at, bytes, begins, whole } => {
-                self.keep_journal(at, &bytes, begins, whole);
+                let dir = self.dir.as_ref();
+                let kept = self.attachment.keep_journal(dir, at, &bytes, begins, whole);
+                self.connection.send_passing(&kept);
             }
-            ToAgent::Measure { n, over } => self.measure(n, over),
-            ToAgent::Watch { hosts, within } => self.watch_hosts(hosts, within),
+            ToAgent::Measure { n, over } => {
+                self.measurements.begin(n, over, self.processes.values());
+            }
+            ToAgent::Watch { hosts, within } => {
+                self.reach.watch(hosts, within, &self.background);
+            }
             ToAgent::Trace { request, instance } => self.send_trace(Some(request), instance),
             ToAgent::Freeze => self.freeze(),
             ToAgent::Die => {
@@ -523,22 +483,8 @@ impl Agent {
         }
     }
 
-    /// Gives a directory to all ranks of this node.
-    fn hand_out(&mut self, directory: Directory) {
-        if let Err(text) = directory.check() {
-            return self.connection.send(&FromAgent::Note { text });
-        }
-        let (epoch, directory) = (directory.epoch, directory.encode());
-        if self.directory.as_ref().is_some_and(|(newest, _)| *newest >= epoch) {
-            return;
-        }
-        for (instance, p) in &self.processes {
-            if let Err(e) = p.hand_directory(epoch, &directory) {
-                let text = format!("{instance} cannot be given the directory of routers: {e}");
-                self.connection.send(&FromAgent::Note { text });
-            }
-        }
-        self.directory = Some((epoch, directory));
+    fn signals(&mut self) -> Signals<'_> {
+        Signals { processes: &mut self.processes, connection: &mut self.connection }
     }
 
     /// Makes this host ready for ranks of the job.
@@ -546,13 +492,20 @@ impl Agent {
         if job.compared {
             host_dir::check(&job.program)?;
         }
-        let dir = self.dir.insert(HostDir::enter(job, &self.secret.run(), self.sent.path())?);
+        let dir = self.dir.insert(HostDir::enter(
+            job,
+            &self.attachment.secret().run(),
+            self.sent.path(),
+        )?);
         if let Some(made) = dir.made_at() {
             let started = Sweeper::start(made);
             self.sweeper = Some(started.map_err(|e| format!("cannot start a process: {e}"))?);
         }
-        job.orphans.as_ref().map_or(Ok(()), |orphans| self.prepare_to_wait(orphans))?;
-        self.watch_notices(&job.notices);
+        if let Some(orphans) = &job.orphans {
+            let (dir, connection) = (self.dir.as_ref(), &mut self.connection);
+            self.attachment.prepare_to_wait(orphans, dir, &self.background, connection)?;
+        }
+        self.leaving.watch(&job.notices, &self.background);
         Ok(())
     }
 

@@ -2,8 +2,9 @@
 //! SIGTERM. The agent tells the controller once. A notice must never end ranks before the
 //! controller has had its time to move them.
 
-use crate::node::{Agent, Done};
-use eyrie_host::bounded;
+use crate::background::{Background, Done};
+use crate::controller::connection::Connection;
+use eyrie_supervision::bounded;
 use eyrie_wire::control::{FromAgent, Notices};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -55,33 +56,42 @@ fn shell(line: &OsStr) -> Command {
 
 const SUCCESS: &str = "yes\n";
 
-impl Agent {
+/// When the agent leaves after SIGTERM.
+#[derive(Default)]
+pub struct Leaving {
+    /// How long it stays after SIGTERM; `None` while it has no job.
+    grace: Option<Duration>,
+    /// When it ends after SIGTERM.
+    at: Option<Instant>,
+}
+
+impl Leaving {
+    /// When the agent ends, if it was sent SIGTERM.
+    pub fn at(&self) -> Option<Instant> {
+        self.at
+    }
+
     /// Waits for notices from now on.
-    pub fn watch_notices(&mut self, notices: &Notices) {
+    pub fn watch(&mut self, notices: &Notices, background: &Background) {
         let Notices { file, command, grace } = notices.clone();
         self.grace = Some(grace);
         if file.is_some() || command.is_some() {
             let watch = Watch { file: file.map(PathBuf::from), command };
-            self.in_background(|| Done::Notice(watch.run()));
+            background.run(|| Done::Notice(watch.run()));
         }
-    }
-
-    /// A file or a command has given notice.
-    pub fn noticed(&mut self, cause: String) {
-        self.connection.send(&FromAgent::Notice { cause, leaves: false });
     }
 
     /// Handles SIGTERM: the ranks are to leave first. False: the agent ends now, because it was
     /// told before, or because there is no controller that could move the ranks.
-    pub fn leaves_later(&mut self) -> bool {
+    pub fn leaves_later(&mut self, connection: &mut Connection) -> bool {
         let Some(grace) = self.grace.filter(|grace| !grace.is_zero()) else { return false };
-        if self.leaves_at.is_some() || self.connection.fd().is_none() {
+        if self.at.is_some() || connection.fd().is_none() {
             return false;
         }
         tracing::info!("SIGTERM: the ranks are to leave");
-        self.leaves_at = Some(Instant::now() + grace);
+        self.at = Some(Instant::now() + grace);
         let cause = "its agent was sent SIGTERM".to_string();
-        self.connection.send(&FromAgent::Notice { cause, leaves: true });
+        connection.send(&FromAgent::Notice { cause, leaves: true });
         true
     }
 }

@@ -1,10 +1,11 @@
-//! Messages that ranks send over their channels.
+//! What ranks send: messages over their channels, and PMI requests. Each may have to wait for what
+//! the rank has sent before over the other socket.
 
 use crate::mpi;
 use crate::node::Agent;
-use crate::process::{CapturePhase, Position};
-use crate::refusal::Refusal;
-use crate::shared;
+use crate::rank::mapped;
+use crate::rank::process::{CapturePhase, Position, Refusal};
+use crate::requests::{pmi_peer, Wanted};
 use eyrie_wire::agent::{FromRank, ToRank, MAX_MESSAGE};
 use eyrie_wire::control::{FromAgent, Library, RankReport};
 use eyrie_wire::{Rank, RankInstance};
@@ -49,7 +50,7 @@ impl Agent {
         }
     }
 
-    pub fn handle_rank_message(&mut self, instance: RankInstance, message: FromRank<'_>) {
+    fn handle_rank_message(&mut self, instance: RankInstance, message: FromRank<'_>) {
         let Some(p) = self.processes.get_mut(&instance) else { return };
         match message {
             FromRank::Loaded { pid } => {
@@ -76,7 +77,16 @@ impl Agent {
                 self.connection.report(instance, RankReport::ProviderLoaded);
             }
             FromRank::Still { image, clock, rsn, observed, far } => {
-                self.stands_still(instance, image, Position { clock, rsn, observed }, far);
+                self.serve_pmi(instance);
+                if let Some(p) = self.processes.get_mut(&instance) {
+                    p.pass_output(&mut self.connection, true);
+                }
+                self.captures().stands_still(
+                    instance,
+                    image,
+                    Position { clock, rsn, observed },
+                    far,
+                );
             }
             FromRank::Captured { image, child_pid, pause_ns } => {
                 if let Some(capture) = p.capture.as_mut().filter(|c| c.image == image) {
@@ -94,7 +104,7 @@ impl Agent {
                 let uploading = matches!(capture.phase, CapturePhase::Uploading(_));
                 if !(uploading && reason.contains(&broken)) {
                     p.capture = None;
-                    self.refuse_capture(instance, image, Refusal::lasting(reason));
+                    self.captures().refuse(instance, image, Refusal::lasting(reason));
                 }
             }
             FromRank::Untracked { reason } => {
@@ -112,6 +122,67 @@ impl Agent {
         }
     }
 
+    /// Handles the PMI requests of a rank.
+    pub fn serve_pmi(&mut self, instance: RankInstance) {
+        self.requests().read(instance);
+        while let Some(wanted) = self.requests().next(instance) {
+            match wanted {
+                Wanted::Barrier(barrier) => {
+                    if self.may_use_provider(instance, barrier) {
+                        self.connection.report(instance, RankReport::PmiBarrier { barrier });
+                        self.requests().release(instance);
+                    }
+                }
+                Wanted::Finalized => {
+                    if self.uses_provider(instance) {
+                        self.connection.report(instance, RankReport::PmiFinalized);
+                    }
+                }
+                Wanted::Abort { code } => {
+                    // The user is to see the rank's output before the job ends.
+                    let Some(p) = self.processes.get_mut(&instance) else { return };
+                    p.pass_output(&mut self.connection, true);
+                    self.connection.report(instance, RankReport::PmiAbort { code });
+                    // MPICH relies on its launcher to kill the rank now: its MPI_Abort returns, and
+                    // the program would go on until the job has ended.
+                    p.kill();
+                }
+            }
+        }
+    }
+
+    /// Whether the rank's MPI library uses our provider, or may do so later: some libraries pass
+    /// barriers before they load it.
+    fn may_use_provider(&mut self, instance: RankInstance, barrier: u32) -> bool {
+        self.receive_from_rank(instance);
+        let Some(p) = self.processes.get(&instance) else { return false };
+        if p.mpi_pid.is_none() {
+            let library = mapped::mpi_library(pmi_peer(p)).unwrap_or_default();
+            if barrier <= mpi::meets_before(Path::new(&library)) {
+                return true;
+            }
+        }
+        self.uses_provider(instance)
+    }
+
+    /// Whether the rank's MPI library uses our provider. If the provider has not reported by now,
+    /// it never will: then the controller learns which library it is. Nothing is known of a process
+    /// that was killed since it sent its request; the agent reaps it soon.
+    fn uses_provider(&mut self, instance: RankInstance) -> bool {
+        self.receive_from_rank(instance);
+        let Some(p) = self.processes.get(&instance) else { return false };
+        if p.mpi_pid.is_some() {
+            return true;
+        }
+        let library = mapped::mpi_library(pmi_peer(p)).unwrap_or_default();
+        if eyrie_supervision::has_ended(p.pid) {
+            return false;
+        }
+        let remedy = mpi::remedy(Path::new(&library));
+        self.connection.report(instance, RankReport::NotOurs { library, remedy });
+        false
+    }
+
     /// Sends the controller what a rank did last.
     pub fn send_trace(&mut self, request: Option<u64>, instance: RankInstance) {
         let process = self.processes.get(&instance);
@@ -122,7 +193,7 @@ impl Agent {
     /// Admits a rank that has loaded the provider: it goes on in its start. It must have asked by
     /// PMI for its rank and the size of the job; with an MPI library that did not, it would compute
     /// alone.
-    pub fn admit(&mut self, instance: RankInstance, pid: u32) -> bool {
+    fn admit(&mut self, instance: RankInstance, pid: u32) -> bool {
         // The rank asked before it loaded the provider, but over another socket.
         self.serve_pmi(instance);
         let Some(p) = self.processes.get_mut(&instance) else { return false };
@@ -136,7 +207,7 @@ impl Agent {
 
     /// Reports that each rank computes by itself with the MPI library of this process.
     fn report_alone(&mut self, instance: RankInstance, pid: u32) {
-        let library = shared::mpi_library(pid).unwrap_or_default();
+        let library = mapped::mpi_library(pid).unwrap_or_default();
         let remedy = mpi::remedy(Path::new(&library));
         self.connection.report(instance, RankReport::Alone { library, remedy });
     }
@@ -156,9 +227,9 @@ impl Agent {
             return;
         }
         let Some(p) = self.processes.get(&instance) else { return };
-        if p.session.barriers_passed() == 0 && self.job.as_ref().is_some_and(|job| job.ranks > 1) {
+        if p.session.barriers_passed() == 0 && self.setup.ranks().is_some_and(|ranks| ranks > 1) {
             // It asked for its rank and size, but passed no barrier with other ranks in MPI_Init.
-            return self.report_alone(instance, self.pmi_peer(p));
+            return self.report_alone(instance, pmi_peer(p));
         }
         let threads = ["SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE"].get(threads as usize);
         let threads = threads.map_or("of unknown level".into(), |l| format!("MPI_THREAD_{l}"));
@@ -168,10 +239,10 @@ impl Agent {
 
     /// A rank of this node that has memory in common with this one, and the path of that memory.
     fn shares_memory(&self, instance: RankInstance) -> Option<(Rank, String)> {
-        let ours = shared::common_memory(self.processes.get(&instance)?.mpi_pid?);
+        let ours = mapped::common_memory(self.processes.get(&instance)?.mpi_pid?);
         let others = self.processes.values().filter(|p| p.instance.rank != instance.rank);
         others.into_iter().find_map(|p| {
-            let theirs = shared::common_memory(p.mpi_pid?);
+            let theirs = mapped::common_memory(p.mpi_pid?);
             Some((p.instance.rank, ours.intersection(&theirs).next()?.clone()))
         })
     }

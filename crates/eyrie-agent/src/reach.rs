@@ -1,6 +1,12 @@
-//! Whether another host can be reached: a thread connects to it again and again. A host that was
-//! never reached is never reported: a firewall may be in between.
+//! Which of the other hosts with roles this one reaches: a thread connects to each again and again.
+//! It reports when a host that was reached is no longer reached, and when it is again. The
+//! controller decides what that means. A host that was never reached is never reported: a firewall
+//! may be in between.
 
+use crate::background::{Background, Done};
+use eyrie_wire::addr::Addr;
+use eyrie_wire::Node;
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,20 +18,37 @@ const ATTEMPT: Duration = Duration::from_millis(500);
 /// How long to wait after a failed attempt.
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// The other hosts with roles to which this one connects.
+#[derive(Default)]
+pub struct Reach(BTreeMap<Node, Target>);
+
+impl Reach {
+    /// Connects to these hosts from now on, and to no others.
+    pub fn watch(&mut self, hosts: Vec<(Node, Addr)>, within: Duration, reports: &Background) {
+        let tcp = |(node, addr): (Node, Addr)| match addr {
+            Addr::Tcp { at, .. } => Some((node, at)),
+            Addr::Unix(_) => None,
+        };
+        let hosts: Vec<(Node, SocketAddr)> = hosts.into_iter().filter_map(tcp).collect();
+        self.0.retain(|node, target| hosts.contains(&(*node, target.addr)));
+        for (node, addr) in hosts {
+            let reporter = reports.reporter();
+            let report = move |reached| reporter.report(Done::Reached { node, reached });
+            self.0.entry(node).or_insert_with(|| Target::new(addr, within, report));
+        }
+    }
+}
+
 /// A host that is connected to, until this is dropped.
-pub struct Target {
-    pub addr: SocketAddr,
+struct Target {
+    addr: SocketAddr,
     over: Arc<AtomicBool>,
 }
 
 impl Target {
     /// Connects to the host from now on. `report` is called with false when the host was reached
     /// before and has not been for `within`, and with true when it is again.
-    pub fn new(
-        addr: SocketAddr,
-        within: Duration,
-        report: impl Fn(bool) + Send + 'static,
-    ) -> Target {
+    fn new(addr: SocketAddr, within: Duration, report: impl Fn(bool) + Send + 'static) -> Target {
         let over = Arc::new(AtomicBool::new(false));
         let watched = Arc::clone(&over);
         std::thread::spawn(move || watch(addr, within, &watched, report));

@@ -3,10 +3,12 @@
 //! that does not handle it, or makes no such call for a while, gets it from the agent. No rank may
 //! get a signal twice.
 
-use crate::capture::catches;
-use crate::node::Agent;
-use crate::process::Process;
+use crate::controller::connection::Connection;
+use crate::rank::obstacle::catches;
+use crate::rank::process::Process;
 use eyrie_wire::control::{is_to_end, FromAgent};
+use eyrie_wire::RankInstance;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How long a rank may make no MPI call before it gets a signal in the middle of its work.
@@ -16,9 +18,15 @@ const CALL_GRACE: Duration = Duration::from_secs(1);
 /// provider.
 const FIRST: u32 = 1;
 
-impl Agent {
+/// Sends ranks their signals, and says what the user must know.
+pub struct Signals<'a> {
+    pub processes: &'a mut BTreeMap<RankInstance, Process>,
+    pub connection: &'a mut Connection,
+}
+
+impl Signals<'_> {
     /// Sends all ranks a signal, the `n`th of the job (from 0).
-    pub fn signal(&mut self, n: u64, signal: u8) {
+    pub fn send_to_all(&mut self, n: u64, signal: u8) {
         let until = Instant::now() + CALL_GRACE;
         for p in self.processes.values_mut().filter(|p| p.ending.is_none()) {
             if !p.page.add_signal(n, signal) {
@@ -34,11 +42,11 @@ impl Agent {
             }
             p.signals_until.get_or_insert(until);
         }
-        self.watch_signals();
+        self.watch();
     }
 
     /// Gives ranks the signals that they do not handle, or have not taken in time.
-    pub fn watch_signals(&mut self) {
+    pub fn watch(&mut self) {
         let now = Instant::now();
         let mut notes = Vec::new();
         for p in self.processes.values_mut().filter(|p| p.ending.is_none() && p.restore.is_none()) {

@@ -4,10 +4,10 @@
 use crate::setup::Setup;
 use crate::Effort;
 use anyhow::{bail, Context};
+use eyrie_supervision::{end, has_ended_within};
 use eyrie_units::time;
 use eyrie_wire::agent::{ENV_IMAGES, IMAGES_FULL};
-use rustix::event::{poll, PollFd, PollFlags};
-use rustix::process::{kill_process, pidfd_open, Pid, PidfdFlags, Signal};
+use rustix::process::Signal;
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -296,7 +296,7 @@ impl Job {
         let path = self.dir.path().join("stdout");
         while !std::fs::read_to_string(&path)?.contains(text) {
             check_interrupted()?;
-            if self.wait(OUTPUT_GLANCE)? || Instant::now() > deadline {
+            if has_ended_within(&self.child, OUTPUT_GLANCE)? || Instant::now() > deadline {
                 bail!("the job did not print {text:?}: {}", self.stderr());
             }
         }
@@ -378,7 +378,7 @@ impl Job {
     /// When it fails, or does not end in time.
     pub fn finish(mut self) -> anyhow::Result<Finished> {
         let deadline = Instant::now() + JOB_TIMEOUT;
-        while !self.wait(GLANCE)? {
+        while !has_ended_within(&self.child, GLANCE)? {
             check_interrupted()?;
             if Instant::now() > deadline {
                 bail!("the job did not end within {}: {}", time(JOB_TIMEOUT), self.stderr());
@@ -402,21 +402,6 @@ impl Job {
         Ok(Finished { elapsed, stdout, events: std::mem::take(&mut self.seen), dir })
     }
 
-    /// Waits until the process has ended; false: it has not.
-    fn wait(&self, limit: Duration) -> anyhow::Result<bool> {
-        let pid = Pid::from_child(&self.child);
-        let process = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch the job")?;
-        let deadline = Instant::now() + limit;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now()).try_into()?;
-            match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&left)) {
-                Ok(n) => return Ok(n > 0),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-    }
-
     /// The last lines of its standard error.
     fn stderr(&self) -> String {
         let text = std::fs::read(self.dir.path().join("stderr")).unwrap_or_default();
@@ -432,15 +417,8 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(Some(_))) {
-            return;
-        }
         // Both launchers end their ranks, too.
-        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        if !self.wait(END_TIMEOUT).unwrap_or(false) {
-            let _ = self.child.kill();
-        }
-        let _ = self.child.wait();
+        end(&mut self.child, END_TIMEOUT);
     }
 }
 

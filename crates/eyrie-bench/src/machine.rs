@@ -1,6 +1,7 @@
 //! The machine, and what else it was doing during a run: a figure from a busy machine must be
 //! recognisable.
 
+use eyrie_proc::{host, text, TICK_NS};
 use serde::Serialize;
 use std::time::Instant;
 
@@ -85,51 +86,36 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn read(path: &str) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
-}
-
 fn load_average() -> f64 {
-    read("/proc/loadavg").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0)
+    text::read("/proc", "loadavg").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0.0)
 }
 
 fn cpu_model() -> String {
-    let text = read("/proc/cpuinfo");
-    let line = text.lines().find(|l| l.starts_with("model name"));
+    let info = text::read("/proc", "cpuinfo");
+    let line = info.lines().find(|l| l.starts_with("model name"));
     line.and_then(|l| l.split_once(": ")).map_or("unknown".into(), |(_, name)| name.to_string())
 }
 
 fn memory_gib() -> f64 {
-    let text = read("/proc/meminfo");
-    let kib = text.split_whitespace().nth(1).and_then(|n| n.parse::<f64>().ok());
-    kib.unwrap_or(0.0) / f64::from(1 << 20)
+    host::memory().unwrap_or(0) as f64 / f64::from(1 << 30)
 }
 
 impl Ticks {
     fn now() -> Ticks {
-        // The kernel's interface always counts 100 to the second.
-        Ticks::parse(&read("/proc/stat"), 100.0)
-    }
-
-    /// Parses the first line of /proc/stat: user nice system idle iowait irq softirq steal guest
-    /// guest_nice. User contains the guests already.
-    fn parse(text: &str, per_second: f64) -> Ticks {
-        let line = text.lines().next().unwrap_or_default();
-        let n: Vec<f64> = line.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
-        let at = |i: usize| n.get(i).copied().unwrap_or(0.0);
-        let busy = at(0) + at(1) + at(2) + at(5) + at(6);
-        Ticks { busy: busy / per_second, stolen: at(7) / per_second }
+        let all = host::processors().into_iter().find(|processor| processor.number.is_none());
+        let seconds = |ticks: u64| ticks as f64 * TICK_NS as f64 / 1e9;
+        all.map_or(Ticks::default(), |all| Ticks {
+            busy: seconds(all.busy()),
+            stolen: seconds(all.stolen()),
+        })
     }
 }
 
 /// Processor time of this process and of all its reaped descendants, in seconds.
 fn processor_time() -> f64 {
-    // utime, stime, cutime and cstime. The name before them is in parentheses and may contain
-    // anything.
-    let text = read("/proc/self/stat");
-    let fields = text.rsplit(')').next().unwrap_or_default();
-    let numbers = fields.split_whitespace().skip(11).take(4);
-    numbers.filter_map(|n| n.parse::<f64>().ok()).sum::<f64>() / 100.0
+    let stat = eyrie_proc::read_stat(eyrie_proc::OWN);
+    let ticks = stat.map_or(0, |stat| stat.user_ticks + stat.system_ticks + stat.reaped_ticks);
+    ticks as f64 * TICK_NS as f64 / 1e9
 }
 
 /// The kernel's version, without what the site has appended to it.
@@ -141,13 +127,6 @@ fn kernel_version() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn guests_and_waiting_are_not_counted_as_busy() {
-        let ticks = Ticks::parse("cpu  100 200 300 9999 8888 1 2 50 70 80\ncpu0 1 1", 100.0);
-        assert_eq!(ticks, Ticks { busy: 6.03, stolen: 0.5 });
-        assert_eq!(Ticks::parse("", 100.0), Ticks::default());
-    }
 
     #[test]
     fn own_work_is_not_counted_as_that_of_others() {

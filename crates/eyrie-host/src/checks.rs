@@ -2,6 +2,7 @@
 //! one thing and changes nothing. Its decision depends only on its arguments.
 
 use crate::finding::Finding;
+use eyrie_proc::Status;
 use std::ffi::CString;
 use std::net::{IpAddr, TcpListener};
 use std::os::unix::ffi::OsStrExt;
@@ -187,11 +188,9 @@ pub fn slurm(variable: impl Fn(&str) -> Option<String>) -> Finding {
 }
 
 /// Restrictions that are in force here, which may explain why something fails.
-pub fn sandbox(status: &str, yama: &str) -> Finding {
-    let seccomp =
-        status.lines().find_map(|line| line.strip_prefix("Seccomp:")).unwrap_or("").trim();
+pub fn sandbox(status: &Status, yama: &str) -> Finding {
     let mut words = Vec::new();
-    if seccomp == "2" {
+    if status.value("Seccomp") == Some("2") {
         words.push("a seccomp filter".to_string());
     }
     if !["", "0", "1"].contains(&yama.trim()) {
@@ -251,9 +250,10 @@ mod tests {
 
     #[test]
     fn a_sandbox_is_named() {
-        let free = sandbox("Name:\tx\nSeccomp:\t0\n", "1\n");
+        let status = |text: &str| Status::from(text.to_string());
+        let free = sandbox(&status("Name:\tx\nSeccomp:\t0\n"), "1\n");
         assert_eq!(free.text, "none that Eyrie would notice");
-        let tight = sandbox("Seccomp:\t2\n", "3\n");
+        let tight = sandbox(&status("Seccomp:\t2\n"), "3\n");
         assert!(tight.text.starts_with("a seccomp filter, kernel.yama.ptrace_scope=3 "), "{tight}");
     }
 }

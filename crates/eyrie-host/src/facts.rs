@@ -1,7 +1,7 @@
 //! Gathers the facts of this host (`eyrie_wire::facts`), to be compared with those of others.
 
-use crate::program::Start;
-use crate::{file, identity, limits, node, program};
+use crate::program::{self, Start};
+use crate::{file, identity, limits, node};
 use eyrie_wire::facts::{cut, Facts, Role, FILES_MAX};
 use std::path::Path;
 

@@ -4,6 +4,7 @@
 
 use crate::elf;
 use eyrie_image::fingerprint::build_id;
+use eyrie_proc::Maps;
 use eyrie_wire::facts::{cut, File, Role};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -58,16 +59,14 @@ pub(crate) fn loader(path: &Path) -> Option<PathBuf> {
 
 /// The programs and libraries that a process has mapped now; none when it is gone.
 pub fn mapped_by(pid: u32) -> Vec<File> {
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let mut paths: Vec<&str> = Vec::new();
-    for line in maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|p| p.contains('x')))
-    {
-        match line.find('/').map(|at| &line[at..]) {
-            Some(path) if !paths.contains(&path) => paths.push(path),
-            _ => {}
+    let maps = Maps::read(eyrie_proc::directory(pid));
+    let mut paths: Vec<&Path> = Vec::new();
+    for mapping in maps.files().filter(|mapping| mapping.permissions.contains('x')) {
+        if !paths.contains(&mapping.path) {
+            paths.push(mapping.path);
         }
     }
-    paths.into_iter().map(|path| look(Role::Library, Path::new(path))).collect()
+    paths.into_iter().map(|path| look(Role::Library, path)).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Identifies this host by what its kernel says, because one host may have several names.
 //! Containers on one kernel are hosts of their own, because each can fail by itself.
 
-use std::path::Path;
+use eyrie_proc::host;
+use std::ffi::OsString;
 
 /// Namespaces that distinguish a container from others and from the machine. Mount namespaces do
 /// not: a batch system gives each of its jobs another one on the same host.
@@ -10,15 +11,13 @@ const NAMESPACES: [&str; 3] = ["pid", "net", "uts"];
 /// A text that is the same on the same host until it is booted again, and different on every other
 /// host; empty if the kernel does not say.
 pub fn look() -> String {
-    of(Path::new("/proc")).unwrap_or_default()
+    of(host::boot_id(), |kind| host::namespace(kind).ok()).unwrap_or_default()
 }
 
-fn of(proc: &Path) -> Option<String> {
-    let boot = std::fs::read_to_string(proc.join("sys/kernel/random/boot_id")).ok()?;
-    let link = |name| std::fs::read_link(proc.join("self/ns").join(name)).ok();
-    let mut all = boot.trim().to_string();
-    for name in NAMESPACES {
-        all += &format!(" {}", link(name)?.to_string_lossy());
+fn of(boot: String, namespace: impl Fn(&str) -> Option<OsString>) -> Option<String> {
+    let mut all = (!boot.is_empty()).then_some(boot)?;
+    for kind in NAMESPACES {
+        all += &format!(" {}", namespace(kind)?.to_string_lossy());
     }
     Some(all)
 }
@@ -32,6 +31,7 @@ mod tests {
         let known = look();
         assert!(known.contains("net:["), "{known}");
         assert_eq!(look(), known);
-        assert_eq!(of(Path::new("/none")), None);
+        assert_eq!(of(String::new(), |_| Some("x".into())), None);
+        assert_eq!(of("b".into(), |kind| (kind != "net").then(|| "x".into())), None);
     }
 }

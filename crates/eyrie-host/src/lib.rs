@@ -3,7 +3,6 @@
 //! compares and does no I/O. [`checks`] and [`trial`] say what works on this host. Nothing here
 //! decides about a job, and nothing changes the host.
 
-pub mod bounded;
 pub mod checks;
 mod differences;
 mod elf;

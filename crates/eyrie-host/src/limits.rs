@@ -18,8 +18,7 @@ pub fn look() -> Limits {
 
 /// A number of /proc/sys/vm; 0 where there is none.
 fn setting(name: &str) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/sys/vm/{name}")).unwrap_or_default();
-    text.trim().parse().unwrap_or(0)
+    eyrie_proc::host::setting(&format!("vm/{name}")).parse().unwrap_or(0)
 }
 
 fn hard(resource: libc::__rlimit_resource_t) -> u64 {

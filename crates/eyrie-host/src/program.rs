@@ -2,8 +2,8 @@
 //! libraries as the loader finds them in the rank's environment. This asks the loader; the program
 //! does not run.
 
-use crate::bounded;
 use crate::file;
+use eyrie_supervision::bounded;
 use eyrie_wire::facts::{File, Role};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;

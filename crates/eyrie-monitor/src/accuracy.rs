@@ -2,8 +2,8 @@
 //! compared that cannot be.
 
 use crate::ages::REFRESH;
-use crate::procfs::page_size;
 use crate::reader::Kind;
+use eyrie_proc::kept::page_size;
 use serde::Serialize;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

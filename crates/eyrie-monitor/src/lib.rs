@@ -17,7 +17,6 @@ pub mod metrics;
 pub mod names;
 pub mod node;
 pub mod policy;
-pub mod procfs;
 pub mod reader;
 pub mod ring;
 pub mod sample;

@@ -1,8 +1,8 @@
 //! The names of a process beyond those in a sample: its control group and command line. They are
 //! read once for each process, by the thread that writes samples out and never by the sampler.
 
-use crate::procfs::page_size;
 use crate::sample::Process;
+use eyrie_proc::kept::page_size;
 use std::collections::HashMap;
 
 /// Which command lines are read.
@@ -67,16 +67,15 @@ impl Directory {
     }
 
     fn read(&self, p: &Process) -> Names {
-        let dir = format!("/proc/{}", p.pid);
-        let cgroup = std::fs::read_to_string(format!("{dir}/cgroup")).unwrap_or_default();
+        let dir = eyrie_proc::directory(p.pid);
+        let cgroup = eyrie_proc::text::read(&dir, "cgroup");
         let may = match self.command_lines {
             CommandLines::None => false,
             CommandLines::All => true,
             CommandLines::Own => owner(&dir) == Some(self.me),
         };
-        let command_line = (may && !p.kernel_thread)
-            .then(|| std::fs::read(format!("{dir}/cmdline")).ok())
-            .flatten();
+        let command_line =
+            (may && !p.kernel_thread).then(|| std::fs::read(dir.join("cmdline")).ok()).flatten();
         Names {
             cgroup: path_of(&cgroup).into(),
             command_line: command_line.map(|bytes| shown(&bytes)),
@@ -84,7 +83,7 @@ impl Directory {
     }
 }
 
-fn owner(dir: &str) -> Option<u32> {
+fn owner(dir: &std::path::Path) -> Option<u32> {
     rustix::fs::stat(dir).ok().map(|s| s.st_uid)
 }
 

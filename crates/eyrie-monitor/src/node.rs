@@ -2,11 +2,13 @@
 //! between, from files that are kept open. A part that this node does not have is left out. A read
 //! that fails is tried again at its next turn.
 
-use crate::procfs::{after, again, keep, number, numbers, TICK_NS};
 use crate::sample::{
     name_of, Ages, Cpu, Detail, Disk, Few, Interface, Memory, NodeSample, Temperature, DEVICES,
     TEMPERATURES,
 };
+use eyrie_proc::kept::{again, keep};
+use eyrie_proc::text::{after, number, numbers};
+use eyrie_proc::TICK_NS;
 use rustix::fd::OwnedFd;
 use std::path::Path;
 

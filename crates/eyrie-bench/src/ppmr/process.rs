@@ -3,9 +3,10 @@
 
 use anyhow::Context;
 use eyrie_image::start;
+use eyrie_supervision::dies_with_starter;
+use rustix::process::Signal;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -22,20 +23,8 @@ const GLANCE: Duration = Duration::from_millis(200);
 pub fn part(words: &[&str]) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.args(WORDS).args(words);
-    dies_with_its_starter(&mut command);
+    dies_with_starter(&mut command, Signal::KILL);
     command
-}
-
-/// Makes the kernel kill the process when the thread that starts it ends. That thread must be a
-/// main one.
-pub fn dies_with_its_starter(command: &mut Command) {
-    // SAFETY: between fork and exec the closure makes one system call, and allocates nothing.
-    unsafe {
-        command.pre_exec(|| {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            Ok(())
-        })
-    };
 }
 
 /// A rank, which has only standard input, output and error open.

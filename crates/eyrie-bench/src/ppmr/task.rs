@@ -179,9 +179,7 @@ pub fn now_ns() -> u64 {
 
 /// The most memory that this process has had, in KiB.
 pub fn most_memory_kib() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    eyrie_proc::Status::read(eyrie_proc::OWN).bytes("VmHWM").unwrap_or(0) >> 10
 }
 
 #[cfg(test)]

@@ -32,9 +32,8 @@ pub struct Candidate<'a> {
 
 /// This host's name, and what it is for the ranks of a job.
 pub fn this_host(beginning: &Beginning) -> (String, Facts) {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let loaded: Vec<PathBuf> = beginning.provided.iter().map(|(_, at)| at.into()).collect();
-    (name.trim().into(), eyrie_agent::facts_of(&beginning.program, &loaded))
+    (eyrie_proc::host::name(), eyrie_agent::facts_of(&beginning.program, &loaded))
 }
 
 impl Alike {

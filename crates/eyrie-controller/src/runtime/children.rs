@@ -2,11 +2,12 @@
 //! None is waited for without a bound.
 
 use super::launcher::{Cluster, SentFile, Target};
+use eyrie_supervision::{dies_with_starter, in_own_session, own_command, with_no_signal_blocked};
 use eyrie_transport::role::secret_line;
 use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::Node;
-use rustix::process::Pid;
+use rustix::process::{kill_process, Pid, Signal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -63,14 +64,9 @@ impl Children {
     /// # Errors
     /// When the process cannot be made, or does not take the secret.
     pub fn spawn(&mut self, child: Child) -> std::io::Result<()> {
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = own_command();
         let log = self.log.iter().flat_map(|file| ["--log".as_ref(), file.as_os_str()]);
-        command
-            .arg0("eyrie")
-            .args(child.args())
-            .arg("--connect")
-            .arg(self.controller.to_string())
-            .args(log);
+        command.args(child.args()).arg("--connect").arg(self.controller.to_string()).args(log);
         self.start(child, command, Vec::new()).map(drop)
     }
 
@@ -105,9 +101,19 @@ impl Children {
         files: Vec<SentFile>,
     ) -> std::io::Result<std::process::Child> {
         command.stdin(Stdio::piped()).stdout(Stdio::null());
-        let outlive = self.outlive;
-        // SAFETY: only system calls, no allocation.
-        unsafe { command.pre_exec(move || prepare(outlive)) };
+        // The terminal's Ctrl-C reaches `eyrie run` alone.
+        with_no_signal_blocked(in_own_session(&mut command));
+        if !self.outlive {
+            dies_with_starter(&mut command, Signal::TERM);
+        }
+        // SAFETY: between fork and exec the closure makes one system call, and allocates nothing.
+        unsafe {
+            command.pre_exec(|| {
+                // `eyrie run` ignores it, and what it starts would inherit that.
+                libc::signal(libc::SIGTTIN, libc::SIG_DFL);
+                Ok(())
+            })
+        };
         let mut child = command.spawn()?;
         self.pids.insert(child.id(), what);
         let line = secret_line(&self.secret);
@@ -136,7 +142,7 @@ impl Children {
         let launchers = self.pids.iter().filter(|(_, child)| **child == Child::Launcher(node));
         for helper in launchers.flat_map(|(pid, _)| helpers_of_srun(*pid)) {
             // It was there a moment ago; its number is not given to another process so soon.
-            let _ = rustix::process::kill_process(helper, rustix::process::Signal::KILL);
+            let _ = kill_process(helper, Signal::KILL);
         }
     }
 
@@ -156,7 +162,7 @@ impl Children {
         let pid = self.pids.iter().find(|(_, child)| **child == agent).map(|(pid, _)| *pid as i32);
         let Some(pid) = pid.and_then(Pid::from_raw) else { return false };
         // It was not reaped yet, so that the number is still its own.
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        let _ = kill_process(pid, Signal::KILL);
         true
     }
 
@@ -184,12 +190,9 @@ impl Children {
 /// The processes at and below `launcher` that a process of srun has forked, and that run srun
 /// themselves. (A site's srun may be a script that runs the real one.)
 fn helpers_of_srun(launcher: u32) -> Vec<Pid> {
-    let is_srun = |pid: &u32| {
-        let runs = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-        runs.and_then(|path| Some(path.file_name()? == "srun")).unwrap_or(false)
-    };
-    let processes = std::iter::once(launcher).chain(eyrie_agent::descendants(launcher));
-    let forked = processes.filter(is_srun).flat_map(eyrie_agent::children_of).filter(is_srun);
+    let is_srun = |pid: &u32| eyrie_proc::executable(*pid).is_some_and(|name| name == "srun");
+    let processes = std::iter::once(launcher).chain(eyrie_proc::descendants(launcher));
+    let forked = processes.filter(is_srun).flat_map(eyrie_proc::children_of).filter(is_srun);
     forked.filter_map(|pid| Pid::from_raw(pid as i32)).collect()
 }
 
@@ -204,23 +207,4 @@ fn said(stderr: ChildStderr, hear: impl Fn(Option<String>)) {
             _ => return hear(None),
         }
     }
-}
-
-/// Runs in the child between fork and exec.
-fn prepare(outlive: bool) -> std::io::Result<()> {
-    // SAFETY: plain system calls on this process; the signal set is initialised before its use.
-    unsafe {
-        // A session of its own: the terminal's Ctrl-C reaches `eyrie run` alone.
-        if libc::setsid() < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        if !outlive {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM as libc::c_ulong, 0, 0, 0);
-        }
-        libc::signal(libc::SIGTTIN, libc::SIG_DFL);
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
-    }
-    Ok(())
 }

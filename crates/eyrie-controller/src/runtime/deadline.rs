@@ -4,7 +4,7 @@
 use super::inbound::Inbound;
 use crate::machine::Event;
 use crossbeam_channel::Sender;
-use eyrie_host::bounded;
+use eyrie_supervision::bounded;
 use std::process::Command;
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //! over: then nothing of it is needed here. Asks agents; changes nothing.
 
 use super::resume::{agents_of, furthest, nobody_listens};
-use eyrie_agent::place::{is_locked, CONTROLLER};
+use eyrie_supervision::place::{is_locked, CONTROLLER};
 use eyrie_transport::role;
 use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;

@@ -2,8 +2,8 @@
 //! stays. Everything in it is for its owner only.
 
 use anyhow::{bail, Context};
-use eyrie_agent::leftovers::{self, Amount, Leftovers};
-use eyrie_agent::place::{self, is_locked, Mark, Rival, CONTROLLER, LOCK};
+use eyrie_supervision::leftovers::{self, Amount, Leftovers};
+use eyrie_supervision::place::{self, is_locked, Mark, Rival, CONTROLLER, LOCK};
 use eyrie_transport::role::secret_line;
 use eyrie_wire::agent::OLD_STATES;
 use eyrie_wire::auth::{random, Secret};

@@ -5,8 +5,8 @@
 use super::program::Provided;
 use crate::hosts::Host;
 use anyhow::{bail, Context};
-use eyrie_host::bounded;
 use eyrie_host::shell::{self, quoted};
+use eyrie_supervision::{bounded, in_own_session};
 use eyrie_transport::role;
 use eyrie_wire::addr::{Addr, Interface};
 use eyrie_wire::auth::Secret;
@@ -16,7 +16,6 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::ops::Range;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -300,9 +299,8 @@ pub fn lead(
     }
     let mut command = shell::ssh(ssh, CONNECT_TIMEOUT_S, host);
     command.arg(remote).stdin(Stdio::piped()).stdout(Stdio::null());
-    // SAFETY: one system call. What ends this process's group asks this process first.
-    unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
-    let mut child = command.spawn()?;
+    // What ends this process's group asks this process first.
+    let mut child = in_own_session(&mut command).spawn()?;
     // A line that any pipe holds.
     child
         .stdin

@@ -232,7 +232,7 @@ fn begin(options: JobOptions, saved: Option<&SavedJob>) -> anyhow::Result<Beginn
         program.env.push((ENV_DROP_SOCKETS.into(), "1".into()));
     }
     let name = options.job.clone().unwrap_or_else(|| format!("job-{}", std::process::id()));
-    let kvsname = eyrie_agent::place::new_name();
+    let kvsname = eyrie_supervision::place::new_name();
     Ok(Beginning { version, name, kvsname, options, program, provided: vec![] })
 }
 

@@ -173,7 +173,8 @@ impl JobOptions {
     /// After so long agents that have lost their controller have ended: they find that out, and
     /// wait for another one, where they can.
     pub fn alone_for(&self) -> Duration {
-        let saved = self.images.as_ref().map_or(Duration::ZERO, |_| eyrie_agent::SAVER_PATIENCE);
+        let saved =
+            self.images.as_ref().map_or(Duration::ZERO, |_| eyrie_supervision::saver::PATIENCE);
         match self.can_be_resumed() {
             true => CONNECTION_TIMEOUT + self.orphan_timeout + saved,
             false => CONNECTION_TIMEOUT,

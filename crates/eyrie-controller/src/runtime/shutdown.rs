@@ -8,7 +8,7 @@ use super::output::OutputFailed;
 use crate::machine::{Event, FromPeer, Machine, Peer};
 use crate::record::{LogLevel, Record};
 use crossbeam_channel::Receiver;
-use eyrie_agent::{Reaped, Sweeper};
+use eyrie_supervision::{kill_children_but, segments, Reaped, Sweeper};
 use eyrie_wire::control::{FromAgent, ToAgent};
 use eyrie_wire::Node;
 use std::collections::BTreeSet;
@@ -64,13 +64,13 @@ impl Job {
             }
         }
         let spared: Vec<_> = sweeper.and_then(Sweeper::pid).into_iter().collect();
-        if let Reaped::Left(n) = eyrie_agent::kill_children_but(&spared, KILL_TIMEOUT) {
+        if let Reaped::Left(n) = kill_children_but(&spared, KILL_TIMEOUT) {
             self.outlet.printer().line(
                 LogLevel::Error,
                 &format!("{n} processes hang in the kernel and could not be ended"),
             );
         }
-        eyrie_agent::remove_segments(self.machine.leftovers());
+        segments::remove(self.machine.leftovers());
         // Who only saves it has shown nothing of its output.
         let finished = self.machine.has_finished() && self.outlet.kept().is_none();
         self.images.take().into_iter().for_each(|images| images.end(finished));

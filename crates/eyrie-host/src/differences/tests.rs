@@ -47,7 +47,8 @@ fn only(change: impl FnOnce(&mut Facts)) -> Difference {
 
 #[test]
 fn each_difference_is_one_sentence_with_hosts_and_remedy() {
-    use {Severity::*, What::*};
+    use Severity::*;
+    use What::*;
     type Change = fn(&mut Facts);
     let cases: [(Change, Severity, What, &str); 14] = [
         (|f| f.version = "1.1".into(), Refuse, Version, "b has Eyrie 1.1, a has 1.0"),

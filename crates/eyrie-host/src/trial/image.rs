@@ -2,8 +2,8 @@
 //! kernel.
 
 use super::trials::{failure, Trials, LONGEST};
-use crate::bounded;
 use eyrie_image::{capture, restore, start, Mode, Outcome, Request};
+use eyrie_supervision::bounded;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};

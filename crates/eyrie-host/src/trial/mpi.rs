@@ -2,7 +2,8 @@
 //! and whether its libfabric loads our provider. MPI is not initialized.
 
 use super::trials::{failure, Trials, LONGEST};
-use crate::bounded;
+use eyrie_proc::Maps;
+use eyrie_supervision::bounded;
 use serde::{Deserialize, Serialize};
 use std::ffi::{c_char, c_int, c_void, CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -74,8 +75,8 @@ pub fn ask_library(library: &Path, provider: &Path, calls: &Path) -> Result<Libr
             getinfo(version, none, none, 0, std::ptr::null(), &mut info);
         }
     }
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let has = |file: &Path| file.to_str().is_some_and(|f| maps.lines().any(|l| l.ends_with(f)));
+    let maps = Maps::read(eyrie_proc::OWN);
+    let has = |file: &Path| maps.files().any(|mapping| mapping.path.ends_with(file));
     known.loads_provider = has(provider);
     known.has_calls = has(calls);
     Ok(known)

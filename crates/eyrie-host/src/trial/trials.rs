@@ -1,6 +1,7 @@
 //! How a trial is started, how long it may take, and how it failed.
 
-use crate::bounded::Ran;
+use eyrie_supervision::bounded::Ran;
+use eyrie_supervision::own_command;
 use std::ffi::OsStr;
 use std::process::Command;
 use std::time::Duration;
@@ -17,7 +18,7 @@ pub struct Trials<'a> {
 impl Trials<'_> {
     /// The command, for a process with fixed addresses if that is allowed, as ranks have them.
     pub(super) fn command(&self, words: &[&OsStr]) -> Command {
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = own_command();
         command.args(self.words).args(words);
         eyrie_image::start::at_fixed_addresses(&mut command);
         command

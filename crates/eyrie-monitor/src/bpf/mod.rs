@@ -45,8 +45,8 @@ fn obstacle(object: &[u8]) -> Result<(), String> {
         return Err("the kernel has no type information (BTF)".into());
     }
     let namespace =
-        std::fs::read_link("/proc/self/ns/pid").map_err(|e| format!("/proc/self/ns/pid: {e}"))?;
-    if namespace.as_os_str() != FIRST_PID_NAMESPACE {
+        eyrie_proc::host::namespace("pid").map_err(|e| format!("/proc/self/ns/pid: {e}"))?;
+    if namespace != FIRST_PID_NAMESPACE {
         return Err("this is a container with process numbers of its own".into());
     }
     let have = capabilities();
@@ -60,9 +60,7 @@ fn obstacle(object: &[u8]) -> Result<(), String> {
 
 /// The effective capabilities of this process.
 fn capabilities() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
-    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+    eyrie_proc::Status::read(eyrie_proc::OWN).bits("CapEff").unwrap_or(0)
 }
 
 /// Opaque objects of libbpf.

@@ -256,7 +256,7 @@ fn memory(world: &World) -> Option<Reading> {
     let path = world.at("proc/meminfo");
     let text = std::fs::read(&path).ok()?;
     let kib = |key: &[u8]| {
-        crate::procfs::after(&text, key).and_then(crate::procfs::number).map(|n| n.0 as f64)
+        eyrie_proc::text::after(&text, key).and_then(eyrie_proc::text::number).map(|n| n.0 as f64)
     };
     let (total, available) = (kib(b"MemTotal:")?, kib(b"MemAvailable:")?);
     Some(Reading {

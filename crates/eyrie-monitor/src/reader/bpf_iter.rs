@@ -6,8 +6,8 @@ use super::kind::Kind;
 use super::tick::{Reader, Tally, Tick};
 use crate::adapt::Rates;
 use crate::bpf::{begin, Loaded, Record, ITER};
-use crate::procfs::page_size;
 use crate::sample::Process;
+use eyrie_proc::kept::page_size;
 use std::os::fd::RawFd;
 
 /// `struct thread` of iter.bpf.c.

@@ -7,8 +7,8 @@ use super::kind::Kind;
 use super::tick::{Reader, Tally, Tick};
 use crate::adapt::Rates;
 use crate::bpf::{run, Loaded, Mapped, Record, OPEN};
-use crate::procfs::page_size;
 use crate::sample::Process;
+use eyrie_proc::kept::page_size;
 use std::os::fd::RawFd;
 
 /// `struct control` of open.bpf.c.

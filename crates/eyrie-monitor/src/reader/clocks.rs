@@ -6,8 +6,9 @@ use super::roster::Roster;
 use super::tick::{Reader, Tally, Tick};
 use crate::ages::LASTING;
 use crate::clock::cpu_of;
-use crate::procfs::{again, numbers, page_size};
 use crate::sample::{Process, UNKNOWN};
+use eyrie_proc::kept::{again, page_size};
+use eyrie_proc::text::numbers;
 
 pub struct Clocks {
     roster: Roster,

@@ -4,8 +4,10 @@
 
 use super::tick::{Tally, Tick};
 use crate::adapt::Rate;
-use crate::procfs::{self, PidPath, Stat, TICK_NS};
 use crate::sample::Process;
+use eyrie_proc::kept::{self, PidPath};
+use eyrie_proc::text::number;
+use eyrie_proc::{Stat, TICK_NS};
 use rustix::fd::OwnedFd;
 use rustix::fs::RawDir;
 use rustix::io::Errno;
@@ -43,7 +45,7 @@ impl Roster {
     /// When /proc does not exist.
     /// When /proc is not there.
     pub fn new(capacity: usize, keeps_statm: bool) -> Result<Roster, String> {
-        let open = |path: &str| procfs::keep(path).ok_or_else(|| format!("cannot read {path}"));
+        let open = |path: &str| kept::keep(path).ok_or_else(|| format!("cannot read {path}"));
         if keeps_statm {
             allow_files(capacity as u64 + 256)?;
         }
@@ -54,7 +56,7 @@ impl Roster {
             last_pid: None,
             keeps_statm,
             directory: Box::new([MaybeUninit::uninit(); 32 << 10]),
-            page: procfs::page_size(),
+            page: kept::page_size(),
             beyond: 0,
             newcomers: false,
         })
@@ -63,9 +65,9 @@ impl Roster {
     /// Updates the list, if the node has made processes (or threads) since.
     pub fn update(&mut self, tick: &Tick) -> Result<(), Errno> {
         let mut text = [0; 64];
-        let last = procfs::again(&self.loadavg, &mut text).ok().and_then(|t| {
+        let last = kept::again(&self.loadavg, &mut text).ok().and_then(|t| {
             let field = t.trim_ascii_end().rsplit(|b| *b == b' ').next()?;
-            procfs::number(field).map(|(n, _)| n)
+            number(field).map(|(n, _)| n)
         });
         self.newcomers = false;
         if last.is_some() && last == self.last_pid && tick.number % LOOK != 0 {
@@ -84,7 +86,7 @@ impl Roster {
         let mut listing = RawDir::new(&self.proc, &mut *self.directory);
         while let Some(item) = listing.next() {
             let item = item?;
-            let Some((pid, [])) = procfs::number(item.file_name().to_bytes()) else { continue };
+            let Some((pid, [])) = number(item.file_name().to_bytes()) else { continue };
             match self.entries[..known].binary_search_by_key(&(pid as u32), |e| e.process.pid) {
                 Ok(at) => self.entries[at].present = true,
                 Err(_) if self.entries.len() == self.entries.capacity() => self.beyond += 1,
@@ -151,8 +153,8 @@ impl Roster {
 fn refresh(proc: &OwnedFd, entry: &mut Entry, page: u64, keep: bool) -> Result<(), Errno> {
     let pid = entry.process.pid;
     let mut buffer = [0; 512];
-    let text = procfs::again(&procfs::open(proc, &PidPath::new(pid, "stat"))?, &mut buffer)?.len();
-    let stat = procfs::stat(&buffer[..text]).ok_or(Errno::INVAL)?;
+    let text = kept::again(&kept::open(proc, &PidPath::new(pid, "stat"))?, &mut buffer)?.len();
+    let stat = Stat::parse(&buffer[..text]).ok_or(Errno::INVAL)?;
     if entry.process.start_ns != 0 && entry.process.start_ns != stat.start_ticks * TICK_NS {
         // Another process has the number now.
         *entry = Entry {
@@ -164,7 +166,7 @@ fn refresh(proc: &OwnedFd, entry: &mut Entry, page: u64, keep: bool) -> Result<(
     }
     fill(&mut entry.process, &stat, page);
     if keep && entry.statm.is_none() {
-        entry.statm = Some(procfs::open(proc, &PidPath::new(pid, "statm"))?);
+        entry.statm = Some(kept::open(proc, &PidPath::new(pid, "statm"))?);
     }
     Ok(())
 }

@@ -6,8 +6,9 @@ use super::kind::Kind;
 use super::roster::Roster;
 use super::tick::{Reader, Tally, Tick};
 use crate::ages::{LASTING, RSS};
-use crate::procfs::{again, numbers, page_size};
 use crate::sample::Process;
+use eyrie_proc::kept::{again, page_size};
+use eyrie_proc::text::numbers;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{

@@ -6,9 +6,9 @@ use eyrie_cli::out;
 use eyrie_controller::hosts;
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::ask;
-use eyrie_host::bounded;
 use eyrie_interface::answer::Joined;
 use eyrie_interface::Request;
+use eyrie_supervision::bounded;
 use std::process::Command;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! `eyrie sweep`: what removes the rest of an agent that was killed; hidden, started by each agent.
 
-use eyrie_agent::Wait;
 use eyrie_controller::runtime::Elsewhere;
+use eyrie_supervision::{sweep, Wait};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     };
     let wait = |ms| Wait { timeout: Duration::from_millis(ms), save: args.save, goes_on, let_go };
     let wait = args.wait_ms.map(wait);
-    eyrie_agent::sweep(&args.dir, std::io::stdin().lock(), wait);
+    sweep(&args.dir, std::io::stdin().lock(), wait);
     Ok(0)
 }
 

@@ -274,9 +274,8 @@ fn bytes_of(command: &Command, nodes: u64) -> u64 {
 
 /// Resident memory of this process in bytes.
 fn resident_bytes() -> u64 {
-    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
-    pages.unwrap_or(0) * rustix::param::page_size() as u64
+    let pages = eyrie_proc::read_stat(eyrie_proc::OWN).map_or(0, |stat| stat.rss_pages);
+    pages * rustix::param::page_size() as u64
 }
 
 const PHASES: [&str; 4] = ["start", "10 s idle", "an image of each rank", "a node lost"];

@@ -9,6 +9,7 @@ use eyrie_agent::guards;
 use eyrie_controller::runtime::jobdir;
 use eyrie_host::trial::Start;
 use eyrie_host::{checks, look_at_file, Finding};
+use eyrie_proc::Status;
 use eyrie_wire::addr::Ports;
 use eyrie_wire::facts::{Facts, Role, FILES_MAX};
 use std::path::Path;
@@ -27,9 +28,8 @@ pub fn look(args: &CheckArgs) -> HostReport {
     if let (Some(found), Some(base), Some(scratch)) = (&mpi.library, &base, &mpi.scratch) {
         findings.push(rank::look(found, base, scratch.path()));
     }
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let yama = read("/proc/sys/kernel/yama/ptrace_scope");
-    findings.push(checks::sandbox(&read("/proc/self/status"), &yama));
+    let yama = eyrie_proc::host::setting("kernel/yama/ptrace_scope");
+    findings.push(checks::sandbox(&Status::read(eyrie_proc::OWN), &yama));
     findings.push(checks::memory(allowed_bytes(), usual_log_memory(1)));
     findings.push(checks::shared_memory());
     findings.extend(base.as_deref().map(checks::disk));
@@ -46,9 +46,7 @@ pub fn look(args: &CheckArgs) -> HostReport {
     add_loaded(&mut facts, &mpi.loaded);
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     HostReport {
-        host: std::fs::read_to_string("/proc/sys/kernel/hostname")
-            .map(|name| name.trim().to_string())
-            .unwrap_or_default(),
+        host: eyrie_proc::host::name(),
         findings,
         facts,
         clock_unix_ns: u64::try_from(clock.as_nanos()).unwrap_or(u64::MAX),

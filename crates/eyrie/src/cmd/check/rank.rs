@@ -10,6 +10,7 @@ use eyrie_host::trial::CONNECTED;
 use eyrie_host::Finding;
 use eyrie_interface::answer::{Accepted, Checkpoints, Outcome};
 use eyrie_interface::{Request, Status, Summary};
+use eyrie_supervision::end;
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::fs::File;
@@ -154,17 +155,7 @@ impl SmallJob {
 impl Drop for SmallJob {
     /// Ends the job, with all of its processes, if it still runs.
     fn drop(&mut self) {
-        if matches!(self.process.try_wait(), Ok(Some(_))) {
-            return;
-        }
-        let pid = rustix::process::Pid::from_child(&self.process);
         // What cannot be ended in an orderly way ends with the process that keeps it.
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let until = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < until && !matches!(self.process.try_wait(), Ok(Some(_)) | Err(_)) {
-            std::thread::sleep(LOOK);
-        }
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        end(&mut self.process, Duration::from_secs(10));
     }
 }

@@ -3,9 +3,9 @@
 
 use super::report::{skew, Answer, HostReport};
 use super::CheckArgs;
-use eyrie_host::bounded::{self, Ran};
 use eyrie_host::shell::{self, quoted};
 use eyrie_host::Finding;
+use eyrie_supervision::bounded::{self, Ran};
 use std::ffi::{OsStr, OsString};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
