@@ -2,7 +2,7 @@
 //! with sockets, timers and processes.
 
 pub mod hosts;
-pub mod inject;
 pub mod machine;
-pub mod record;
 pub mod runtime;
+
+pub use eyrie_interface::{inject, record};

@@ -1,10 +1,15 @@
-//! What a job answers. A refusal is `{"error": TEXT}` instead.
+//! What a job answers. A [`refusal`] is `{"error": TEXT}` instead.
 
 use crate::proposal::Proposal;
 use eyrie_wire::control::TraceRecord;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+
+/// The answer that what was asked for is not done, and why.
+pub fn refusal(why: &str) -> String {
+    serde_json::json!({ "error": why }).to_string()
+}
 
 /// It is going to be done, or was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

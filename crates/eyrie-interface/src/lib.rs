@@ -2,22 +2,27 @@
 //! never know how a job is asked, nor decide anything.
 
 pub mod answer;
+pub mod inject;
 pub mod manner;
 pub mod options;
 pub mod proposal;
+pub mod record;
 pub mod request;
 pub mod seconds;
 pub mod status;
 
+pub use inject::Injection;
 pub use manner::{IfSlow, Manner, Way};
 pub use options::{Order, RolesAt};
 pub use proposal::Goal;
+pub use record::Record;
 pub use request::Request;
 pub use status::{Status, Summary};
 
 #[cfg(test)]
 mod tests {
     use super::answer::{Checkpoints, Outcome};
+    use super::record::Line;
     use super::status::{CopiesMissing, ImageStatus, Kept, LogStatus, MoveStatus};
     use super::status::{OverdueStatus, RankStatus, RoleStatus};
     use super::*;
@@ -41,6 +46,10 @@ mod tests {
         survives(&Request::Rearrange { moves: vec![(1, 2)], drains: vec![3], manner });
         let goal = Goal::Balance { payback: Duration::from_secs(60) };
         survives(&Request::Measure { over: Duration::from_millis(1500), goal });
+        let injection: Injection = "kill-rank=1@1.5s".parse().unwrap();
+        let asked = survives(&Request::Inject { injection });
+        assert_eq!(asked, r#"{"request":"inject","spec":"kill-rank=1@1.5s"}"#);
+        survives(&Request::Subscribe { from: Some(7) });
         survives(&Request::Join { host: "n3".into(), allocation: Some(4711) });
     }
 
@@ -81,5 +90,13 @@ mod tests {
         });
         assert!(text.contains(r#""ranks":[{"rank":3,"incarnation":2,"node":1,"#), "{text}");
         assert!(text.contains(r#""summary":{"elapsed":1.25,"#), "{text}");
+    }
+
+    #[test]
+    fn lines_of_the_event_stream_are_read_as_they_were_written() {
+        let instance = RankInstance { rank: 3, incarnation: 2 };
+        let record = Record::RankFailed { instance, node: 1, cause: "why".into() };
+        let text = serde_json::to_string(&Line { seq: 7, time: 1.5, record: &record }).unwrap();
+        assert_eq!(text, survives(&Line { seq: 7, time: 1.5, record }));
     }
 }

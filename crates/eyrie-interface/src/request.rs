@@ -1,5 +1,7 @@
-//! What users ask of a running job: one JSON request, one JSON answer ([`crate::answer`]).
+//! What users ask of a running job: one JSON request, one JSON answer ([`crate::answer`]); a
+//! subscriber gets one line after another.
 
+use crate::inject::Injection;
 use crate::manner::Manner;
 use crate::proposal::Goal;
 use eyrie_wire::{Node, Rank};
@@ -12,13 +14,34 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const IMAGE_PATIENCE: Duration = Duration::from_secs(3600);
 const JOIN_PATIENCE: Duration = Duration::from_secs(60);
 
+/// Longest line of an answer in bytes.
+pub const MAX_LINE: u64 = 16 << 20;
+/// How often a subscriber hears that the job is still there, at least.
+pub const STREAM_HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// An injection as users write it.
+mod as_text {
+    use crate::inject::Injection;
+    use serde::{de::Error, Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(injection: &Injection, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(injection)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Injection, D::Error> {
+        String::deserialize(d)?.parse().map_err(D::Error::custom)
+    }
+}
+
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
     Status,
     Inject {
-        spec: String,
+        /// As users write it.
+        #[serde(rename = "spec", with = "as_text")]
+        injection: Injection,
     },
     Checkpoint {
         rank: Option<Rank>,
@@ -51,6 +74,12 @@ pub enum Request {
     Trace {
         rank: Rank,
     },
+    /// The lines of the event stream ([`crate::record::Line`]) from this number on, or those to come,
+    /// one after another until the job ends. An empty line says that the job is still there. A
+    /// [refusal](crate::answer::refusal) is the last line.
+    Subscribe {
+        from: Option<u64>,
+    },
     /// `allocation`: another job of Slurm that the host belongs to.
     Join {
         host: String,
@@ -59,6 +88,14 @@ pub enum Request {
 }
 
 impl Request {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// A text for the user.
+    pub fn parse(text: &str) -> Result<Request, String> {
+        serde_json::from_str(text).map_err(|e| format!("not understood: {e}"))
+    }
+
     /// How long to wait for the answer.
     pub fn patience(&self) -> Duration {
         match self {
@@ -72,6 +109,7 @@ impl Request {
             Request::Join { .. } => JOIN_PATIENCE,
             Request::Status
             | Request::Inject { .. }
+            | Request::Subscribe { .. }
             | Request::Trace { .. }
             | Request::Undrain { .. } => PATIENCE,
         }

@@ -5,7 +5,7 @@
 use criterion::{criterion_group, criterion_main, BenchmarkId, Criterion};
 use eyrie_placement::evaluate::Evaluator;
 use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
-use eyrie_placement::{CostModel, Method, Planner, Traffic, Weights};
+use eyrie_placement::{CostModel, Failures, Method, Planner, Traffic, Weights};
 use eyrie_topology::{spec, Layout, Network};
 
 fn instance(network: &str) -> (Box<dyn Network>, Laid, Traffic) {
@@ -32,6 +32,7 @@ fn growth(c: &mut Criterion) {
         let (net, laid, traffic) = instance(network);
         let job = spares::job(&laid, traffic).expect("a job");
         let failed = laid.home[laid.home.len() / 2 + 5];
+        let failures = Failures::new(net.as_ref(), &[vec![failed]]).expect("a node");
         let mut methods = Method::published(laid.shape.len());
         methods.push(Method::Search);
         let one = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a pool");
@@ -46,7 +47,7 @@ fn growth(c: &mut Criterion) {
                         Weights::default(),
                     )
                     .expect("a planner");
-                    planner.compare(&methods, &[vec![failed]]).expect("outcomes")
+                    planner.compare(&methods, &failures).expect("outcomes")
                 })
             })
         });

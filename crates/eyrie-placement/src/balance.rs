@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use eyrie_topology::NodeId;
 
+use crate::cluster::Node;
 use crate::plan::Move;
 use crate::traffic::Rank;
 
@@ -27,17 +28,6 @@ impl Processors {
     }
 }
 
-/// The room of a node.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Room {
-    /// Whether ranks may come to it.
-    pub open: bool,
-    /// Its processors, by their index in the list of places.
-    pub place: usize,
-    /// How many ranks it may have.
-    pub slots: u32,
-}
-
 /// A rank and its load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RankLoad {
@@ -55,7 +45,9 @@ pub struct RankLoad {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured {
     pub places: Vec<Processors>,
-    pub nodes: Vec<Room>,
+    pub nodes: Vec<Node>,
+    /// By node: its processors, by their index in the list of places.
+    pub place_of: Vec<usize>,
     pub ranks: Vec<RankLoad>,
 }
 
@@ -64,7 +56,7 @@ impl Measured {
     pub fn loads(&self) -> Vec<f64> {
         let mut loads = vec![0.0; self.places.len()];
         for load in &self.ranks {
-            let place = self.nodes[load.node as usize].place;
+            let place = self.place_of[load.node as usize];
             loads[place] += load.uses / self.places[place].free();
         }
         loads
@@ -145,8 +137,8 @@ struct Arrangement<'a> {
     measured: &'a Measured,
     /// By place: its load.
     loads: Vec<f64>,
-    /// By node: its ranks.
-    counts: Vec<u32>,
+    /// The nodes with the ranks that are on each.
+    nodes: Vec<Node>,
     node_of: Vec<NodeId>,
     /// Ranks that have moved: a rank moves once.
     moved: Vec<bool>,
@@ -172,19 +164,19 @@ impl<'a> Arrangement<'a> {
         let mut state = Arrangement {
             measured,
             loads: measured.loads(),
-            counts: vec![0; measured.nodes.len()],
+            nodes: measured.nodes.iter().map(|node| Node { ranks: 0, ..*node }).collect(),
             node_of: measured.ranks.iter().map(|load| load.node).collect(),
             moved: vec![false; measured.ranks.len()],
             least: measured.ranks.iter().map(alone).fold(0.0, f64::max),
         };
         for load in &measured.ranks {
-            state.counts[load.node as usize] += 1;
+            state.nodes[load.node as usize].ranks += 1;
         }
         state
     }
 
     fn place(&self, node: NodeId) -> usize {
-        self.measured.nodes[node as usize].place
+        self.measured.place_of[node as usize]
     }
 
     fn share(&self, uses: f64, place: usize) -> f64 {
@@ -223,8 +215,8 @@ impl<'a> Arrangement<'a> {
             let lighter = |back: &&usize| {
                 let (this, other) = (self.node_of[rank], self.node_of[**back]);
                 self.measured.ranks[**back].uses < self.measured.ranks[rank].uses
-                    && self.measured.nodes[this as usize].open
-                    && self.measured.nodes[other as usize].open
+                    && self.measured.nodes[this as usize].is_open()
+                    && self.measured.nodes[other as usize].is_open()
             };
             let swaps = others.iter().filter(lighter);
             all.extend(swaps.map(|back| self.candidate(rank, self.node_of[*back], Some(*back))));
@@ -234,13 +226,10 @@ impl<'a> Arrangement<'a> {
 
     /// The node of a place that has most room for further ranks.
     fn room(&self, place: usize) -> Option<NodeId> {
-        let room = |node: &NodeId| {
-            let Room { slots, .. } = self.measured.nodes[*node as usize];
-            slots.saturating_sub(self.counts[*node as usize])
-        };
+        let room = |node: &NodeId| self.nodes[*node as usize].room();
         let nodes = (0..self.measured.nodes.len() as NodeId).filter(|node| {
-            let n = &self.measured.nodes[*node as usize];
-            n.open && n.place == place && room(node) > 0
+            let is_open = self.nodes[*node as usize].is_open();
+            is_open && self.place(*node) == place && room(node) > 0
         });
         nodes.max_by_key(|node| (room(node), std::cmp::Reverse(*node)))
     }
@@ -269,8 +258,8 @@ impl<'a> Arrangement<'a> {
         let (here, there) = (self.place(from), self.place(to));
         self.loads[here] -= self.share(uses, here);
         self.loads[there] += self.share(uses, there);
-        self.counts[from as usize] -= 1;
-        self.counts[to as usize] += 1;
+        self.nodes[from as usize].ranks -= 1;
+        self.nodes[to as usize].ranks += 1;
         self.moved[rank] = true;
         Move { rank: number, from, to }
     }
@@ -345,7 +334,7 @@ fn keep(
         *bytes.entry(load.node).or_default() += load.memory;
     }
     let of = |node: NodeId| bytes.get(&node).copied().unwrap_or(0);
-    let open = |node: &NodeId| measured.nodes[*node as usize].open;
+    let open = |node: &NodeId| measured.nodes[*node as usize].is_open();
     let mut rest: Vec<NodeId> = used.iter().copied().filter(open).collect();
     rest.sort_by_key(|node| (std::cmp::Reverse(of(*node)), *node));
     let mut kept: Vec<NodeId> = rest.drain(..number.min(rest.len())).collect();
@@ -367,13 +356,12 @@ fn keep(
 /// The node with room on which the rank makes the lowest load.
 fn emptiest(state: &Arrangement<'_>, kept: &BTreeSet<NodeId>, rank: usize) -> Option<NodeId> {
     let measured = state.measured;
-    let has_room =
-        |node: &&NodeId| state.counts[**node as usize] < measured.nodes[**node as usize].slots;
+    let has_room = |node: &&NodeId| state.nodes[**node as usize].room() > 0;
     let then = |node: &NodeId| {
         let place = state.place(*node);
         state.loads[place] + state.share(measured.ranks[rank].uses, place)
     };
-    let count = |node: &NodeId| (state.counts[*node as usize], *node);
+    let count = |node: &NodeId| (state.nodes[*node as usize].ranks, *node);
     kept.iter()
         .filter(has_room)
         .min_by(|a, b| then(a).total_cmp(&then(b)).then(count(a).cmp(&count(b))))
@@ -383,6 +371,7 @@ fn emptiest(state: &Arrangement<'_>, kept: &BTreeSet<NodeId>, rank: usize) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::NodeState;
     use proptest::prelude::*;
 
     const SECONDS: f64 = 60.0;
@@ -398,7 +387,8 @@ mod tests {
         };
         Measured {
             places: vec![Processors { count: 1.0, others: 0.0 }; nodes],
-            nodes: (0..nodes).map(|place| Room { open: true, place, slots }).collect(),
+            nodes: vec![Node::open(slots); nodes],
+            place_of: (0..nodes).collect(),
             ranks: ranks.iter().enumerate().map(load).collect(),
         }
     }
@@ -419,9 +409,9 @@ mod tests {
     fn an_empty_node_gets_a_rank_and_a_closed_one_does_not() {
         let mut two = measured(2, 4, &[(0, 0.5), (0, 0.5)]);
         assert_eq!(moved(&balance(&two, SECONDS)), [(0, 1)]);
-        two.nodes[1].open = false;
+        two.nodes[1].state = NodeState::Closed;
         assert_eq!(moved(&balance(&two, SECONDS)), []);
-        two.nodes[1] = Room { open: true, place: 0, slots: 4 };
+        (two.nodes[1], two.place_of[1]) = (Node::open(4), 0);
         assert_eq!(moved(&balance(&two, SECONDS)), [], "the same processors");
     }
 
@@ -483,7 +473,10 @@ mod tests {
         let places = prop::collection::vec(place, 4..5);
         let nodes = prop::collection::vec(node, 6..7);
         (places, nodes, prop::collection::vec(rank, 0..16)).prop_map(|(places, nodes, ranks)| {
-            let nodes = nodes.into_iter().map(|(open, place, slots)| Room { open, place, slots });
+            let place_of = nodes.iter().map(|(_, place, _)| *place).collect();
+            let state = |open| if open { NodeState::Open } else { NodeState::Closed };
+            let node = |(open, _, slots)| Node { state: state(open), ..Node::open(slots) };
+            let nodes = nodes.into_iter().map(node).collect();
             let ranks = (0..).zip(ranks).map(|(rank, (node, uses, memory, cost))| RankLoad {
                 rank,
                 node,
@@ -491,7 +484,7 @@ mod tests {
                 memory,
                 cost,
             });
-            Measured { places, nodes: nodes.collect(), ranks: ranks.collect() }
+            Measured { places, nodes, place_of, ranks: ranks.collect() }
         })
     }
 
@@ -518,7 +511,7 @@ mod tests {
         let (before, then) = (counts(measured), counts(&after(measured, moves)));
         for m in moves {
             let node = &measured.nodes[m.to as usize];
-            assert!(node.open && m.from != m.to, "{m:?}");
+            assert!(node.is_open() && m.from != m.to, "{m:?}");
             let most = node.slots.max(before[m.to as usize]);
             assert!(then[m.to as usize] <= most, "{m:?} goes to a full node");
         }
@@ -544,7 +537,7 @@ mod tests {
             }
             for step in &found.steps {
                 for m in &step.moves {
-                    let place = |node: NodeId| measured.nodes[node as usize].place;
+                    let place = |node: NodeId| measured.place_of[node as usize];
                     prop_assert!(place(m.from) != place(m.to));
                 }
             }

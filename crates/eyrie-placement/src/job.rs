@@ -2,6 +2,7 @@
 
 use eyrie_topology::{refuse, Layout, NodeId, TopologyError};
 
+use crate::cluster::NodeState;
 use crate::traffic::{Rank, Traffic};
 
 /// `Occupancy::rank_on` of a node without a rank.
@@ -43,23 +44,13 @@ impl Job {
     }
 }
 
-/// The state of a node for the job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeUse {
-    /// It belongs to another job.
-    Foreign,
-    /// It is the job's and alive, with or without a rank.
-    Alive,
-    Failed,
-}
-
 /// Nodes and ranks while a plan is made. A rank on a failed node is displaced: it still has to
 /// move.
 #[derive(Debug, Clone)]
 pub struct Occupancy {
     pub rank_at: Vec<NodeId>,
     pub rank_on: Vec<Rank>,
-    pub node: Vec<NodeUse>,
+    pub node: Vec<NodeState>,
 }
 
 impl Occupancy {
@@ -69,25 +60,25 @@ impl Occupancy {
         let mut occupancy = Occupancy {
             rank_at: at.to_vec(),
             rank_on: vec![NO_RANK; network_nodes],
-            node: vec![NodeUse::Foreign; network_nodes],
+            node: vec![NodeState::Closed; network_nodes],
         };
         for &n in home.iter().chain(spares) {
-            occupancy.node[n as usize] = NodeUse::Alive;
+            occupancy.node[n as usize] = NodeState::Open;
         }
         for (rank, &n) in at.iter().enumerate() {
             occupancy.rank_on[n as usize] = rank as Rank;
-            occupancy.node[n as usize] = NodeUse::Alive;
+            occupancy.node[n as usize] = NodeState::Open;
         }
         occupancy
     }
 
     pub fn fail(&mut self, node: NodeId) {
-        self.node[node as usize] = NodeUse::Failed;
+        self.node[node as usize] = NodeState::Failed;
     }
 
     /// Whether a rank can be put here.
     pub fn is_free(&self, node: NodeId) -> bool {
-        self.node[node as usize] == NodeUse::Alive && self.rank_on[node as usize] == NO_RANK
+        self.node[node as usize] == NodeState::Open && self.rank_on[node as usize] == NO_RANK
     }
 
     /// Free nodes: first those of `order`, then the others by number.
@@ -103,7 +94,7 @@ impl Occupancy {
     /// Ranks on failed nodes.
     pub fn displaced(&self) -> Vec<Rank> {
         (0..self.rank_at.len() as Rank)
-            .filter(|&r| self.node[self.rank_at[r as usize] as usize] == NodeUse::Failed)
+            .filter(|&r| self.node[self.rank_at[r as usize] as usize] == NodeState::Failed)
             .collect()
     }
 
@@ -122,7 +113,7 @@ impl Occupancy {
     /// Whether every rank is on a live node of its own.
     pub fn check(&self) -> bool {
         self.rank_at.iter().enumerate().all(|(rank, &node)| {
-            self.node[node as usize] == NodeUse::Alive
+            self.node[node as usize] == NodeState::Open
                 && self.rank_on[node as usize] == rank as Rank
         })
     }

@@ -10,9 +10,11 @@
 //! [`search`], [`squeeze`]); [`evaluate`] counts messages per link, [`fluid`] estimates the step
 //! time, [`plan`] compares.
 
+pub mod assign;
 pub mod balance;
 mod bottleneck;
-mod case;
+pub mod cluster;
+pub mod compare;
 pub mod cost;
 pub mod emit;
 pub mod evaluate;
@@ -22,7 +24,6 @@ mod levels;
 pub mod method;
 pub mod objective;
 pub mod outcome;
-pub mod placement;
 pub mod plan;
 pub mod planner;
 pub mod search;
@@ -33,14 +34,16 @@ pub mod traffic;
 mod walk;
 pub mod words;
 
+pub use assign::{Assignment, Choice, Displaced, Placement};
+pub use cluster::{Node, NodeState};
+pub use compare::Progress;
 pub use cost::{CostModel, Sharing};
 pub use job::Job;
 pub use method::Method;
 pub use objective::{Objective, Weights};
 pub use outcome::{Outcome, Placed, PlanError, Stuck};
-pub use placement::{Placement, WithoutNetwork};
 pub use plan::{choose, choose_by, Move, Plan};
-pub use planner::Planner;
+pub use planner::{Failures, Planner};
 pub use spares::SpareSet;
 pub use traffic::{Rank, Traffic};
 pub use walk::Walk;

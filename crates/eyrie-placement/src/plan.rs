@@ -9,8 +9,9 @@ use crate::job::Job;
 use crate::method::Method;
 use crate::objective::Weights;
 use crate::outcome::PlanError;
-use crate::planner::Planner;
+use crate::planner::{Failures, Planner};
 use crate::traffic::Rank;
+use crate::walk::Walk;
 
 /// A rank that changes its node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,13 +90,14 @@ pub fn choose_by(
         let why = format!("spare {name} is also failed: only live nodes can be spares");
         return Err(TopologyError(why).into());
     }
+    Failures::new(network, &[failed.to_vec()])?;
     if method == Method::Squeeze {
         return Err(PlanError::Stuck("squeezing moves no rank: it is no substitution".into()));
     }
     let occupied: HashSet<NodeId> = job.at.iter().copied().collect();
     let (displacing, earlier): (Vec<NodeId>, Vec<NodeId>) =
         failed.iter().partition(|n| occupied.contains(n));
-    let outcome = planner.walk(method, &earlier)?.fail(&displacing)?;
+    let outcome = Walk::new(&planner, method, &earlier)?.fail_checked(&displacing)?;
     let placed = outcome.result.map_err(|stuck| PlanError::Stuck(stuck.why))?;
     let pairs = job.at.iter().zip(&placed.placement).enumerate();
     let moves = pairs

@@ -1,19 +1,96 @@
-//! Plans for one job on one network: every method on the same failures, and how they compare.
+//! The common input of all methods: a job on its network, what moves cost, and the job's figures
+//! before any failure. Moves nothing. [`crate::compare`] runs methods on it.
 
-use eyrie_topology::detour::{Detour, DetourReport};
-use eyrie_topology::{Network, NodeId, RouteError};
+use std::collections::HashSet;
 
-use crate::case::Case;
+use eyrie_topology::detour::Detour;
+use eyrie_topology::{refuse, Network, NodeId, RouteError, TopologyError};
+
 use crate::cost::CostModel;
-use crate::evaluate::Counted;
-use crate::job::Job;
-use crate::method::Method;
-use crate::objective::Weights;
-use crate::outcome::{Outcome, PlanError, Stuck};
-use crate::walk::Walk;
+use crate::evaluate::{Counted, Evaluator};
+use crate::fluid;
+use crate::job::{Job, Occupancy};
+use crate::method::{Candidate, Setting};
+use crate::objective::{Ranking, Weights};
+use crate::outcome::PlanError;
 
-/// Plans for one job on one network.
-pub struct Planner<'a>(Case<'a>);
+/// A job on its network, with costs and options.
+pub struct Planner<'a> {
+    pub(crate) network: &'a dyn Network,
+    pub(crate) job: &'a Job,
+    /// In the order of "first free".
+    pub(crate) spares: &'a [NodeId],
+    pub(crate) costs: CostModel,
+    pub(crate) weights: Weights,
+    /// Whether a dead node's router still forwards messages of others.
+    pub(crate) routers_forward: bool,
+    /// The extents of the job's grid of ranks, needed for squeezing.
+    pub(crate) shape: Vec<usize>,
+    /// The job at home with nothing failed.
+    pub(crate) before: Counted,
+    pub(crate) before_s: f64,
+}
+
+/// Nodes that fail, batch after batch; those of a batch fail together. They were checked where they
+/// were read: each exists, and none is given twice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failures(Vec<Vec<NodeId>>);
+
+impl Failures {
+    /// # Errors
+    /// When a node does not exist or is given twice.
+    pub fn new(network: &dyn Network, batches: &[Vec<NodeId>]) -> Result<Self, TopologyError> {
+        let nodes = network.nodes();
+        let given: usize = batches.iter().map(Vec::len).sum();
+        if given > nodes {
+            return refuse!("{given} failed nodes are given but the network has {nodes}");
+        }
+        let mut seen = HashSet::new();
+        for &n in batches.iter().flatten() {
+            if n as usize >= nodes {
+                return Err(out_of_range(n, nodes));
+            }
+            if !seen.insert(n) {
+                return refuse!("failed node {} is given twice", network.vertex_name(n));
+            }
+        }
+        Ok(Failures(batches.to_vec()))
+    }
+
+    /// Nodes that are known to exist, each of them given once.
+    pub(crate) fn checked(nodes: Vec<NodeId>, at_once: bool) -> Self {
+        let apart = || nodes.iter().map(|&n| vec![n]).collect();
+        Failures(if at_once { vec![nodes.clone()] } else { apart() })
+    }
+
+    pub fn batches(&self) -> &[Vec<NodeId>] {
+        &self.0
+    }
+
+    /// All of them, in order.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        self.0.concat()
+    }
+}
+
+/// The network after a batch of failures, which happened together.
+pub struct Broken<'a> {
+    network: &'a dyn Network,
+    detour: Option<Detour<'a>>,
+    /// The nodes of this batch.
+    pub batch: Vec<NodeId>,
+    /// Every node that has failed so far.
+    pub failed: Vec<NodeId>,
+}
+
+impl Broken<'_> {
+    pub fn network(&self) -> &dyn Network {
+        match &self.detour {
+            Some(detour) => detour,
+            None => self.network,
+        }
+    }
+}
 
 impl<'a> Planner<'a> {
     /// Counts the job at home. Errors name a spare or rank that is outside the network.
@@ -24,129 +101,121 @@ impl<'a> Planner<'a> {
         costs: CostModel,
         weights: Weights,
     ) -> Result<Self, PlanError> {
-        Case::new(network, job, spares, costs, weights).map(Planner)
+        let nodes = network.nodes();
+        for &n in job.home.iter().chain(&job.at).chain(spares) {
+            if n as usize >= nodes {
+                return Err(out_of_range(n, nodes).into());
+            }
+        }
+        let evaluator = Evaluator { network, traffic: &job.traffic };
+        let before = evaluator.count(job.home.clone())?;
+        let before_s = fluid::step_time(&evaluator, &before, &costs)?;
+        let shape = vec![job.ranks()];
+        let routers_forward = true;
+        Ok(Planner {
+            network,
+            job,
+            spares,
+            costs,
+            weights,
+            routers_forward,
+            shape,
+            before,
+            before_s,
+        })
     }
 
     /// Whether a dead node's router still forwards messages of others (default: it does).
     pub fn routers_forward(mut self, forward: bool) -> Self {
-        self.0.routers_forward = forward;
+        self.routers_forward = forward;
         self
     }
 
     /// The extents of the job's grid of ranks, needed for squeezing (default: a line).
     pub fn shape(mut self, shape: &[usize]) -> Self {
-        self.0.shape = shape.to_vec();
+        self.shape = shape.to_vec();
         self
     }
 
     /// Seconds of communication in an iteration before any failure.
     pub fn before_s(&self) -> f64 {
-        self.0.before_s
+        self.before_s
     }
 
     /// Link loads before any failure.
     pub fn before(&self) -> &Counted {
-        &self.0.before
+        &self.before
     }
 
-    /// A method at its start, where the job is now; the nodes of `earlier` have failed before.
-    pub fn walk(&self, method: Method, earlier: &[NodeId]) -> Result<Walk<'_>, PlanError> {
-        Walk::new(&self.0, method, earlier)
-    }
-
-    /// The outcome of a method after the last of these batches, each of which fails together, or
-    /// where it is stuck.
-    pub fn run(&self, method: Method, batches: &[Vec<NodeId>]) -> Result<Outcome, PlanError> {
-        self.0.check(&batches.concat())?;
-        let nothing = Stuck { after: 0, why: "no failure is given".into() };
-        let mut outcome = Outcome { method, result: Err(nothing) };
-        let mut walk = self.walk(method, &[])?;
-        for batch in batches {
-            outcome = walk.fail(batch)?;
-            if outcome.result.is_err() {
-                break;
-            }
+    /// The network after the nodes of `batch` have failed, the last of `failed`.
+    pub fn broken(&self, batch: &[NodeId], failed: &[NodeId]) -> Broken<'a> {
+        let around = !self.routers_forward && self.network.nodes_forward();
+        Broken {
+            detour: around.then(|| Detour::new(self.network, failed.iter().copied())),
+            network: self.network,
+            batch: batch.to_vec(),
+            failed: failed.to_vec(),
         }
-        Ok(outcome)
     }
 
-    /// All of these methods, with break-even against the one that moves the fewest ranks (0D, if
-    /// none of them is a reference).
-    pub fn compare(
+    /// The job where it is now; the nodes of `earlier` have failed before.
+    pub fn now(&self, earlier: &[NodeId]) -> Result<Candidate, RouteError> {
+        let mut occupancy =
+            Occupancy::new(self.network.nodes(), &self.job.at, &self.job.home, self.spares);
+        for &n in earlier {
+            occupancy.fail(n);
+        }
+        let counted = if self.job.at == self.job.home {
+            self.before.clone()
+        } else {
+            let evaluator = Evaluator { network: self.network, traffic: &self.job.traffic };
+            evaluator.count(self.job.at.clone())?
+        };
+        Ok(Candidate { occupancy, counted, steps: Vec::new() })
+    }
+
+    /// The job at home after all failures so far.
+    pub fn at_home(&self, broken: &Broken) -> Result<Candidate, RouteError> {
+        let occupancy =
+            Occupancy::new(self.network.nodes(), &self.job.home, &self.job.home, self.spares);
+        let candidate = Candidate { occupancy, counted: self.before.clone(), steps: Vec::new() };
+        self.displaced(candidate, broken)
+    }
+
+    /// A candidate after the failures, before any move.
+    pub fn displaced(
         &self,
-        methods: &[Method],
-        batches: &[Vec<NodeId>],
-    ) -> Result<Vec<Outcome>, PlanError> {
-        let mut outcomes =
-            methods.iter().map(|&m| self.run(m, batches)).collect::<Result<Vec<_>, _>>()?;
-        outcomes.extend(Self::reference(methods).and_then(|m| self.run(m, batches).ok()));
-        self.weigh(&mut outcomes);
-        outcomes.truncate(methods.len());
-        Ok(outcomes)
+        mut candidate: Candidate,
+        broken: &Broken,
+    ) -> Result<Candidate, RouteError> {
+        for &n in &broken.failed {
+            candidate.occupancy.fail(n);
+        }
+        if broken.detour.is_some() {
+            candidate.counted =
+                self.setting(broken).evaluator.count(candidate.counted.placement)?;
+        }
+        Ok(candidate)
     }
 
-    /// The method to [`Self::weigh`] the others against, if it is not among them.
-    pub fn reference(methods: &[Method]) -> Option<Method> {
-        (!methods.contains(&Method::Best0D)).then_some(Method::Best0D)
-    }
-
-    /// Fills in break-even, against the outcome that moves the fewest ranks.
-    pub fn weigh(&self, outcomes: &mut [Outcome]) {
-        let cheapest = outcomes
-            .iter()
-            .filter(|o| o.method != Method::Squeeze)
-            .filter_map(|o| o.result.as_ref().ok())
-            .min_by(|a, b| a.moved.cmp(&b.moved).then(a.step_s.total_cmp(&b.step_s)))
-            .map(|p| (p.moved, p.step_s));
-        if let Some((moved, step_s)) = cheapest {
-            for placed in outcomes.iter_mut().filter_map(|o| o.result.as_mut().ok()) {
-                let extra_s = self.0.weights.move_s * (placed.moved as f64 - moved as f64);
-                placed.break_even = break_even(extra_s, step_s - placed.step_s);
-            }
+    pub fn setting<'s>(&'s self, broken: &'s Broken) -> Setting<'s> {
+        Setting {
+            job: self.job,
+            evaluator: Evaluator { network: broken.network(), traffic: &self.job.traffic },
+            spares: self.spares,
         }
     }
 
-    /// How routing round dead routers changes the routes of a placement; `None` where routers
-    /// forward.
-    pub fn detours(
-        &self,
-        failed: &[NodeId],
-        placement: &[NodeId],
-    ) -> Result<Option<DetourReport>, RouteError> {
-        if self.0.routers_forward || !self.0.network.nodes_forward() {
-            return Ok(None);
+    pub fn ranking<'n>(&self, now: &'n [NodeId]) -> Ranking<'n> {
+        Ranking {
+            weights: self.weights,
+            bandwidth: self.costs.bandwidth,
+            now,
+            time_first: self.job.traffic.time_first(),
         }
-        let detour = Detour::new(self.0.network, failed.iter().copied());
-        let pairs: Vec<(NodeId, NodeId)> = self
-            .0
-            .job
-            .traffic
-            .phases
-            .iter()
-            .flat_map(|p| &p.messages)
-            .map(|m| (placement[m.from as usize], placement[m.to as usize]))
-            .collect();
-        detour.report(&pairs).map(Some)
     }
 }
 
-/// Iterations until a gain of `gain_s` in each has paid for `extra_s`.
-fn break_even(extra_s: f64, gain_s: f64) -> Option<u64> {
-    if extra_s <= 0.0 {
-        return (gain_s >= 0.0).then_some(0);
-    }
-    (gain_s > 1e-12).then(|| (extra_s / gain_s).ceil() as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn break_even_counts_iterations() {
-        assert_eq!(break_even(10.0, 0.5), Some(20));
-        assert_eq!(break_even(10.0, 0.0), None);
-        assert_eq!(break_even(0.0, 0.1), Some(0));
-        assert_eq!(break_even(-1.0, -0.1), None);
-    }
+fn out_of_range(node: NodeId, nodes: usize) -> TopologyError {
+    TopologyError(format!("node {node} is outside the network: 0 to {}", nodes - 1))
 }

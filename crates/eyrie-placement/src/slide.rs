@@ -4,7 +4,8 @@
 
 use eyrie_topology::{coords, Layout, NodeId};
 
-use crate::job::{NodeUse, Occupancy, NO_RANK};
+use crate::cluster::NodeState;
+use crate::job::{Occupancy, NO_RANK};
 use crate::traffic::Rank;
 
 /// A slide: along `axis`, up or down, the lines of the axes in `along` (a bit set) together.
@@ -103,7 +104,7 @@ impl Slide {
             let node = layout.node(cell);
             let rank = occupancy.rank_on[node as usize];
             match occupancy.node[node as usize] {
-                NodeUse::Alive => {
+                NodeState::Open => {
                     moves[next].1 = node;
                     next += 1;
                 }

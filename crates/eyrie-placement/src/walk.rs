@@ -5,18 +5,18 @@ use std::collections::HashSet;
 
 use eyrie_topology::{coords, NodeId, RouteError};
 
-use crate::case::{Broken, Case};
 use crate::evaluate::{Evaluator, Scratch};
 use crate::fluid;
 use crate::method::{Candidate, Method};
 use crate::objective::{PlanCost, Ranking};
 use crate::outcome::{Outcome, Placed, PlanError, Stuck};
+use crate::planner::{Broken, Failures, Planner};
 use crate::search;
 use crate::squeeze;
 
 /// A method while it is applied to failures.
 pub struct Walk<'c> {
-    case: &'c Case<'c>,
+    planner: &'c Planner<'c>,
     method: Method,
     reached: Reached,
     /// For the search: the state of each published method by itself; `None` once it is stuck.
@@ -35,18 +35,22 @@ struct Reached {
 }
 
 impl<'c> Walk<'c> {
-    /// Starts where the job is now; the nodes of `earlier` have failed before and have no ranks.
-    pub fn new(case: &'c Case<'c>, method: Method, earlier: &[NodeId]) -> Result<Self, PlanError> {
-        case.check(earlier)?;
-        let reached = Reached { candidate: case.now(earlier)?, moved: 0 };
+    /// Starts where the job is now; the nodes of `earlier`, which exist, have failed before and have
+    /// no ranks.
+    pub(crate) fn new(
+        planner: &'c Planner<'c>,
+        method: Method,
+        earlier: &[NodeId],
+    ) -> Result<Self, RouteError> {
+        let reached = Reached { candidate: planner.now(earlier)?, moved: 0 };
         let published = match method {
-            Method::Search => Method::published(case.job.layout.dims().len()),
+            Method::Search => Method::published(planner.job.layout.dims().len()),
             _ => Vec::new(),
         };
         let alone = published.into_iter().map(|m| (m, Some(reached.clone()))).collect();
-        let evaluator = Evaluator { network: case.network, traffic: &case.job.traffic };
+        let evaluator = Evaluator { network: planner.network, traffic: &planner.job.traffic };
         let scratch = evaluator.scratch();
-        Ok(Walk { case, method, reached, alone, failed: earlier.to_vec(), batches: 0, scratch })
+        Ok(Walk { planner, method, reached, alone, failed: earlier.to_vec(), batches: 0, scratch })
     }
 
     /// The node of each rank now.
@@ -55,24 +59,32 @@ impl<'c> Walk<'c> {
     }
 
     /// The nodes of `batch` fail together. After an outcome that is stuck the walk has ended.
+    ///
+    /// # Errors
+    /// When a node does not exist or has failed before, or a route is too long to be counted.
     pub fn fail(&mut self, batch: &[NodeId]) -> Result<Outcome, PlanError> {
+        Failures::new(self.planner.network, &[self.failed.clone(), batch.to_vec()])?;
+        self.fail_checked(batch)
+    }
+
+    /// As [`Walk::fail`], for nodes that were checked where they were read.
+    pub(crate) fn fail_checked(&mut self, batch: &[NodeId]) -> Result<Outcome, PlanError> {
         self.failed.extend(batch);
-        self.case.check(&self.failed)?;
-        let broken = self.case.broken(batch, &self.failed);
+        let broken = self.planner.broken(batch, &self.failed);
         let result = match self.method {
-            Method::Squeeze => self.case.squeeze(&broken)?,
+            Method::Squeeze => self.planner.squeeze(&broken)?,
             // Dead routers cut ranks off from each other: this method cannot go on.
             _ => match self.step(&broken).unwrap_or_else(|e| Err(self.stuck(e.to_string()))) {
                 Ok(reached) => {
                     self.reached = reached;
-                    Ok(self.case.placed(&self.reached, &broken)?)
+                    Ok(self.planner.placed(&self.reached, &broken)?)
                 }
                 Err(stuck) => Err(stuck),
             },
         };
         let result = match (self.method, result) {
-            (Method::Search, Ok(placed)) if self.case.weights.may_squeeze => {
-                Ok(self.case.or_squeezed(placed, &broken)?)
+            (Method::Search, Ok(placed)) if self.planner.weights.may_squeeze => {
+                Ok(self.planner.or_squeezed(placed, &broken)?)
             }
             (_, result) => result,
         };
@@ -89,7 +101,7 @@ impl<'c> Walk<'c> {
             Method::Search => self.search(broken)?,
             method => {
                 let from = self.reached.clone();
-                self.case.advance(method, from, broken, &mut self.scratch)?
+                self.planner.advance(method, from, broken, &mut self.scratch)?
             }
         };
         Ok(reached.map_err(|why| self.stuck(why)))
@@ -99,15 +111,15 @@ impl<'c> Walk<'c> {
     /// state, of every published method by itself through all failures so far, and of the same from
     /// home at once.
     fn search(&mut self, broken: &Broken) -> Result<Result<Reached, String>, RouteError> {
-        let case = self.case;
-        let setting = case.setting(broken);
+        let planner = self.planner;
+        let setting = planner.setting(broken);
         let now = self.reached.candidate.occupancy.rank_at.clone();
-        let ranking = case.ranking(&now);
+        let ranking = planner.ranking(&now);
         // Where dead routers cut live ranks off, neither start may be countable.
-        let displaced = case.displaced(self.reached.candidate.clone(), broken);
+        let displaced = planner.displaced(self.reached.candidate.clone(), broken);
         let mut found = self.by_published_methods(&displaced, &now, broken);
-        let home = if case.job.home != now && broken.failed.len() <= 64 {
-            case.at_home(broken).ok()
+        let home = if planner.job.home != now && broken.failed.len() <= 64 {
+            planner.at_home(broken).ok()
         } else {
             None
         };
@@ -119,22 +131,22 @@ impl<'c> Walk<'c> {
             }
         }
         let starts: Vec<&Candidate> = displaced.iter().chain(&home).collect();
-        let floor = case.before.score.messages;
+        let floor = planner.before.score.messages;
         let least = found.iter().map(|s| s.counted.score.messages).min();
         if !ranking.load_only() || least.is_none_or(|least| least > floor) {
-            let effort = search::Effort::for_traffic(&case.job.traffic);
+            let effort = search::Effort::for_traffic(&planner.job.traffic);
             let (failed, scratch) = (&broken.failed, &mut self.scratch);
             let more =
                 search::candidates(&setting, &starts, failed, &ranking, floor, effort, scratch);
             // If dead routers cut the beam off, the published methods remain.
             found.extend(more.into_iter().flatten().take(4));
         }
-        let Some(best) = case.pick(found, &ranking, &setting.evaluator)? else {
+        let Some(best) = planner.pick(found, &ranking, &setting.evaluator)? else {
             let displaced = displaced?;
             return Ok(Err(format!(
                 "{} ranks need a node but only {} live nodes are free",
                 displaced.occupancy.displaced().len(),
-                displaced.occupancy.free(case.spares).len()
+                displaced.occupancy.free(planner.spares).len()
             )));
         };
         let moved = self.reached.moved + ranking.moved(&best.occupancy.rank_at);
@@ -148,15 +160,15 @@ impl<'c> Walk<'c> {
         now: &[NodeId],
         broken: &Broken,
     ) -> Vec<Candidate> {
-        let (case, scratch) = (self.case, &mut self.scratch);
-        let setting = case.setting(broken);
+        let (planner, scratch) = (self.planner, &mut self.scratch);
+        let setting = planner.setting(broken);
         let mut found = Vec::new();
         for (method, alone) in &mut self.alone {
             let elsewhere = alone.as_ref().is_none_or(|r| r.candidate.occupancy.rank_at != *now);
             if let Some(own) = alone.take() {
                 // If dead routers cut a method's own choice off, that method is stuck, not the
                 // search.
-                *alone = case.advance(*method, own, broken, scratch).ok().and_then(Result::ok);
+                *alone = planner.advance(*method, own, broken, scratch).ok().and_then(Result::ok);
                 found.extend(alone.iter().map(|r| r.candidate.clone()));
             }
             if let (true, Ok(displaced)) = (elsewhere, displaced) {
@@ -168,7 +180,7 @@ impl<'c> Walk<'c> {
     }
 }
 
-impl Case<'_> {
+impl Planner<'_> {
     /// Applies a published method to one batch, or says why it is stuck.
     fn advance(
         &self,

@@ -10,6 +10,7 @@ use eyrie_topology::spec::{self, Files, Parsed};
 use eyrie_topology::{coords, hostlist, refuse, Layout, Network, NodeId, TopologyError};
 
 use crate::job::Job;
+use crate::planner::Failures;
 use crate::spares::{self, Arrangement, Laid, SpareSet};
 use crate::traffic::Traffic;
 
@@ -84,11 +85,11 @@ impl Instance {
         Ok(Instance { network, names, spares, laid, job, nodes })
     }
 
-    /// The numbers of failed nodes from their texts.
+    /// The failures from the texts of the nodes, one after another or all `at_once`.
     ///
     /// # Errors
     /// For a text that is no node, is given twice, or is listed as a spare.
-    pub fn failed(&self, written: &[String]) -> Result<Vec<NodeId>, TopologyError> {
+    pub fn failures(&self, written: &[String], at_once: bool) -> Result<Failures, TopologyError> {
         let nodes = self.network.nodes();
         if written.len() > nodes {
             return refuse!("{} failed nodes are given but the network has {nodes}", written.len());
@@ -108,7 +109,7 @@ impl Instance {
             }
             failed.push(node);
         }
-        Ok(failed)
+        Ok(Failures::checked(failed, at_once))
     }
 
     /// A node as the user would write it: its host name, or its coordinates in the job's grid.

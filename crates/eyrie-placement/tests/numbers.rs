@@ -5,7 +5,7 @@
 use eyrie_placement::evaluate::Evaluator;
 use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
 use eyrie_placement::Placed;
-use eyrie_placement::{CostModel, Method, Planner, Traffic, Weights};
+use eyrie_placement::{CostModel, Failures, Method, Planner, Traffic, Weights};
 use eyrie_topology::{coords, spec, Layout, Network, NodeId};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -304,6 +304,7 @@ fn search_is_never_worse_than_the_best_of_all_methods_on_random_instances() {
             0 => vec![failed],
             _ => failed.into_iter().map(|n| vec![n]).collect(),
         };
+        let groups = Failures::new(instance.network.as_ref(), &groups).unwrap();
         let mut methods = Method::published(instance.laid.layout.dims().len());
         if may_squeeze {
             methods.push(Method::Squeeze);
@@ -359,7 +360,8 @@ fn on_a_fat_tree_of_full_bisection_no_method_costs_more_than_a_fifth() {
             .into_par_iter()
             .step_by(7)
             .map(|rank| {
-                let outcomes = planner.compare(&methods, &[vec![laid.home[rank]]]).unwrap();
+                let failed = Failures::new(network.as_ref(), &[vec![laid.home[rank]]]).unwrap();
+                let outcomes = planner.compare(&methods, &failed).unwrap();
                 let ratios =
                     outcomes.iter().map(|o| (o.result.as_ref().map_or(0.0, |p| p.ratio), o.method));
                 ratios.fold((0.0, Method::Search), |a, b| if b.0 > a.0 { b } else { a })
@@ -388,7 +390,8 @@ fn a_long_line_is_planned_without_walking_it() {
         Planner::new(network.as_ref(), &job, &laid.spares, machine, Weights::default()).unwrap();
     // The last round but one sends the messages of 32,768 ranks over one link.
     assert_eq!(planner.before().score.messages, 32_768);
-    let outcome = planner.run(Method::FirstFree, &[vec![laid.home[5]]]).unwrap();
+    let failed = Failures::new(network.as_ref(), &[vec![laid.home[5]]]).unwrap();
+    let outcome = planner.run(Method::FirstFree, &failed).unwrap();
     let placed = outcome.result.unwrap();
     assert_eq!((placed.moved, placed.placement[5]), (1, 99_999));
     let transfer_s = 32_768.0 * f64::from(1 << 20) / machine.bandwidth;

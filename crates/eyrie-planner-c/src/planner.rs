@@ -4,7 +4,9 @@ use std::ffi::{c_char, c_int};
 
 use eyrie_placement::evaluate::Evaluator;
 use eyrie_placement::spares::Arrangement;
-use eyrie_placement::{method, CostModel, Instance, Job, Method, Planner, Weights, Words};
+use eyrie_placement::{
+    method, CostModel, Failures, Instance, Job, Method, Planner, Weights, Words,
+};
 use eyrie_topology::spec::Files;
 use eyrie_topology::{NodeId, TopologyError};
 
@@ -329,10 +331,10 @@ fn plan(
         let planner = Planner::new(network, job, spares, CostModel::default(), Weights::default())
             .map_err(|e| e.to_string())?
             .shape(&instance.laid.shape);
-        let batches = [failed.to_vec()];
+        let failures = Failures::new(network, &[failed.to_vec()]).map_err(|e| e.to_string())?;
         let mut note = String::new();
         for method in [method, Method::Search] {
-            let outcome = planner.run(method, &batches).map_err(|e| e.to_string())?;
+            let outcome = planner.run(method, &failures).map_err(|e| e.to_string())?;
             match outcome.result {
                 Ok(placed) => {
                     return Ok(Ok(Found {

@@ -138,10 +138,13 @@ impl std::str::FromStr for Interface {
 }
 
 /// How a connection between hosts is protected. Both sides prove themselves in any case.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Security {
     /// Others can neither read nor change it
+    #[default]
     Encrypted = 0,
     /// Others can read it, and not change it
     Authenticated = 1,

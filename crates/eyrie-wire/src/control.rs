@@ -95,11 +95,12 @@ impl std::fmt::Display for Role {
 }
 
 /// How a checkpoint is taken: Eagle's AC and SC.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum CheckpointMode {
     /// A child of the rank writes the image
+    #[default]
     Async,
     /// The rank waits until its image is written
     Sync,

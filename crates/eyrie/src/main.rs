@@ -41,6 +41,7 @@ enum Command {
     Check(cmd::check::CheckArgs),
     /// Show the running jobs, or one of them
     Status(cmd::status::StatusArgs),
+    Events(cmd::events::EventsArgs),
     /// Remove what jobs left whose launcher was killed
     Clean(cmd::clean::CleanArgs),
     /// Let a failure happen in a running job
@@ -119,6 +120,7 @@ fn main() {
         Command::Sbatch(args) => cmd::sbatch::run(&args),
         Command::Check(args) => cmd::check::run(args),
         Command::Status(args) => cmd::status::run(&args),
+        Command::Events(args) => cmd::events::run(&args),
         Command::Clean(args) => cmd::clean::run(&args),
         Command::Inject(args) => cmd::inject::run(args),
         Command::Join(args) => cmd::join::run(args),

@@ -38,7 +38,7 @@ use super::users::asked::Asked;
 use super::users::balance::Balancing;
 use super::users::measurements::Measurements;
 use eyrie_interface::Summary;
-use eyrie_placement::{Placement, WithoutNetwork};
+use eyrie_placement::Placement;
 use eyrie_wire::formats::{MAGIC_LEN, SNAPSHOT};
 use serde::{Deserialize, Serialize};
 
@@ -46,8 +46,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Serialize, Deserialize)]
 pub struct Machine {
     pub(super) config: Config,
-    #[serde(skip, default = "without_network")]
-    pub(super) placement: Box<dyn Placement>,
+    #[serde(skip)]
+    pub(super) placement: Placement,
     pub(super) out: Outbox,
     pub(super) nodes: Nodes,
     pub(super) contact: Contact,
@@ -72,17 +72,13 @@ pub struct Machine {
 /// The form of a snapshot: it goes up with each change of what is in it.
 const FORM: u32 = 5;
 
-fn without_network() -> Box<dyn Placement> {
-    Box::new(WithoutNetwork)
-}
-
 /// A handler that borrows these components.
 macro_rules! borrow {
     ($machine:ident, $handler:ident { $($component:ident),* $(,)? }) => {
         $handler { $($component: &mut $machine.$component),* }
     };
     ($machine:ident, placing $handler:ident { $($component:ident),* $(,)? }) => {
-        $handler { placement: &*$machine.placement, $($component: &mut $machine.$component),* }
+        $handler { placement: &$machine.placement, $($component: &mut $machine.$component),* }
     };
 }
 
@@ -93,7 +89,7 @@ impl Machine {
         let stores = if config.roles_on_nodes { archive.into() } else { config.stores };
         let Config { checkpoint_every, checkpoint_order, .. } = config;
         Machine {
-            placement: without_network(),
+            placement: Placement::default(),
             out: Outbox::new(Summary { ranks: config.ranks, ..Summary::default() }),
             nodes: Nodes::new(nodes, spares, hosts.clone(), heartbeat_timeout),
             contact: Contact::default(),
@@ -133,7 +129,7 @@ impl Machine {
     }
 
     /// The same machine, asking `placement` for the nodes of displaced ranks.
-    pub fn place_by(self, placement: Box<dyn Placement>) -> Machine {
+    pub fn place_by(self, placement: Placement) -> Machine {
         Machine { placement, ..self }
     }
 

@@ -90,6 +90,7 @@ impl Machine {
                 self.follow();
             }
         }
+        self.recovery().assign_displaced();
         for (LostNode { node, .. }, _) in &lost {
             if !self.out.has_ended() {
                 self.mover().lose_node(*node);

@@ -1,79 +1,162 @@
-//! Which node takes a rank: what eyrie-placement is asked, and its answer in the words of events.
-//! Decides nothing itself.
+//! Which nodes displaced ranks go to: what eyrie-placement is told of the job. It is asked once for
+//! each event, with all ranks that are displaced by it. Decides nothing itself.
 
-use eyrie_placement::placement::{Displaced, JobNode, Placement};
+use crate::machine::config::Config;
+use crate::machine::moves::Moves;
+use crate::machine::nodes::Nodes;
+use crate::machine::ranks::Ranks;
+use eyrie_placement::{Assignment, Choice, Displaced, NodeState, Placement};
 use eyrie_wire::{Node, Rank};
-use serde::{Deserialize, Serialize};
 
-/// Why a node was chosen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Choice {
-    /// The rank's own node is up.
-    Same,
-    /// A spare, or the spare that has taken the others of the lost node.
-    Spare,
-    /// No spare is left: the remaining node with the fewest ranks.
-    Shared,
-    /// The one that was asked for.
-    Asked,
+/// Nodes for these ranks, which are displaced by the same event.
+pub fn assign(placement: &Placement, to: Destinations<'_>, ranks: &[Rank]) -> Vec<Assignment> {
+    if ranks.is_empty() {
+        return Vec::new();
+    }
+    let displaced: Vec<Displaced> = ranks.iter().map(|rank| to.displaced(*rank)).collect();
+    placement.assign(&to.cluster(ranks), &displaced)
 }
 
-/// The node for a rank that was on `from`; `None` when no node is up.
-pub fn place(
-    placement: &dyn Placement,
-    nodes: &[JobNode],
-    rank: Rank,
-    from: Node,
-) -> Option<(Node, Choice)> {
-    let moved = *placement.moves(nodes, &[Displaced { rank, from }]).first()?;
-    let node = &nodes[moved.to as usize];
-    let choice = match moved.to {
-        to if to == from => Choice::Same,
-        _ if node.free_spare || node.stands_for == Some(from) => Choice::Spare,
-        _ => Choice::Shared,
-    };
-    Some((moved.to, choice))
+/// What decides where ranks can go.
+#[derive(Clone, Copy)]
+pub struct Destinations<'a> {
+    pub config: &'a Config,
+    pub nodes: &'a Nodes,
+    pub ranks: &'a Ranks,
+    pub moves: &'a Moves,
 }
 
-/// The node of each rank at the start: ranks in order, as evenly as can be.
-pub fn initial(ranks: u32, nodes: u32) -> impl Iterator<Item = Node> {
-    (0..ranks).map(move |r| (u64::from(r) * u64::from(nodes) / u64::from(ranks)) as Node)
+impl Destinations<'_> {
+    /// The nodes as they are once all ranks that are on the way have arrived, but for these ranks.
+    fn cluster(self, without: &[Rank]) -> Vec<eyrie_placement::Node> {
+        let mut nodes: Vec<eyrie_placement::Node> =
+            self.nodes.iter().map(|(node, _)| self.placement_node(node)).collect();
+        for r in self.ranks.living() {
+            if r.on_node().is_some() {
+                nodes[r.node() as usize].ranks += 1;
+            }
+            let coming = self.assigned_node(r.rank()).filter(|_| !without.contains(&r.rank()));
+            let Some((to, choice)) = coming.filter(|(to, _)| *to != r.node()) else { continue };
+            let node = &mut nodes[to as usize];
+            node.ranks += 1;
+            match choice {
+                // It stays free for the ranks of a lost node until the rank has come.
+                Choice::Asked => continue,
+                Choice::Spare if node.is_free_spare => node.replaces = Some(r.node()),
+                Choice::Spare | Choice::Shared | Choice::Same => {}
+            }
+            node.is_free_spare = false;
+        }
+        nodes
+    }
+
+    /// A node without the ranks that are on it.
+    fn placement_node(self, node: Node) -> eyrie_placement::Node {
+        let entry = &self.nodes[node];
+        let state = match (entry.is_up(), entry.is_drained()) {
+            (false, _) => NodeState::Failed,
+            (true, true) => NodeState::Closed,
+            (true, false) => NodeState::Open,
+        };
+        let slots = self.config.slots.get(node as usize).copied().flatten().unwrap_or(u32::MAX);
+        let (is_free_spare, replaces) = (entry.is_free_spare(), entry.stands_for());
+        eyrie_placement::Node { state, slots, ranks: 0, is_free_spare, replaces }
+    }
+
+    /// A rank that needs a node: not the one that it is to leave, nor one that may be at fault, if
+    /// another can take it.
+    fn displaced(self, rank: Rank) -> Displaced {
+        let r = &self.ranks[rank];
+        let mut avoids = Vec::new();
+        let moving = self.moves.get(rank).filter(|moving| moving.asked_for().is_none());
+        if let Some(moving) = moving {
+            avoids.push(moving.from());
+        }
+        if r.node_may_be_at_fault() {
+            avoids.push(r.node());
+        }
+        Displaced { rank, from: r.node(), avoids }
+    }
+
+    /// Ranks that have lost their node, or the one that they were going to, and have no other.
+    pub fn ranks_without_node(self) -> Vec<Rank> {
+        let needs_one = |rank: &Rank| {
+            let r = &self.ranks[*rank];
+            let has_left = !self.nodes.is_up(r.node()) || r.goes_to().is_some();
+            has_left && self.assigned_node(*rank).is_none()
+        };
+        self.ranks.unfinished().filter(needs_one).collect()
+    }
+
+    /// The node that the rank was asked to go to, or was assigned, while it can take ranks.
+    pub fn assigned_node(self, rank: Rank) -> Option<(Node, Choice)> {
+        let asked = self.moves.get(rank).and_then(|moving| moving.asked_for());
+        let asked = asked.map(|to| (to, Choice::Asked));
+        let assigned = self.ranks[rank].goes_to().map(|a| (a.to, a.choice));
+        let takes_ranks = |(node, _): &(Node, Choice)| {
+            self.nodes.get(*node).is_some_and(|entry| entry.is_up() && !entry.is_drained())
+        };
+        asked.filter(takes_ranks).or(assigned.filter(takes_ranks))
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use eyrie_placement::WithoutNetwork;
+    use crate::machine::{said, Command, Config, Event, Machine, ToPeer};
+    use eyrie_wire::control::{RankReport, ToAgent};
+    use eyrie_wire::{Node, Rank, RankInstance};
+    use std::time::Duration;
 
-    fn node(up: bool, free_spare: bool, ranks: u32, stands_for: Option<Node>) -> JobNode {
-        JobNode { up, free_spare, ranks, stands_for }
+    /// Four ranks on the first of these nodes, with two routers; all of it is up and runs.
+    fn running(nodes: u32) -> Machine {
+        let config =
+            Config { ranks: 4, nodes, start: vec![0; 4], routers: 2, ..Config::of_one_rank() };
+        let mut machine = Machine::new(config);
+        for node in 0..nodes {
+            machine.handle(Duration::ZERO, said::joined(node));
+        }
+        for rank in 0..4 {
+            let instance = RankInstance { rank, incarnation: 1 };
+            let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+            for report in [RankReport::Started { fetched, restored }, RankReport::ProviderLoaded] {
+                machine.handle(Duration::ZERO, said::rank(instance, report));
+            }
+        }
+        machine
     }
 
     #[test]
-    fn own_node_then_spare_then_the_emptiest() {
-        let place = |nodes: &[JobNode], from| place(&WithoutNetwork, nodes, 1, from);
-        let mut nodes = vec![
-            node(true, false, 2, None),
-            node(false, false, 2, None),
-            node(true, true, 0, None),
-        ];
-        assert_eq!(place(&nodes, 0), Some((0, Choice::Same)));
-        assert_eq!(place(&nodes, 1), Some((2, Choice::Spare)));
-        nodes[2] = node(true, false, 1, Some(1));
-        assert_eq!(place(&nodes, 1), Some((2, Choice::Spare)));
-        nodes[2].stands_for = Some(0);
-        assert_eq!(place(&nodes, 1), Some((2, Choice::Shared)));
-        nodes[2].up = false;
-        assert_eq!(place(&nodes, 1), Some((0, Choice::Shared)));
-        nodes[0].up = false;
-        assert_eq!(place(&nodes, 1), None);
+    fn the_ranks_of_a_drained_node_are_spread_before_any_of_them_has_moved() {
+        let mut machine = running(3);
+        machine.handle(Duration::ZERO, Event::Drain { request: None, node: 0 });
+        let to: Vec<Option<Node>> = machine.moves().map(|(_, moving)| moving.goes_to()).collect();
+        assert_eq!(to, [1, 2, 1, 2].map(Some));
+    }
+
+    /// The routers confirm the fences of the ranks in this order.
+    fn nodes_after_loss(order: [Rank; 4]) -> Vec<(Rank, Node)> {
+        let mut machine = running(3);
+        machine.handle(Duration::ZERO, Event::AgentGone(0));
+        let mut started = Vec::new();
+        for rank in order {
+            for router in 0..2 {
+                let instance = RankInstance { rank, incarnation: 2 };
+                let fenced = said::fenced(router, instance, 0);
+                for command in machine.handle(Duration::ZERO, fenced) {
+                    if let Command::Send(ToPeer::Agent(node, ToAgent::Start(start))) = command {
+                        started.push((start.instance.rank, node));
+                    }
+                }
+            }
+        }
+        started.sort_unstable();
+        started
     }
 
     #[test]
-    fn ranks_are_spread_evenly_and_in_order() {
-        assert_eq!(initial(5, 2).collect::<Vec<_>>(), [0, 0, 0, 1, 1]);
-        assert_eq!(initial(4, 4).collect::<Vec<_>>(), [0, 1, 2, 3]);
-        assert_eq!(initial(1, 3).collect::<Vec<_>>(), [0]);
+    fn where_ranks_of_a_lost_node_go_does_not_depend_on_which_is_fenced_first() {
+        let wanted = [(0, 1), (1, 2), (2, 1), (3, 2)];
+        assert_eq!(nodes_after_loss([0, 1, 2, 3]), wanted);
+        assert_eq!(nodes_after_loss([1, 0, 3, 2]), wanted);
     }
 }

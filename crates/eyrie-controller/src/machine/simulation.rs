@@ -251,7 +251,7 @@ impl Cluster {
         let stores_on_nodes = roles_on_nodes && random.gen();
         let stores = if stores_on_nodes { 2 } else { random.gen_range(1..4) };
         let copies = if stores_on_nodes { 2 } else { random.gen_range(1..=stores.min(2)) };
-        let start = placement::initial(ranks, nodes).collect();
+        let start = eyrie_placement::assign::spread(ranks, nodes).collect();
         let config = Config {
             job: "simulated".into(),
             ranks,

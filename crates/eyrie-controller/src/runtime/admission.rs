@@ -2,6 +2,7 @@
 
 use super::inbound::Inbound;
 use super::router_files::RouterFiles;
+use super::subscribers::Published;
 use super::users::Unanswered;
 use crossbeam_channel::Sender;
 use eyrie_wire::auth::Secret;
@@ -103,6 +104,7 @@ pub struct Services {
     pub inbound: Sender<Inbound>,
     pub router_files: Arc<RouterFiles>,
     pub unanswered: Unanswered,
+    pub published: Published,
 }
 
 #[cfg(test)]

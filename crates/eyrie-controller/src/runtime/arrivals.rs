@@ -4,7 +4,6 @@
 use super::inbound::{Heard, Inbound};
 use super::job::Job;
 use super::link::{encode, Link, Session};
-use super::users;
 use crate::machine::signal_names::in_words;
 use crate::machine::{Event, Peer};
 use eyrie_interface::Request;
@@ -23,10 +22,10 @@ impl Job {
                 let confirmed = self.session(by).map_or(Ok(()), |session| session.confirm(heard));
                 self.must_fit(by, confirmed);
             }
-            Inbound::User { request, answer } => match users::parse(&request) {
+            Inbound::User { request, answer } => match request {
                 // It changes nothing.
-                Ok(Request::Status) => self.figures.wait(&self.roles, answer),
-                _ => {
+                Request::Status => self.figures.wait(&self.roles, answer),
+                request => {
                     self.users.begin(answer);
                     self.take(Heard::User { request });
                     self.users.end();

@@ -69,7 +69,7 @@ pub struct Parts {
     pub secret: Secret,
     pub event_file: EventFile,
     pub printer: Printer,
-    pub placement: Box<dyn Placement>,
+    pub placement: Placement,
     pub images: Option<ImagesDir>,
     /// What was saved there.
     pub saved: Option<SavedJob>,
@@ -115,6 +115,7 @@ pub fn assemble(
         inbound: inbound.clone(),
         router_files: Arc::clone(&router_files),
         unanswered: unanswered.clone(),
+        published: event_file.published(),
     });
     let control = parts::listen(&options.reach, dir.path(), &services)?;
     let mut stdin = Stdin::new(dir.path())?;

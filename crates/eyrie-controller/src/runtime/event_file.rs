@@ -1,7 +1,8 @@
 //! The event file: one JSON object per line, written when the journal has what it follows from, and
-//! never before.
+//! never before. Where the user has named none, it is in the job's directory, and bounded.
 
-use crate::record::Record;
+use super::subscribers::{seq_of, Published};
+use crate::record::{Line, Record};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -10,17 +11,6 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
-
-/// A line of the file.
-#[derive(Serialize)]
-struct Line<'a> {
-    /// Number of the line, from 0.
-    seq: u64,
-    /// Seconds since the job's start.
-    time: f64,
-    #[serde(flatten)]
-    record: &'a Record,
-}
 
 /// A line that is to be written.
 struct Held {
@@ -47,9 +37,19 @@ pub struct SavedEvents {
     lines: Vec<Vec<u8>>,
 }
 
-/// The event file of a job, or nothing when none is wanted.
+/// The event file that no user has named, in the job's directory.
+const OWN: &str = "events";
+/// It is emptied before it becomes larger, in bytes.
+const OWN_MOST: u64 = 16 << 20;
+
+/// The event file of a job.
 pub struct EventFile {
+    /// `None` once nothing more is written.
     file: Option<File>,
+    /// The file is emptied before it becomes larger; and its size, if so.
+    bound: Option<u64>,
+    size: u64,
+    published: Published,
     /// Number of the next line.
     seq: u64,
     /// Lines that another controller has written.
@@ -60,13 +60,27 @@ pub struct EventFile {
 }
 
 impl EventFile {
+    /// A new file: the one that the user has named, or one in the job's directory.
+    ///
     /// # Errors
     /// When the file cannot be made.
-    pub fn create(path: Option<&Path>) -> anyhow::Result<EventFile> {
-        let file = path
-            .map(|p| appended(p).with_context(|| format!("cannot write events to {}", p.display())))
-            .transpose()?;
-        Ok(EventFile { file, seq: 0, skip: 0, held: VecDeque::new() })
+    pub fn create(named: Option<&Path>, dir: &Path) -> anyhow::Result<EventFile> {
+        let path = named.map_or_else(|| dir.join(OWN), Path::to_path_buf);
+        let created = || EventFile::of(appended(&path)?, named, 0);
+        created().with_context(|| format!("cannot write events to {}", path.display()))
+    }
+
+    fn of(file: File, named: Option<&Path>, skip: u64) -> io::Result<EventFile> {
+        let bound = named.is_none().then_some(OWN_MOST);
+        let (size, published) = (file.metadata()?.len(), Published::default());
+        published.open(&file)?;
+        let (file, held) = (Some(file), VecDeque::new());
+        Ok(EventFile { file, bound, size, published, seq: 0, skip, held })
+    }
+
+    /// What subscribers see of it.
+    pub fn published(&self) -> Published {
+        self.published.clone()
     }
 
     /// Goes on with the file of another controller, which has handled the same records: its lines
@@ -74,8 +88,8 @@ impl EventFile {
     ///
     /// # Errors
     /// When the file cannot be read or written.
-    pub fn go_on(path: Option<&Path>) -> anyhow::Result<EventFile> {
-        let Some(path) = path else { return EventFile::create(None) };
+    pub fn go_on(named: Option<&Path>, dir: &Path) -> anyhow::Result<EventFile> {
+        let path = &named.map_or_else(|| dir.join(OWN), Path::to_path_buf);
         let went_on = || -> io::Result<EventFile> {
             let mut file = File::options().read(true).append(true).create(true).open(path)?;
             let mut text = Vec::new();
@@ -83,7 +97,7 @@ impl EventFile {
             let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
             file.set_len(whole as u64)?;
             let skip = next_seq(&text[..whole]);
-            Ok(EventFile { file: Some(file), seq: 0, skip, held: VecDeque::new() })
+            EventFile::of(file, named, skip)
         };
         went_on().with_context(|| format!("cannot write events to {}", path.display()))
     }
@@ -91,6 +105,7 @@ impl EventFile {
     /// Nothing more is written.
     pub fn close(&mut self) {
         self.file = None;
+        self.published.close();
     }
 
     /// The lines that a snapshot must have.
@@ -138,28 +153,41 @@ impl EventFile {
     pub fn let_out(&mut self, durable: u64) -> io::Result<()> {
         while self.held.front().is_some_and(|held| held.position <= durable) {
             let Some(Held { seq, line, .. }) = self.held.pop_front() else { break };
-            let Some(file) = self.file.as_mut().filter(|_| seq >= self.skip) else { continue };
-            if let Err(e) = file.write_all(&line) {
-                self.file = None;
-                return Err(e);
+            if seq >= self.skip {
+                if let Err(e) = self.write(&line) {
+                    self.close();
+                    return Err(e);
+                }
             }
+            self.published.wrote(seq + 1);
         }
         Ok(())
+    }
+
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let len = line.len() as u64;
+        if self.bound.is_some_and(|bound| self.size + len > bound) {
+            file.set_len(0)?;
+            self.size = 0;
+        }
+        self.size += len;
+        file.write_all(line)
+    }
+}
+
+impl Drop for EventFile {
+    fn drop(&mut self) {
+        self.published.close();
     }
 }
 
 /// The number of the line that follows these, of which the first ones may have been taken away, and
 /// the last ones be damaged.
 fn next_seq(text: &[u8]) -> u64 {
-    #[derive(Deserialize)]
-    struct Seq {
-        seq: u64,
-    }
     let lines = text.split_inclusive(|byte| *byte == b'\n').rev();
-    let known = lines.enumerate().find_map(|(behind, line)| {
-        let Seq { seq } = serde_json::from_slice(line).ok()?;
-        Some(seq + 1 + behind as u64)
-    });
+    let known =
+        lines.enumerate().find_map(|(behind, line)| Some(seq_of(line)? + 1 + behind as u64));
     known.unwrap_or(0)
 }
 
@@ -186,13 +214,13 @@ mod tests {
     fn an_event_waits_for_the_journal() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("events");
-        let mut first = EventFile::create(Some(&path)).unwrap();
+        let mut first = EventFile::create(Some(&path), dir.path()).unwrap();
         for (text, position) in [("started", 10), ("moved", 20), ("lost", 30)] {
             first.add(Duration::ZERO, &note(text), position).unwrap();
         }
         first.let_out(20).unwrap();
         assert_eq!(texts(&path), ["started", "moved"]);
-        let mut second = EventFile::go_on(Some(&path)).unwrap();
+        let mut second = EventFile::go_on(Some(&path), dir.path()).unwrap();
         for text in ["started", "moved", "resumed"] {
             second.add(Duration::ZERO, &note(text), 0).unwrap();
         }
@@ -206,14 +234,14 @@ mod tests {
         for durable in [10, 20, 30] {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("events");
-            let mut first = EventFile::create(Some(&path)).unwrap();
+            let mut first = EventFile::create(Some(&path), dir.path()).unwrap();
             for (text, position) in [("started", 10), ("moved", 20), ("lost", 30)] {
                 first.add(Duration::ZERO, &note(text), position).unwrap();
             }
             first.let_out(10).unwrap();
             let saved = first.saved();
             first.let_out(durable).unwrap();
-            let mut second = EventFile::go_on(Some(&path)).unwrap();
+            let mut second = EventFile::go_on(Some(&path), dir.path()).unwrap();
             second.go_on_from(saved).unwrap();
             second.add(Duration::ZERO, &note("resumed"), 0).unwrap();
             second.let_out(0).unwrap();
@@ -227,7 +255,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("events");
         std::fs::write(&path, "of an earlier job\n").unwrap();
-        let mut first = EventFile::create(Some(&path)).unwrap();
+        let mut first = EventFile::create(Some(&path), dir.path()).unwrap();
         let say = |file: &mut EventFile, text| {
             file.add(Duration::ZERO, &note(text), 0).unwrap();
             file.let_out(0).unwrap();
@@ -239,7 +267,7 @@ mod tests {
         let left = std::fs::read(&path).unwrap();
         assert!(left.starts_with(b"{\"seq\":2,"), "{left:?}");
         // Another controller writes only what is missing.
-        let mut second = EventFile::go_on(Some(&path)).unwrap();
+        let mut second = EventFile::go_on(Some(&path), dir.path()).unwrap();
         ["one", "two", "three", "resumed"].into_iter().for_each(|text| say(&mut second, text));
         let all = std::fs::read_to_string(&path).unwrap();
         assert_eq!((all.lines().count(), all.contains("\"seq\":3,")), (2, true), "{all}");

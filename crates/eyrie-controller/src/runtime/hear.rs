@@ -108,7 +108,7 @@ impl Job {
                 self.welcome(node);
             }
             Heard::Stdin { bytes, eof } => self.hear_stdin(&bytes, eof),
-            Heard::User { request } => self.hear_user(&request),
+            Heard::User { request } => self.hear_user(request),
             Heard::ChildGone(child) => match child {
                 // Also those that had never connected.
                 Child::Agent(node) => self.tell(Event::AgentGone(node)),
@@ -229,35 +229,27 @@ impl Job {
         self.users.answer(request, users::written(&Traced { instance, trace: records }));
     }
 
-    fn hear_user(&mut self, request: &str) {
-        let injection = |spec: String| spec.parse().map_err(|e| format!("{e}"));
+    fn hear_user(&mut self, request: Request) {
         let id = self.users.next();
-        let event = match users::parse(request) {
-            Ok(Request::Status) => return,
-            Ok(Request::Inject { spec }) => injection(spec)
-                .map(|injection| Event::Inject { request: id, injection })
-                .map_err(|e| users::error(&e)),
-            Ok(Request::Join { host, allocation }) => return self.join(host, allocation),
-            Ok(Request::Stop) => Ok(Event::Save { request: Some(id) }),
-            Ok(Request::Migrate { ranks, to, manner }) => {
-                Ok(Event::Migrate { request: Some(id), ranks, to, manner })
+        let event = match request {
+            // Both change nothing: they are answered where they arrive.
+            Request::Status | Request::Subscribe { .. } => return,
+            Request::Inject { injection } => Event::Inject { request: id, injection },
+            Request::Join { host, allocation } => return self.join(host, allocation),
+            Request::Stop => Event::Save { request: Some(id) },
+            Request::Migrate { ranks, to, manner } => {
+                Event::Migrate { request: Some(id), ranks, to, manner }
             }
-            Ok(Request::Measure { over, goal }) => Ok(Event::Measure { request: id, over, goal }),
-            Ok(Request::Rearrange { moves, drains, manner }) => {
-                Ok(Event::Rearrange { request: Some(id), moves, drains, manner })
+            Request::Measure { over, goal } => Event::Measure { request: id, over, goal },
+            Request::Rearrange { moves, drains, manner } => {
+                Event::Rearrange { request: Some(id), moves, drains, manner }
             }
-            Ok(Request::Drain { node }) => Ok(Event::Drain { request: Some(id), node }),
-            Ok(Request::Undrain { node }) => Ok(Event::Undrain { request: id, node }),
-            Ok(Request::Trace { rank }) => Ok(Event::Trace { request: id, rank }),
-            Ok(Request::Checkpoint { rank }) => Ok(Event::Checkpoint { request: id, rank }),
-            Err(e) => Err(users::error(&e)),
+            Request::Drain { node } => Event::Drain { request: Some(id), node },
+            Request::Undrain { node } => Event::Undrain { request: id, node },
+            Request::Trace { rank } => Event::Trace { request: id, rank },
+            Request::Checkpoint { rank } => Event::Checkpoint { request: id, rank },
         };
-        match event {
-            Ok(event) => {
-                self.users.wait();
-                self.tell(event);
-            }
-            Err(text) => self.users.answer_now(&text),
-        }
+        self.users.wait();
+        self.tell(event);
     }
 }

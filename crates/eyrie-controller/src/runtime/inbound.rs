@@ -5,11 +5,26 @@ use super::children::Child;
 use super::link::Link;
 use crate::machine::{Event, FromPeer, Peer};
 use crossbeam_channel::Sender;
+use eyrie_interface::Request;
 use eyrie_transport::session::Kind;
 use eyrie_wire::control::Role;
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+
+/// A request as users send it: its form in JSON is not one that the journal's encoding can read.
+mod as_json {
+    use eyrie_interface::Request;
+    use serde::{de, ser, Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(request: &Request, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&serde_json::to_string(request).map_err(ser::Error::custom)?)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Request, D::Error> {
+        Request::parse(&String::deserialize(d)?).map_err(de::Error::custom)
+    }
+}
 
 /// Something that the job hears: what the machine takes, and what becomes an event of the machine,
 /// or none, only here.
@@ -42,7 +57,8 @@ pub enum Heard {
     },
     /// A user's request.
     User {
-        request: String,
+        #[serde(with = "as_json")]
+        request: Request,
     },
 }
 
@@ -103,7 +119,7 @@ pub enum Inbound {
     },
     /// A user's request, and where its answer goes.
     User {
-        request: String,
+        request: Request,
         answer: Sender<String>,
     },
     /// So many bytes of the journal are on the host of this node, or why not.

@@ -7,12 +7,11 @@ use super::inbound::Heard;
 use super::job::Job;
 use super::launcher::{Launcher, Target};
 use super::options::JobOptions;
-use super::parts;
-use super::users;
+use super::{parts, users};
 use crate::hosts::Host;
 use crate::machine::Event;
 use crate::record::in_words;
-use eyrie_interface::answer::Joined;
+use eyrie_interface::answer::{refusal, Joined};
 use eyrie_wire::control::{JobOnHost, Orphans, ToAgent};
 use eyrie_wire::facts::Facts;
 use eyrie_wire::Node;
@@ -87,7 +86,7 @@ impl Job {
             }
             Some(why) => {
                 let cause = format!("{host} cannot take part: {why}");
-                self.users.answer_joining(node, users::error(&cause));
+                self.users.answer_joining(node, refusal(&cause));
                 Err(cause)
             }
         }
@@ -143,7 +142,7 @@ impl Job {
             };
             let remedy = format!("see whether it is reached, and {agent} is there (--agent-path)");
             let cause = format!("{said}; {remedy}");
-            self.users.answer_joining(node, users::error(&cause));
+            self.users.answer_joining(node, refusal(&cause));
             self.tell(Event::NoAgent { node, cause });
         }
     }
@@ -151,7 +150,7 @@ impl Job {
     /// A host is to join the running job.
     pub fn join(&mut self, host: String, allocation: Option<u64>) {
         if let Some(text) = self.cannot_join(allocation) {
-            return self.users.answer_now(&users::error(text));
+            return self.users.answer_now(&refusal(text));
         }
         let Some(cluster) = &mut self.beginning.options.cluster else { return };
         let node = cluster.hosts.len() as Node;

@@ -4,10 +4,12 @@ use super::admission::Services;
 use super::inbound::{Heard, Inbound, Letter};
 use super::link::{is_silence, Link};
 use super::roles::registry;
-use super::users;
+use super::subscribers::SUBSCRIBER_PATIENCE;
 use crate::machine::{Event, FromPeer, Peer};
 use crossbeam_channel::{bounded, RecvTimeoutError, Sender};
-use eyrie_transport::handshake::{HandshakeError, STEP_TIMEOUT};
+use eyrie_interface::answer::refusal;
+use eyrie_interface::Request;
+use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::server::Service;
 use eyrie_transport::session::{Header, Kind};
 use eyrie_transport::{frame, Stream};
@@ -136,16 +138,24 @@ fn serve_role<Message>(
 
 fn serve_user(mut stream: Stream, services: &Services) -> std::io::Result<()> {
     let _asking = services.unanswered.begin();
-    let mut request = String::new();
-    BufReader::new(&mut stream).take(MAX_REQUEST).read_line(&mut request)?;
+    let mut text = String::new();
+    BufReader::new(&mut stream).take(MAX_REQUEST).read_line(&mut text)?;
+    let request = match Request::parse(&text) {
+        Err(why) => return writeln!(stream, "{}", refusal(&why)),
+        Ok(Request::Subscribe { from }) => {
+            stream.set_timeout(Some(SUBSCRIBER_PATIENCE))?;
+            return services.published.stream(from, &mut stream);
+        }
+        Ok(request) => request,
+    };
     let (answer, answered) = bounded(1);
-    let patience = users::parse(&request).map_or(STEP_TIMEOUT, |request| request.patience());
+    let patience = request.patience();
     let _ = services.inbound.send(Inbound::User { request, answer });
     match answered.recv_timeout(patience) {
         Ok(text) => writeln!(stream, "{text}"),
         // The job is over: no answer comes.
         Err(RecvTimeoutError::Disconnected) => {
-            writeln!(stream, "{}", users::error("the job has just ended"))
+            writeln!(stream, "{}", refusal("the job has just ended"))
         }
         Err(RecvTimeoutError::Timeout) => Ok(()),
     }

@@ -46,6 +46,7 @@ mod show;
 mod shutdown;
 mod snapshot;
 mod stdin;
+mod subscribers;
 pub mod users;
 mod waiting_users;
 mod watching;
@@ -114,7 +115,7 @@ impl Resumption {
 pub fn run(
     options: JobOptions,
     resumption: Option<Resumption>,
-    placement: Box<dyn Placement>,
+    placement: Placement,
 ) -> anyhow::Result<i32> {
     options::check(&options)?;
     let goes_on = resumption.is_some();
@@ -133,10 +134,10 @@ pub fn run(
         return Ok(code);
     }
     let mut beginning = begin(options, saved.as_ref())?;
-    let event_file = EventFile::create(beginning.options.events.as_deref())?;
     let base = jobdir::base(beginning.options.dir.as_deref())?;
     let Beginning { name, kvsname, options, .. } = &beginning;
     let (dir, secret) = JobDir::create(&base, name, options.routers, kvsname, options.ranks)?;
+    let event_file = EventFile::create(beginning.options.events.as_deref(), dir.path())?;
     let cleaned = clean(&base);
     provide(&mut beginning, dir.path(), saved.is_some())?;
     can_go_on_here(&beginning, saved.as_ref())?;
@@ -179,7 +180,7 @@ pub fn run(
 /// When nothing was saved there; as [`run`].
 pub fn go_on(
     images: &std::path::Path,
-    placement: impl FnOnce(&JobOptions) -> anyhow::Result<Box<dyn Placement>>,
+    placement: impl FnOnce(&JobOptions) -> anyhow::Result<Placement>,
 ) -> anyhow::Result<i32> {
     let resumption = Resumption::open(images)?;
     let Some(options) = resumption.options().cloned() else {

@@ -2,7 +2,6 @@
 
 use super::launcher::{Cluster, Launcher};
 use crate::inject::Injection;
-use crate::machine::placement;
 use crate::machine::schedule::Interval;
 use crate::record::LogLevel;
 use anyhow::bail;
@@ -185,7 +184,7 @@ impl JobOptions {
     pub fn start(&self) -> Vec<Node> {
         match &self.cluster {
             Some(cluster) => cluster.start.clone(),
-            None => placement::initial(self.ranks, self.nodes).collect(),
+            None => eyrie_placement::assign::spread(self.ranks, self.nodes).collect(),
         }
     }
 

@@ -67,7 +67,7 @@ pub struct Resume {
 /// there any more.
 pub fn resume(
     resume: &Resume,
-    placement: impl FnOnce(&Beginning) -> anyhow::Result<Box<dyn Placement>>,
+    placement: impl FnOnce(&Beginning) -> anyhow::Result<Placement>,
 ) -> anyhow::Result<i32> {
     let wanted = match &resume.at {
         Some(dir) => dir.clone(),
@@ -88,7 +88,7 @@ pub fn resume(
     let kept = Journal::go_on(&path, &read);
     let kept = kept.with_context(|| format!("cannot write {}", path.display()))?;
     let journal::Read { head: Head { mut beginning, snapshot, .. }, entries, .. } = read;
-    let event_file = EventFile::go_on(beginning.options.events.as_deref())?;
+    let event_file = EventFile::go_on(beginning.options.events.as_deref(), dir.path())?;
     beginning.options.log.clone_from(&resume.log);
     listen_here(&mut beginning.options.reach, snapshot.as_ref(), &entries);
     let channels = channels();

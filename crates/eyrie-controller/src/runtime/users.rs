@@ -3,8 +3,10 @@
 use super::journal;
 use crate::machine::answer::Answer;
 use anyhow::Context;
-use eyrie_interface::answer::{Accepted, Checkpoints, Proposed};
+use eyrie_interface::answer::{refusal, Accepted, Checkpoints, Proposed};
+use eyrie_interface::request::{MAX_LINE, STREAM_HEARTBEAT};
 use eyrie_interface::Request;
+use eyrie_transport::Stream;
 use eyrie_wire::addr::Addr;
 use eyrie_wire::control::Claim;
 use serde::de::DeserializeOwned;
@@ -13,9 +15,6 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
-
-/// Longest answer in bytes.
-const MAX_ANSWER: u64 = 16 << 20;
 
 /// How many users have asked whose answers are not written yet.
 #[derive(Clone, Debug, Default)]
@@ -67,7 +66,27 @@ pub fn ask<A: DeserializeOwned>(dir: &Path, request: &Request) -> anyhow::Result
     asked
 }
 
-fn try_to_ask<A: DeserializeOwned>(dir: &Path, request: &Request, name: &str) -> anyhow::Result<A> {
+/// A connection to a job's controller.
+pub struct Connected {
+    pub stream: Stream,
+    /// The name of the job.
+    pub name: String,
+}
+
+impl Connected {
+    /// # Errors
+    /// When the job has ended or is ending, or its controller is not here.
+    pub fn to(dir: &Path) -> anyhow::Result<Connected> {
+        let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match connect(dir, &name) {
+            // Whatever else failed: its directory goes with the job.
+            Err(_) if !dir.exists() => anyhow::bail!("job {name} has ended"),
+            stream => Ok(Connected { stream: stream?, name }),
+        }
+    }
+}
+
+fn connect(dir: &Path, name: &str) -> anyhow::Result<Stream> {
     let secret = match eyrie_agent::read_secret(dir) {
         // It goes first, the directory last.
         Err(_) if !dir.join("secret").exists() => anyhow::bail!("job {name} is ending"),
@@ -75,7 +94,7 @@ fn try_to_ask<A: DeserializeOwned>(dir: &Path, request: &Request, name: &str) ->
     };
     let socket = Addr::Unix(eyrie_agent::user_socket(dir));
     let connected = eyrie_agent::connect(&socket, &secret, &Claim::User);
-    let mut stream = connected.map_err(|e| {
+    connected.map_err(|e| {
         if !journal::is_in(dir) {
             return e.context(format!("job {name} is ending, or its controller has died"));
         }
@@ -83,11 +102,15 @@ fn try_to_ask<A: DeserializeOwned>(dir: &Path, request: &Request, name: &str) ->
             "no controller of job {name} is on this host; if it has died, go on with \
              `eyrie resume {name}`"
         ))
-    })?;
+    })
+}
+
+fn try_to_ask<A: DeserializeOwned>(dir: &Path, request: &Request, name: &str) -> anyhow::Result<A> {
+    let mut stream = connect(dir, name)?;
     stream.set_timeout(Some(request.patience()))?;
     writeln!(stream, "{}", serde_json::to_string(request)?)?;
     let mut line = String::new();
-    let read = BufReader::new(stream).take(MAX_ANSWER).read_line(&mut line);
+    let read = BufReader::new(stream).take(MAX_LINE).read_line(&mut line);
     match read.as_ref().map_err(std::io::Error::kind) {
         Err(ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             let patience = eyrie_units::time(request.patience());
@@ -108,12 +131,46 @@ fn try_to_ask<A: DeserializeOwned>(dir: &Path, request: &Request, name: &str) ->
         .with_context(|| format!("job {name} does not answer as this version of eyrie would"))
 }
 
-/// Reads a request.
+/// Subscribes to the events of a job from this number on, or to those to come. Each line goes to
+/// `hear`, until the job has ended or `hear` returns false.
 ///
 /// # Errors
-/// A text for the user.
-pub fn parse(request: &str) -> Result<Request, String> {
-    serde_json::from_str(request).map_err(|e| format!("not understood: {e}"))
+/// When the job cannot be reached, refuses, or breaks off: with the number to go on from.
+pub fn subscribe(
+    dir: &Path,
+    from: Option<u64>,
+    hear: &mut dyn FnMut(&str) -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let Connected { mut stream, name } = Connected::to(dir)?;
+    stream.set_timeout(Some(3 * STREAM_HEARTBEAT))?;
+    writeln!(stream, "{}", serde_json::to_string(&Request::Subscribe { from })?)?;
+    let mut input = BufReader::new(stream);
+    let mut next = from;
+    loop {
+        let mut line = String::new();
+        let read = input.by_ref().take(MAX_LINE).read_line(&mut line);
+        if !matches!(read, Ok(1..)) || !line.ends_with('\n') {
+            let go_on = next.map_or(String::new(), |next| format!("; go on with --from {next}"));
+            anyhow::bail!(
+                "the events of job {name} break off: its controller has died, or they were read too \
+                 slowly{go_on}"
+            );
+        }
+        let line = line.trim_end();
+        if line.is_empty() {
+            continue;
+        }
+        let value: serde_json::Value =
+            serde_json::from_str(line).context("a line of the events cannot be read")?;
+        if let Some(error) = value.get("error").and_then(|e| e.as_str()) {
+            anyhow::bail!("{error}");
+        }
+        next = value.get("seq").and_then(serde_json::Value::as_u64).map(|seq| seq + 1);
+        let is_last = value.get("event").is_some_and(|event| event == "job_ended");
+        if !hear(line)? || is_last {
+            return Ok(());
+        }
+    }
 }
 
 /// An answer of the machine as users get it.
@@ -122,18 +179,13 @@ pub fn in_json(answer: &Answer) -> String {
         Answer::Accepted => written(&Accepted { ok: true }),
         Answer::Checkpoints(outcomes) => written(&Checkpoints { checkpoints: outcomes.clone() }),
         Answer::Proposal(proposal) => written(&Proposed { proposal: (**proposal).clone() }),
-        Answer::Refused(text) => error(text),
+        Answer::Refused(text) => refusal(text),
     }
 }
 
 /// An answer, or the error that it cannot be written.
 pub fn written<A: Serialize>(answer: &A) -> String {
-    serde_json::to_string(answer).unwrap_or_else(|e| error(&e.to_string()))
-}
-
-/// An answer that is an error.
-pub fn error(text: &str) -> String {
-    serde_json::json!({ "error": text }).to_string()
+    serde_json::to_string(answer).unwrap_or_else(|e| refusal(&e.to_string()))
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub struct InjectArgs {
 
 pub fn run(args: InjectArgs) -> anyhow::Result<i32> {
     let dir = jobdir::find(&args.place.base()?, &args.job)?;
-    ask::<Accepted>(&dir, &Request::Inject { spec: args.spec })?;
+    let injection = args.spec.parse().map_err(anyhow::Error::new)?;
+    ask::<Accepted>(&dir, &Request::Inject { injection })?;
     Ok(0)
 }

@@ -6,6 +6,7 @@ pub mod checkpoint;
 pub mod clean;
 pub mod completions;
 pub mod drain;
+pub mod events;
 pub mod inject;
 pub mod join;
 pub mod man;

@@ -2,16 +2,16 @@
 //! not look at it loses nothing.
 
 use eyrie_cli::progress::Progress;
-use eyrie_controller::runtime::users::ask;
+use eyrie_controller::runtime::users::{ask, subscribe};
 use eyrie_interface::answer::Accepted;
+use eyrie_interface::record::Line;
 use eyrie_interface::status::MoveStatus;
-use eyrie_interface::{Request, Status};
+use eyrie_interface::{Record, Request};
+use eyrie_wire::Rank;
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::sync::mpsc::channel;
 use std::time::Duration;
-
-/// How often the job is asked.
-const EVERY: Duration = Duration::from_millis(500);
 
 /// Asks a job to move ranks, and shows on a terminal how far they are until they have moved.
 ///
@@ -22,29 +22,87 @@ pub fn ask_and_show(dir: &Path, request: &Request) -> anyhow::Result<()> {
     if !progress.is_shown() {
         return ask::<Accepted>(dir, request).map(drop);
     }
-    let (over, waits) = channel::<()>();
+    let (tell, told) = channel();
+    let (events_of, tell_event) = (dir.to_path_buf(), tell.clone());
+    // It ends with this process: without events the last line stands.
+    std::thread::spawn(move || {
+        subscribe(&events_of, None, &mut |line| {
+            // An event of a newer job is not known here.
+            let event = serde_json::from_str(line).ok().map(|Line { record, .. }| record);
+            Ok(event.is_none_or(|record| tell_event.send(Told::Event(record)).is_ok()))
+        })
+    });
     std::thread::scope(|scope| {
-        scope.spawn(move || {
-            while waits.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-                // Without an answer the last line stands.
-                if let Ok(Status { moves, .. }) = ask(dir, &Request::Status) {
-                    progress.now(shown(&moves));
-                }
+        scope.spawn(move || drop(tell.send(Told::Answer(ask::<Accepted>(dir, request)))));
+        let mut moves = Moves::of(request);
+        for told in told {
+            match told {
+                Told::Event(record) => moves.hear(&record),
+                Told::Answer(answer) => return answer.map(drop),
             }
-        });
-        let answer = ask::<Accepted>(dir, request);
-        drop(over);
-        answer.map(drop)
+            progress.now(moves.shown());
+        }
+        anyhow::bail!("the job was not asked")
     })
 }
 
-/// One line for all moves.
-fn shown(moves: &[MoveStatus]) -> String {
-    let lines: Vec<String> = moves.iter().map(of_one).collect();
-    if lines.is_empty() {
-        return "waiting until nothing needs the node".into();
+/// What is heard of the job meanwhile.
+enum Told {
+    Event(Record),
+    Answer(anyhow::Result<Accepted>),
+}
+
+/// The moves that are waited for, as far as they are known.
+#[derive(Default)]
+struct Moves(BTreeMap<Rank, MoveStatus>);
+
+impl Moves {
+    fn of(request: &Request) -> Moves {
+        let mut moves = Moves::default();
+        match request {
+            Request::Migrate { ranks, to, .. } => ranks.iter().for_each(|r| moves.begin(*r, *to)),
+            Request::Rearrange { moves: all, .. } => {
+                all.iter().for_each(|(rank, to)| moves.begin(*rank, Some(*to)));
+            }
+            _ => {}
+        }
+        moves
     }
-    lines.join("; ")
+
+    fn begin(&mut self, rank: Rank, to: Option<eyrie_wire::Node>) {
+        let moving = MoveStatus { rank, to, rounds: 0, bytes: 0, took: 0.0, slowed: 0 };
+        self.0.entry(rank).or_insert(moving);
+    }
+
+    fn hear(&mut self, record: &Record) {
+        match record {
+            Record::NodeDraining { ranks, .. } => ranks.iter().for_each(|r| self.begin(*r, None)),
+            Record::MoveRound { rank, node, round, bytes, took, .. } => {
+                if let Some(moving) = self.0.get_mut(rank) {
+                    (moving.to, moving.rounds, moving.bytes) = (Some(*node), *round, *bytes);
+                    moving.took = took.as_secs_f64();
+                }
+            }
+            Record::MoveSlowed { rank, share } => {
+                if let Some(moving) = self.0.get_mut(rank) {
+                    moving.slowed = *share;
+                }
+            }
+            Record::RankMoved { rank, .. } | Record::RankFinished { rank, .. } => {
+                self.0.remove(rank);
+            }
+            _ => {}
+        }
+    }
+
+    /// One line for all moves.
+    fn shown(&self) -> String {
+        let lines: Vec<String> = self.0.values().map(of_one).collect();
+        if lines.is_empty() {
+            return "waiting until nothing needs the node".into();
+        }
+        lines.join("; ")
+    }
 }
 
 /// A rank that moves: its rounds, what the last one brought, how fast, and how long it would stand
@@ -82,6 +140,15 @@ mod tests {
         );
         let begun = MoveStatus { rank: 3, to: None, rounds: 0, bytes: 0, took: 0.0, slowed: 0 };
         assert_eq!(of_one(&begun), "rank 3 moves to another node");
-        assert_eq!(shown(&[begun]), "rank 3 moves to another node");
+        let mut moves = Moves::default();
+        moves.hear(&Record::NodeDraining { node: 0, ranks: vec![3] });
+        assert_eq!(moves.shown(), of_one(&begun));
+        let took = Duration::from_millis(500);
+        let (rank, node) = (3, 2);
+        moves.hear(&Record::MoveRound { rank, node, image: 7, round: 4, bytes: 1 << 20, took });
+        moves.hear(&Record::MoveSlowed { rank, share: 20 });
+        assert_eq!(moves.shown(), line);
+        moves.hear(&Record::RankMoved { rank, from: 0, node, pause: took });
+        assert_eq!(moves.shown(), "waiting until nothing needs the node");
     }
 }

@@ -1,20 +1,21 @@
 //! `eyrie run`: what may be asked for.
 
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use eyrie_controller::hosts::{self, Host};
-use eyrie_controller::inject::Injection;
 use eyrie_controller::machine::schedule::Interval;
 use eyrie_controller::machine::SAVED_CODE;
-use eyrie_controller::record::LogLevel;
 use eyrie_controller::runtime::{
     self, Cluster, JobOptions, Launcher, Reach, Resumption, ENV_SPARES,
 };
 use eyrie_host::enough;
-use eyrie_interface::{Order, RolesAt};
-use eyrie_placement::placement::OnNetwork;
+use eyrie_interface::options::{
+    self, CheckpointEvery, LaunchBy, OnNotice, Order, ReachBy, Recording, RolesAt,
+};
+use eyrie_interface::record::LogLevel;
+use eyrie_interface::Injection;
 use eyrie_placement::spares::Arrangement;
-use eyrie_placement::{Placement, WithoutNetwork, Words};
+use eyrie_placement::{Placement, Words};
 use eyrie_topology::spec::Files;
 use eyrie_units::{duration, size};
 use eyrie_wire::addr::{Interface, Ports, Security};
@@ -50,12 +51,22 @@ pub struct RunArgs {
     hostfile: Option<PathBuf>,
     /// How agents are started on the hosts [default: ssh; in an allocation of Slurm slurm]
     #[arg(long, value_enum, value_name = "HOW")]
-    launcher: Option<LauncherArg>,
+    launcher: Option<LaunchBy>,
     /// The command that starts agents on other hosts; it takes ssh's arguments
-    #[arg(long, default_value = "ssh", value_name = "COMMAND", hide_short_help = true)]
+    #[arg(
+        long,
+        default_value = options::LAUNCHER_EXEC,
+        value_name = "COMMAND",
+        hide_short_help = true
+    )]
     launcher_exec: OsString,
     /// With more hosts than this ssh is not started here for each: hosts start the agents of others
-    #[arg(long, default_value_t = 256, value_name = "HOSTS", hide_short_help = true)]
+    #[arg(
+        long,
+        default_value_t = options::LAUNCH_FANOUT,
+        value_name = "HOSTS",
+        hide_short_help = true
+    )]
     launch_fanout: u32,
     /// Send eyrie and its libraries to the hosts, which need not have them; they are removed at the
     /// end
@@ -65,13 +76,18 @@ pub struct RunArgs {
     #[arg(long, value_name = "PATH", hide_short_help = true)]
     agent_path: Option<PathBuf>,
     /// Number of nodes held free for the ranks of failed ones
-    #[arg(long, default_value_t = 0, value_name = "S", env = ENV_SPARES)]
+    #[arg(long, default_value_t = options::SPARES, value_name = "S", env = ENV_SPARES)]
     spares: u32,
     /// Most ranks that a node starts with
-    #[arg(long, default_value_t = 128, value_name = "RANKS", hide_short_help = true)]
+    #[arg(
+        long,
+        default_value_t = options::SLOTS,
+        value_name = "RANKS",
+        hide_short_help = true
+    )]
     slots: u32,
     /// Number of routers, which log and deliver the messages; ranks are spread over them
-    #[arg(long, default_value_t = 1, value_name = "K")]
+    #[arg(long, default_value_t = options::ROUTERS, value_name = "K")]
     routers: u32,
     /// Where routers and stores run [default: nodes with two hosts or more, else here; with
     /// --resume-from where they ran before]
@@ -80,7 +96,7 @@ pub struct RunArgs {
     /// How the roles of the job reach each other: Unix sockets, or TCP [default: Unix sockets; with
     /// --hosts TCP]
     #[arg(long, value_enum, value_name = "HOW", hide = true)]
-    reach: Option<ReachArg>,
+    reach: Option<ReachBy>,
     /// The interface by which other hosts reach this one: an IP address or a name as `ip link`
     /// shows it [default: the one towards the first of the other hosts]
     #[arg(long, value_name = "IP|NAME", hide_short_help = true)]
@@ -90,36 +106,36 @@ pub struct RunArgs {
     #[arg(long, value_name = "FIRST-LAST", hide_short_help = true)]
     port_range: Option<Ports>,
     /// How what goes between hosts is protected
-    #[arg(
-        long,
-        value_enum,
-        default_value = "encrypted",
-        value_name = "HOW",
-        hide_short_help = true
-    )]
+    #[arg(long, value_enum, default_value_t, value_name = "HOW", hide_short_help = true)]
     transport_security: Security,
     /// How often each rank is checkpointed: a time like 10s, `auto` or `off`
     ///
     /// `auto` takes the interval of Daly's formula, from the measured cost of a checkpoint and
     /// --mtbf. With `off` a failed rank starts from its beginning and repeats everything.
-    #[arg(long, default_value = "auto", value_name = "TIME")]
-    checkpoint_every: Every,
+    #[arg(long, default_value_t, value_name = "TIME")]
+    checkpoint_every: CheckpointEvery,
     /// In which order the ranks are checkpointed
-    #[arg(long, value_enum, default_value_t = Order::Sequential, value_name = "ORDER")]
+    #[arg(long, value_enum, default_value_t, value_name = "ORDER")]
     checkpoint_order: Order,
     /// Whether a rank computes on while its image is written
-    #[arg(long, value_enum, default_value_t = CheckpointMode::Async, value_name = "MODE")]
+    #[arg(long, value_enum, default_value_t, value_name = "MODE")]
     checkpoint_mode: CheckpointMode,
     /// Whether what a rank observes besides messages (its clocks) and does to files is recorded, so
     /// that it observes the same, and does nothing twice, when it is executed again
-    #[arg(long, value_enum, default_value_t = RecordArg::On, value_name = "WHAT")]
-    record: RecordArg,
+    #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
+    record: Recording,
     /// Take images of ranks with sockets that lead out of them: in a restored rank these are broken
     /// connections, as when the other side has hung up
     #[arg(long, hide_short_help = true)]
     allow_broken_sockets: bool,
     /// Mean time between failures of the whole job, for `--checkpoint-every auto`
-    #[arg(long, default_value = "24h", value_parser = duration, value_name = "TIME", hide_short_help = true)]
+    #[arg(
+        long,
+        default_value = options::MTBF,
+        value_parser = duration,
+        value_name = "TIME",
+        hide_short_help = true
+    )]
     mtbf: Duration,
     /// A failure to be made: kill-rank=R@TIME, kill-node=N@TIME, freeze-node=N@TIME,
     /// random-ranks=COUNT/SEED
@@ -178,7 +194,7 @@ pub struct RunArgs {
         long,
         value_parser = duration,
         value_name = "TIME",
-        default_value = "10m",
+        default_value = options::ORPHAN_TIMEOUT,
         hide_short_help = true
     )]
     orphan_timeout: Duration,
@@ -197,7 +213,7 @@ pub struct RunArgs {
         long,
         value_parser = duration,
         value_name = "TIME",
-        default_value = "30s",
+        default_value = options::NOTICE_GRACE,
         hide_short_help = true
     )]
     notice_grace: Duration,
@@ -223,17 +239,6 @@ pub struct RunArgs {
     program: Vec<OsString>,
 }
 
-/// What a notice does.
-#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Default)]
-enum OnNotice {
-    /// Ranks, routers and stores leave the host, as for `eyrie drain`; the job is saved, if it can
-    /// be, when no other host is left
-    #[default]
-    Drain,
-    /// It is only told, as an event
-    Tell,
-}
-
 const EXAMPLES: &str = "Examples:
   Four ranks, as with mpiexec:
       eyrie run -n 4 ./solver input.dat
@@ -254,54 +259,6 @@ when a signal to eyrie ends the job.";
 
 /// Size of a message to --network: spares are compared by the number of messages.
 const MESSAGE_BYTES: u64 = 1 << 20;
-
-/// The value of --checkpoint-every.
-#[derive(Clone, Copy)]
-enum Every {
-    Off,
-    Auto,
-    Time(Duration),
-}
-
-impl std::str::FromStr for Every {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Every, String> {
-        match text {
-            "off" => Ok(Every::Off),
-            "auto" => Ok(Every::Auto),
-            time => match duration(time)? {
-                Duration::ZERO => Err("an interval must be longer than 0; use off for none".into()),
-                d => Ok(Every::Time(d)),
-            },
-        }
-    }
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum ReachArg {
-    /// Sockets in the job's directory
-    Unix,
-    /// TCP connections
-    Tcp,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum LauncherArg {
-    /// One ssh for each host
-    Ssh,
-    /// One srun for all of them
-    Slurm,
-    /// You do it, by the lines that are shown
-    Manual,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum RecordArg {
-    On,
-    /// A rank whose messages depend on its clocks may diverge
-    Off,
-}
 
 /// The nodes of the job, and its ranks.
 struct Nodes {
@@ -341,7 +298,8 @@ fn allocation() -> anyhow::Result<Option<Vec<Host>>> {
 
 fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
     let Some(hosts) = hosts_of(args)? else {
-        let (ranks, started) = (args.ranks.unwrap_or(1), args.nodes.unwrap_or(1));
+        let (ranks, started) =
+            (args.ranks.unwrap_or(options::RANKS), args.nodes.unwrap_or(options::NODES));
         return Ok(Nodes { ranks, started, spares: args.spares, cluster: None });
     };
     let is_allocation = args.hosts.is_none() && args.hostfile.is_none();
@@ -352,10 +310,10 @@ fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
         Some(path) => path.clone(),
         None => std::env::current_exe().context("cannot find the eyrie command itself")?,
     };
-    let launcher = match (args.launcher, is_allocation) {
-        (Some(LauncherArg::Slurm), _) | (None, true) => Launcher::Slurm,
-        (Some(LauncherArg::Ssh), _) | (None, false) => Launcher::Ssh(args.launcher_exec.clone()),
-        (Some(LauncherArg::Manual), _) => Launcher::Manual,
+    let launcher = match args.launcher.unwrap_or_else(|| LaunchBy::usual(is_allocation)) {
+        LaunchBy::Slurm => Launcher::Slurm,
+        LaunchBy::Ssh => Launcher::Ssh(args.launcher_exec.clone()),
+        LaunchBy::Manual => Launcher::Manual,
     };
     if args.send_binaries && !matches!(launcher, Launcher::Ssh(_)) {
         anyhow::bail!("--send-binaries goes over ssh: add --launcher ssh");
@@ -367,11 +325,7 @@ fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
 
 /// How the roles of the job reach each other.
 fn reach(args: &RunArgs, cluster: Option<&Cluster>) -> anyhow::Result<Reach> {
-    let tcp = match args.reach {
-        Some(reach) => matches!(reach, ReachArg::Tcp),
-        None => cluster.is_some(),
-    };
-    if !tcp {
+    if args.reach.unwrap_or_else(|| ReachBy::usual(cluster.is_some())) == ReachBy::Unix {
         return Ok(Reach::Unix);
     }
     let interface = match (&args.interface, cluster) {
@@ -384,9 +338,9 @@ fn reach(args: &RunArgs, cluster: Option<&Cluster>) -> anyhow::Result<Reach> {
 }
 
 /// Who says where ranks of lost nodes go.
-pub fn placement(options: &JobOptions) -> anyhow::Result<Box<dyn Placement>> {
+pub fn placement(options: &JobOptions) -> anyhow::Result<Placement> {
     if options.network.is_none() {
-        return Ok(Box::new(WithoutNetwork));
+        return Ok(Placement::default());
     }
     let hosts = match &options.cluster {
         Some(cluster) => cluster.names(),
@@ -404,14 +358,13 @@ pub fn placement(options: &JobOptions) -> anyhow::Result<Box<dyn Placement>> {
         bytes: MESSAGE_BYTES,
         files: Files { text: &eyrie_cli::instance::read_text, slurm_topology: None, taper: 1.0 },
     };
-    let placement = OnNetwork::read(&words, options.nodes as usize);
-    Ok(Box::new(placement.map_err(eyrie_cli::instance::as_option)?))
+    let placement = Placement::on_network(&words, options.nodes as usize);
+    placement.map_err(eyrie_cli::instance::as_option)
 }
 
-/// What a router's log may take of the memory by default, in bytes.
+/// What a router's log may take of the memory of this machine by default, in bytes.
 pub fn usual_log_memory(routers: u32) -> u64 {
-    let all = (crate::memory::allowed_bytes() / 16).clamp(256 << 20, 4 << 30);
-    all / u64::from(routers.max(1))
+    options::log_memory(crate::memory::allowed_bytes(), routers)
 }
 
 /// `log`: where agents write what they do.
@@ -421,12 +374,10 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let on_each = nodes.ranks.div_ceil(nodes.started.max(1));
     enough::for_a_job(on_each).map_err(anyhow::Error::msg)?;
     let reach = reach(&args, nodes.cluster.as_ref())?;
-    let usual_timeout = Duration::from_secs(if nodes.cluster.is_some() { 5 } else { 10 });
+    let usual_timeout = options::heartbeat_timeout(nodes.cluster.is_some());
     let hosts = nodes.cluster.as_ref().map_or(1, |cluster| cluster.hosts.len());
     let roles = roles(args.roles, hosts, resumption.as_ref().and_then(Resumption::options))?;
-    // A host's ranks have their router on another host: one router is never enough.
-    let least = if roles == RolesAt::Nodes { 2 } else { 1 };
-    let routers = args.routers.max(least);
+    let routers = args.routers.max(roles.least_routers());
     let log_memory = args.log_memory.unwrap_or_else(|| usual_log_memory(routers));
     let notice_file = args.notice_file.map(std::path::absolute).transpose()?;
     let options = JobOptions {
@@ -439,16 +390,16 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         cluster: nodes.cluster,
         slots: args.slots,
         checkpoint_every: match args.checkpoint_every {
-            Every::Off => Interval::Off,
-            Every::Auto => {
+            CheckpointEvery::Off => Interval::Off,
+            CheckpointEvery::Auto => {
                 let all = log_memory.saturating_mul(routers.into());
                 Interval::Auto { mtbf: args.mtbf, log_share: all / u64::from(nodes.ranks.max(1)) }
             }
-            Every::Time(d) => Interval::Every(d),
+            CheckpointEvery::Time(d) => Interval::Every(d),
         },
         checkpoint_order: args.checkpoint_order,
         checkpoint_mode: args.checkpoint_mode,
-        record: args.record == RecordArg::On,
+        record: args.record == Recording::On,
         injections: args.injections,
         events: args.events,
         json: args.json,
@@ -498,8 +449,7 @@ fn roles(
         }
         (Some(asked), _) => Ok(asked),
         (None, Some(saved)) => Ok(saved),
-        (None, None) if hosts > 1 => Ok(RolesAt::Nodes),
-        (None, None) => Ok(RolesAt::Here),
+        (None, None) => Ok(RolesAt::usual(hosts)),
     }
 }
 

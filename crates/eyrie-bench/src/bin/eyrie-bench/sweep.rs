@@ -13,6 +13,7 @@ use eyrie_cli::table::align;
 use eyrie_placement::evaluate::Evaluator;
 use eyrie_placement::{fluid, CostModel, Instance, Method};
 use eyrie_topology::NodeId;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -151,21 +152,58 @@ fn pairs(
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Drawn<'a> = Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>>;
+type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
-/// Draws into an SVG file. It draws in memory first: the backend by itself does not report a full
-/// disk.
-fn draw(
-    path: &Path,
+/// What is around a chart; both axes begin near 0.
+struct Frame<'f> {
     size: (u32, u32),
-    what: impl for<'a> FnOnce(&Area<'a>) -> Drawn<'a>,
-) -> anyhow::Result<()> {
-    let mut svg = String::new();
-    let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
-    what(&root)
-        .and_then(|()| root.present())
-        .map_err(|e| anyhow!("drawing {}: {e}", path.display()))?;
-    drop(root);
-    write(path, &svg)
+    title: String,
+    x: std::ops::Range<f64>,
+    x_desc: &'f str,
+    x_labels: usize,
+    /// The largest value.
+    largest: f64,
+    y_desc: &'f str,
+}
+
+impl Frame<'_> {
+    /// Draws a chart into an SVG file. It draws in memory first: the backend by itself does not
+    /// report a full disk.
+    fn draw(
+        self,
+        path: &Path,
+        what: impl for<'a> FnOnce(&mut Chart<'a>) -> Drawn<'a>,
+    ) -> anyhow::Result<()> {
+        let mut svg = String::new();
+        let root = SVGBackend::with_string(&mut svg, self.size).into_drawing_area();
+        self.draw_in(&root, what)
+            .and_then(|()| root.present())
+            .map_err(|e| anyhow!("drawing {}: {e}", path.display()))?;
+        drop(root);
+        write(path, &svg)
+    }
+
+    fn draw_in<'a>(
+        self,
+        root: &Area<'a>,
+        what: impl FnOnce(&mut Chart<'a>) -> Drawn<'a>,
+    ) -> Drawn<'a> {
+        root.fill(&WHITE)?;
+        let mut chart = ChartBuilder::on(root)
+            .caption(self.title, ("sans-serif", 18))
+            .margin(14)
+            .x_label_area_size(42)
+            .y_label_area_size(52)
+            .build_cartesian_2d(self.x, 0.0..self.largest * 1.1)?;
+        chart
+            .configure_mesh()
+            .x_desc(self.x_desc)
+            .y_desc(self.y_desc)
+            .x_labels(self.x_labels)
+            .x_label_formatter(&|x| format!("{x:.0}"))
+            .draw()?;
+        what(&mut chart)
+    }
 }
 
 fn plot_pairs(
@@ -176,21 +214,16 @@ fn plot_pairs(
     let largest = by_load.values().flatten().copied().fold(1.0, f64::max);
     let most = by_load.keys().last().copied().unwrap_or(1);
     let title = format!("{}, {}", instance.network.describe(), instance.job.traffic.name);
-    draw(path, (760, 440), |root| {
-        root.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(root)
-            .caption(title, ("sans-serif", 18))
-            .margin(14)
-            .x_label_area_size(42)
-            .y_label_area_size(52)
-            .build_cartesian_2d(0.5..most as f64 + 0.5, 0.0..largest * 1.1)?;
-        chart
-            .configure_mesh()
-            .x_desc("messages on the busiest link (failed x spare pairs: least, median, largest)")
-            .y_desc("slowdown")
-            .x_labels(most as usize + 1)
-            .x_label_formatter(&|x| format!("{x:.0}"))
-            .draw()?;
+    let frame = Frame {
+        size: (760, 440),
+        title,
+        x: 0.5..most as f64 + 0.5,
+        x_desc: "messages on the busiest link (failed x spare pairs: least, median, largest)",
+        x_labels: most as usize + 1,
+        largest,
+        y_desc: "slowdown",
+    };
+    frame.draw(path, |chart| {
         for (&load, ratios) in by_load {
             let x = load as f64;
             let (low, middle, high) =
@@ -308,21 +341,16 @@ fn plot_sequences(
     let largest = lines.iter().flat_map(|(_, l)| l).map(|p| p.1).fold(1.0, f64::max);
     let title =
         format!("{}, {}, worst of {count}", instance.network.describe(), instance.job.traffic.name);
-    draw(path, (820, 460), |root| {
-        root.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(root)
-            .caption(title, ("sans-serif", 18))
-            .margin(14)
-            .x_label_area_size(42)
-            .y_label_area_size(52)
-            .build_cartesian_2d(0.8..failures as f64 + 0.2, 0.0..largest * 1.1)?;
-        chart
-            .configure_mesh()
-            .x_desc("failures")
-            .y_desc("largest slowdown")
-            .x_labels(failures)
-            .x_label_formatter(&|x| format!("{x:.0}"))
-            .draw()?;
+    let frame = Frame {
+        size: (820, 460),
+        title,
+        x: 0.8..failures as f64 + 0.2,
+        x_desc: "failures",
+        x_labels: failures,
+        largest,
+        y_desc: "largest slowdown",
+    };
+    frame.draw(path, |chart| {
         for (i, (name, line)) in lines.iter().enumerate() {
             let color = Palette99::pick(i).to_rgba();
             chart

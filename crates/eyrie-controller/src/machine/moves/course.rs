@@ -36,22 +36,26 @@ impl Mover<'_> {
         }
     }
 
-    /// One that moves already does not stay.
-    pub fn begin_move(&mut self, rank: Rank, to: Option<Node>, manner: Manner) {
-        if self.moves.contains(rank) {
-            return;
+    /// These ranks are to move, each to its node or to where the placement says, which is asked once
+    /// for all of them. `at_once` of them begin now. The others only have an image taken.
+    pub fn begin_all(&mut self, ranks: &[(Rank, Option<Node>)], manner: Manner, at_once: usize) {
+        let now = self.out.now();
+        // One that moves already does not stay.
+        let is_new = |(rank, _): &&(Rank, Option<Node>)| !self.moves.contains(*rank);
+        let new: Vec<(Rank, Option<Node>)> = ranks.iter().filter(is_new).copied().collect();
+        for (n, (rank, to)) in new.iter().enumerate() {
+            let begin = if n < at_once { Move::new } else { Move::queued };
+            self.moves.add(*rank, begin(self.ranks[*rank].node(), *to, now, manner));
         }
-        let from = self.ranks[rank].node();
-        self.moves.add(rank, Move::new(from, to, self.out.now(), manner));
-        self.begin_live(rank);
-    }
-
-    /// Others go first: the rank only has an image taken.
-    pub fn queue_move(&mut self, rank: Rank, to: Option<Node>, manner: Manner) {
-        let from = self.ranks[rank].node();
-        let moving = Move::queued(from, to, self.out.now(), manner);
-        self.moves.add(rank, moving);
-        self.schedule.want(rank, self.out.now());
+        let anywhere = |(rank, to): &(Rank, Option<Node>)| to.is_none().then_some(*rank);
+        self.assign(&new.iter().filter_map(anywhere).collect::<Vec<_>>());
+        for (n, (rank, _)) in new.into_iter().enumerate() {
+            if n < at_once {
+                self.begin_live(rank);
+            } else {
+                self.schedule.want(rank, now);
+            }
+        }
     }
 
     /// An image of the rank counts. A rank that is to move goes with it, or it is one more that is
@@ -149,6 +153,7 @@ impl Mover<'_> {
     /// The move of the rank is over.
     pub fn end_move(&mut self, rank: Rank, how: MoveEnd) {
         end_slowing(self.moves, self.ranks, self.out, rank);
+        self.ranks[rank].take_assignment();
         let node = self.ranks[rank].node();
         let left = self.moves.get(rank).is_some_and(|moving| moving.from() != node);
         // It may come to its end as soon as it is there.

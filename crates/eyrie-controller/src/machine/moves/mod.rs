@@ -2,7 +2,6 @@
 //! Decides nothing.
 
 pub mod course;
-pub mod destinations;
 pub mod entry;
 pub mod live;
 pub mod mover;

@@ -1,6 +1,5 @@
 //! What may be changed, and what is asked, when ranks move.
 
-use super::destinations::Destinations;
 use super::obstacles::{cannot_move_now, Obstacles};
 use super::Moves;
 use crate::machine::config::Config;
@@ -10,6 +9,7 @@ use crate::machine::images::stores::Stores;
 use crate::machine::images::why::ImageAges;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
+use crate::machine::placement::Destinations;
 use crate::machine::ranks::Ranks;
 use crate::machine::recovery::stop::{stop_of, Stop};
 use crate::machine::roles::Roles;
@@ -18,7 +18,7 @@ use eyrie_placement::Placement;
 
 pub struct Mover<'a> {
     pub config: &'a Config,
-    pub placement: &'a dyn Placement,
+    pub placement: &'a Placement,
     pub out: &'a mut Outbox,
     pub nodes: &'a mut Nodes,
     pub ranks: &'a mut Ranks,
@@ -32,7 +32,8 @@ pub struct Mover<'a> {
 
 impl Mover<'_> {
     pub fn destinations(&self) -> Destinations<'_> {
-        Destinations { nodes: self.nodes, ranks: self.ranks, moves: self.moves }
+        let config = self.config;
+        Destinations { config, nodes: self.nodes, ranks: self.ranks, moves: self.moves }
     }
 
     pub fn ages(&self) -> ImageAges<'_> {

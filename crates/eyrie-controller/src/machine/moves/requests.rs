@@ -64,17 +64,10 @@ impl Mover<'_> {
         drains: Option<(Node, usize)>,
     ) {
         let at_once = drains.map_or(usize::MAX, |(_, at_once)| at_once);
-        // One that moves already does not stay.
-        let mut begin: Vec<Rank> =
-            ranks.iter().copied().filter(|rank| !self.moves.contains(*rank)).collect();
+        let mut begin: Vec<Rank> = ranks.iter().copied().collect();
         begin.sort_by_key(|rank| self.eviction_order(*rank));
-        for (n, rank) in begin.into_iter().enumerate() {
-            if n < at_once {
-                self.begin_move(rank, to, manner);
-            } else {
-                self.queue_move(rank, to, manner);
-            }
-        }
+        let begin: Vec<(Rank, Option<Node>)> = begin.into_iter().map(|rank| (rank, to)).collect();
+        self.begin_all(&begin, manner, at_once);
         let drains = drains.into_iter().map(|(node, _)| node).collect();
         self.moves.ask(Together::new(request, ranks, drains));
         self.watch_moves();
@@ -103,9 +96,8 @@ impl Mover<'_> {
                 to.entry(rank).or_insert(None);
             }
         }
-        for (rank, node) in &to {
-            self.begin_move(*rank, *node, manner);
-        }
+        let begin: Vec<(Rank, Option<Node>)> = to.iter().map(|(rank, to)| (*rank, *to)).collect();
+        self.begin_all(&begin, manner, usize::MAX);
         let (ranks, drains) = (to.into_keys().collect(), drains.iter().copied().collect());
         self.moves.ask(Together::new(request, ranks, drains));
         self.watch_moves();

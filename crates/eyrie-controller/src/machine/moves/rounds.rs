@@ -9,7 +9,7 @@ use super::mover::Mover;
 use super::orders::{end_slowing, slow};
 use crate::machine::io::start_rank;
 use crate::machine::outbox::consequence::Consequence;
-use crate::machine::placement::place;
+use crate::machine::placement::assign;
 use crate::machine::state::MoveName;
 use crate::machine::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER};
 use crate::record::Record;
@@ -33,18 +33,25 @@ fn too_slow(bytes: u64, took: Duration, pause_budget: Duration) -> String {
 }
 
 impl Mover<'_> {
+    /// Asks for nodes for these ranks, which move by the same event. One that only its own node can
+    /// take is asked for again when it comes back: another node may have joined by then.
+    pub fn assign(&mut self, ranks: &[Rank]) {
+        let mut assigned = assign(self.placement, self.destinations(), ranks);
+        assigned.retain(|a| a.to != a.from);
+        self.ranks.assign(assigned);
+    }
+
     /// The rank is to move: what is stored of it goes ahead.
     pub fn begin_live(&mut self, rank: Rank) {
         if self.moves.get(rank).is_some_and(|moving| moving.manner().way == Way::Stop) {
             return self.schedule.want(rank, self.out.now());
         }
+        if self.destinations().assigned_node(rank).is_none() {
+            self.assign(&[rank]);
+        }
         let r = &self.ranks[rank];
         let instance = RankInstance { rank, incarnation: r.incarnation() + 1 };
-        let to = self.destinations();
-        let node = to.asked_node(rank).or_else(|| {
-            let placed = place(self.placement, &to.nodes_for(rank), rank, r.node());
-            placed.map(|(node, _)| node).filter(|node| *node != r.node())
-        });
+        let node = self.destinations().assigned_node(rank).map(|(node, _)| node);
         let now = self.out.now();
         if let Some(moving) = self.moves.get_mut(rank) {
             moving.begin(node.map(|node| Live::new(node, instance, now)), now);

@@ -10,7 +10,6 @@ pub mod watch;
 
 use crate::record::in_words;
 use entry::{Heartbeat, NodeEntry};
-use eyrie_placement::placement::JobNode;
 use eyrie_wire::Node;
 use serde::{Deserialize, Serialize};
 use std::ops::{Index, IndexMut};
@@ -150,16 +149,5 @@ impl Nodes {
         let silent_for =
             |entry: &NodeEntry| entry.heartbeat()?.silent_for(now).filter(|silent| *silent > long);
         self.iter().filter_map(|(node, entry)| Some((node, silent_for(entry)?))).collect()
-    }
-
-    /// What placement knows of the nodes, but how many ranks each has.
-    pub fn for_placement(&self) -> Vec<JobNode> {
-        let known = |n: &NodeEntry| JobNode {
-            up: n.is_up(),
-            free_spare: n.is_free_spare(),
-            ranks: 0,
-            stands_for: n.stands_for(),
-        };
-        self.all.iter().map(known).collect()
     }
 }

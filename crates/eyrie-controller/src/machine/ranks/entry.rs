@@ -11,6 +11,7 @@ use crate::machine::images::copies::Copies;
 use crate::machine::io::{Mark, Source};
 use crate::machine::state::RankStateName;
 use crate::record::Cause;
+use eyrie_placement::Assignment;
 use eyrie_store::role::Stored;
 use eyrie_wire::directory::RouterId;
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance, StoreId};
@@ -23,6 +24,8 @@ pub struct RankEntry {
     rank: Rank,
     incarnation: Incarnation,
     node: Node,
+    /// Where it was assigned to go, until it comes back there.
+    goes_to: Option<Assignment>,
     state: RankState,
     /// In any incarnation.
     spoke_pmi: bool,
@@ -74,6 +77,7 @@ impl RankEntry {
             rank,
             incarnation: 1,
             node,
+            goes_to: None,
             state: RankState::Waiting,
             spoke_pmi: false,
             images: KeptImages::default(),
@@ -128,6 +132,21 @@ impl RankEntry {
     /// What is known of the present incarnation, when a process of it may be there.
     pub fn on_node(&self) -> Option<&OnNode> {
         self.state.on_node()
+    }
+
+    /// Where it was assigned to go, until it comes back there.
+    pub fn goes_to(&self) -> Option<Assignment> {
+        self.goes_to
+    }
+
+    /// It is to go there.
+    pub fn assign(&mut self, assignment: Assignment) {
+        self.goes_to = Some(assignment);
+    }
+
+    /// It comes back, or stays: what it was assigned holds no longer.
+    pub fn take_assignment(&mut self) -> Option<Assignment> {
+        self.goes_to.take()
     }
 
     /// As [`RankEntry::on_node`].

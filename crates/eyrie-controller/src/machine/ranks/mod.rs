@@ -13,6 +13,7 @@ use super::images::copies::Copies;
 use super::state::RankStateName;
 use capture::Capture;
 use entry::RankEntry;
+use eyrie_placement::Assignment;
 use eyrie_wire::StoreId;
 use eyrie_wire::{ImageId, Node, Rank, RankInstance};
 use incarnation::Fence;
@@ -147,6 +148,13 @@ impl Ranks {
     pub fn current(&mut self, instance: RankInstance) -> Option<&mut RankEntry> {
         let r = self.get_mut(instance.rank)?;
         (r.instance() == instance && r.on_node().is_some()).then_some(r)
+    }
+
+    /// These ranks are to go to these nodes.
+    pub fn assign(&mut self, assigned: Vec<Assignment>) {
+        for assignment in assigned {
+            self[assignment.rank].assign(assignment);
+        }
     }
 
     /// Whether every router refuses older incarnations of the rank.

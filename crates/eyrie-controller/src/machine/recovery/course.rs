@@ -11,13 +11,12 @@ use crate::machine::images::overdue::Overdue;
 use crate::machine::images::replicate::drop_copies;
 use crate::machine::images::schedule::Schedule;
 use crate::machine::io::{start_rank, Command, Mark, Source, ToPeer};
-use crate::machine::moves::destinations::Destinations;
 use crate::machine::moves::Moves;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::outbox::Outbox;
 use crate::machine::output::Ledger;
-use crate::machine::placement::{place, Choice};
+use crate::machine::placement::{assign, Destinations};
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::ranks::phases::{Death, RankRecovery, RESTORE_ATTEMPTS};
 use crate::machine::ranks::Ranks;
@@ -26,7 +25,7 @@ use crate::machine::signal_names::{self, is_own_fault};
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER, START_TIMEOUT};
 use crate::record::Record;
-use eyrie_placement::Placement;
+use eyrie_placement::{Choice, Placement};
 use eyrie_router::RouterCommand;
 use eyrie_wire::control::{StartFault, ToAgent};
 use eyrie_wire::directory::RouterId;
@@ -36,7 +35,7 @@ use std::time::Duration;
 /// What a recovery changes, and what it asks.
 pub struct Recovery<'a> {
     pub config: &'a Config,
-    pub placement: &'a dyn Placement,
+    pub placement: &'a Placement,
     pub out: &'a mut Outbox,
     pub nodes: &'a mut Nodes,
     pub ranks: &'a mut Ranks,
@@ -51,7 +50,8 @@ pub struct Recovery<'a> {
 
 impl Recovery<'_> {
     fn destinations(&self) -> Destinations<'_> {
-        Destinations { nodes: self.nodes, ranks: self.ranks, moves: self.moves }
+        let config = self.config;
+        Destinations { config, nodes: self.nodes, ranks: self.ranks, moves: self.moves }
     }
 
     fn stop(&mut self) -> Stop<'_> {
@@ -133,10 +133,7 @@ impl Recovery<'_> {
             }
         };
         let died_on = r.node();
-        let to = self.destinations();
-        let asked = to.asked_node(rank).map(|node| (node, Choice::Asked));
-        let placed = || place(self.placement, &to.nodes_for(rank), rank, died_on);
-        let Some((node, choice)) = asked.or_else(placed) else {
+        let Some((node, choice)) = self.destination(rank) else {
             return self.out.end(1, Some("no node is left".into()));
         };
         self.take_node(rank, node, choice, died_on);
@@ -154,6 +151,28 @@ impl Recovery<'_> {
         self.injecting().in_recovery(rank, false);
     }
 
+    /// Ranks have lost their nodes, or those that they were going to: others are asked for, once for
+    /// all of them.
+    pub fn assign_displaced(&mut self) {
+        let ranks = self.destinations().ranks_without_node();
+        self.assign(&ranks);
+    }
+
+    fn assign(&mut self, ranks: &[Rank]) {
+        let assigned = assign(self.placement, self.destinations(), ranks);
+        self.ranks.assign(assigned);
+    }
+
+    /// Where the rank comes back; `None` when no node is up.
+    fn destination(&mut self, rank: Rank) -> Option<(Node, Choice)> {
+        let assigned = self.destinations().assigned_node(rank);
+        if assigned.is_none() {
+            self.assign(&[rank]);
+        }
+        let found = self.ranks[rank].take_assignment().map(|a| (a.to, a.choice));
+        assigned.or(found)
+    }
+
     fn take_node(&mut self, rank: Rank, node: Node, choice: Choice, from: Node) {
         let state = &mut self.nodes[node];
         match choice {
@@ -167,7 +186,8 @@ impl Recovery<'_> {
             }
             Choice::Shared => {
                 state.receive();
-                let ranks = self.destinations().job_nodes()[node as usize].ranks + 1;
+                let there = |r: &&RankEntry| r.node() == node && r.on_node().is_some();
+                let ranks = self.ranks.iter().filter(there).count() as u32 + 1;
                 self.out.record(Record::NodeShared { node, rank, ranks });
             }
         }

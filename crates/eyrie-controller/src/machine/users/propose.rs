@@ -4,9 +4,9 @@
 use crate::machine::outbox::speed::Speed;
 use eyrie_interface::proposal::{Goal, NodeShare, Proposal, RankShare};
 use eyrie_placement::balance::{
-    balance, consolidate, Balance, Change, Measured, Processors, RankLoad, Room, TooFew, NOISE,
+    balance, consolidate, Balance, Change, Measured, Processors, RankLoad, TooFew, NOISE,
 };
-use eyrie_placement::Move;
+use eyrie_placement::{Move, NodeState};
 use eyrie_units::{counted, time};
 use eyrie_wire::control::{NodeUsage, RankUsage};
 use eyrie_wire::Node;
@@ -73,11 +73,12 @@ impl Known {
         let place_of = places(seen);
         let count = place_of.iter().max().map_or(0, |last| last + 1);
         let processors = (0..count).map(|place| processors(seen, &place_of, place)).collect();
-        let rooms = seen.iter().zip(&place_of).map(|(s, place)| Room {
-            open: s.open,
-            place: *place,
-            slots: s.slots,
-        });
+        let node = |s: &Seen<'_>| eyrie_placement::Node {
+            state: if s.open { NodeState::Open } else { NodeState::Closed },
+            ranks: s.ranks.len() as u32,
+            ..eyrie_placement::Node::open(s.slots)
+        };
+        let nodes = seen.iter().map(node).collect();
         let ranks = (0..).zip(seen).flat_map(|(at, s)| {
             s.ranks.iter().map(move |usage| RankLoad {
                 rank: usage.instance.rank,
@@ -87,8 +88,7 @@ impl Known {
                 cost: speed.cost(usage.memory).as_secs_f64(),
             })
         });
-        let measured =
-            Measured { ranks: ranks.collect(), nodes: rooms.collect(), places: processors };
+        let measured = Measured { ranks: ranks.collect(), nodes, place_of, places: processors };
         Known { nodes: seen.iter().map(|s| s.node).collect(), measured }
     }
 
@@ -144,8 +144,8 @@ impl Known {
         let measured = &self.measured;
         let alone = measured.ranks.iter().max_by(|a, b| a.uses.total_cmp(&b.uses));
         let of_place = |load: &RankLoad| {
-            let room = &measured.nodes[load.node as usize];
-            load.uses / measured.places[room.place].free()
+            let place = measured.place_of[load.node as usize];
+            load.uses / measured.places[place].free()
         };
         match alone.filter(|load| load.uses.max(of_place(load)) >= before - 0.01) {
             _ if measured.places.len() < 2 => {
@@ -193,22 +193,22 @@ impl Known {
     }
 
     fn node_shares(&self, now: &[f64], then: &[f64]) -> Vec<NodeShare> {
-        let rooms = &self.measured.nodes;
-        let share = |(at, room): (usize, &Room)| {
-            let Processors { count, others } = self.measured.places[room.place];
+        let place_of = &self.measured.place_of;
+        let share = |(at, place): (usize, &usize)| {
+            let Processors { count, others } = self.measured.places[*place];
             let here = self.measured.ranks.iter().filter(|load| load.node as usize == at);
-            let first = rooms.iter().position(|other| other.place == room.place);
+            let first = place_of.iter().position(|other| other == place);
             NodeShare {
                 node: self.nodes[at],
                 processors: count,
                 others,
                 computing: here.map(|load| load.uses).sum(),
-                busy: now[room.place],
-                then: then[room.place],
+                busy: now[*place],
+                then: then[*place],
                 same_as: first.filter(|first| *first != at).map(|first| self.nodes[first]),
             }
         };
-        rooms.iter().enumerate().map(share).collect()
+        place_of.iter().enumerate().map(share).collect()
     }
 
     fn rank_shares(&self, seen: &[Seen<'_>], steps: &[Change], moves: &[Move]) -> Vec<RankShare> {

@@ -9,6 +9,7 @@ use eyrie_controller::runtime::users::ask;
 use eyrie_host::trial::CONNECTED;
 use eyrie_host::Finding;
 use eyrie_interface::answer::{Accepted, Checkpoints, Outcome};
+use eyrie_interface::inject::{Fault, Injection, When};
 use eyrie_interface::{Request, Status, Summary};
 use eyrie_supervision::end;
 use serde::de::DeserializeOwned;
@@ -81,7 +82,8 @@ impl SmallJob {
         if let Some(failed) = checkpoints.iter().find(|o| matches!(o, Outcome::Failed { .. })) {
             return Err(failed.to_string());
         }
-        self.ask::<Accepted>(&Request::Inject { spec: format!("kill-rank={VICTIM}@0s") })?;
+        let (fault, when) = (Fault::KillRank(VICTIM), When::After(Duration::ZERO));
+        self.ask::<Accepted>(&Request::Inject { injection: Injection::At { fault, when } })?;
         let (mut summary, mut has_image) = (Summary::default(), false);
         self.wait_for("a killed rank to come back", |job| {
             let status: Status = job.ask(&Request::Status)?;

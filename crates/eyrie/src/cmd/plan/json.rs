@@ -1,11 +1,11 @@
 //! The JSON of `eyrie plan --json`; its schema is docs/plan-schema.json, version 1.
 
-use eyrie_placement::{Instance, Outcome, Planner};
+use eyrie_placement::Outcome;
 use eyrie_topology::network::link_name;
 use eyrie_topology::NodeId;
 use serde::Serialize;
 
-use super::detour_lines;
+use super::Plan;
 
 #[derive(Serialize)]
 struct Document {
@@ -72,12 +72,8 @@ struct SqueezeResult {
     efficiency: f64,
 }
 
-pub fn text(
-    instance: &Instance,
-    planner: &Planner,
-    failed: &[NodeId],
-    outcomes: &[Outcome],
-) -> anyhow::Result<String> {
+pub fn text(plan: &Plan) -> anyhow::Result<String> {
+    let Plan { instance, planner, failed, outcomes } = plan;
     let before = planner.before();
     let document = Document {
         version: 1,
@@ -86,7 +82,7 @@ pub fn text(
         ranks: instance.job.ranks(),
         traffic: instance.job.traffic.name.clone(),
         spares: instance.laid.spares.clone(),
-        failed: failed.to_vec(),
+        failed: failed.clone(),
         notes: instance.laid.notes.clone(),
         before: Before {
             placement: instance.laid.home.clone(),
@@ -96,18 +92,14 @@ pub fn text(
         },
         methods: outcomes
             .iter()
-            .map(|o| method(instance, planner, failed, o))
+            .map(|outcome| method(plan, outcome))
             .collect::<anyhow::Result<_>>()?,
     };
     Ok(serde_json::to_string_pretty(&document)?)
 }
 
-fn method(
-    instance: &Instance,
-    planner: &Planner,
-    failed: &[NodeId],
-    outcome: &Outcome,
-) -> anyhow::Result<MethodResult> {
+fn method(plan: &Plan, outcome: &Outcome) -> anyhow::Result<MethodResult> {
+    let instance = plan.instance;
     let method = outcome.method.name();
     let placed = match &outcome.result {
         Ok(placed) => placed,
@@ -121,7 +113,7 @@ fn method(
         .filter(|(_, (from, to))| from != to)
         .map(|(rank, (&from, &to))| MoveResult { rank, from, to })
         .collect();
-    let plan = PlanResult {
+    let result = PlanResult {
         busiest_link_messages: placed.score.messages,
         busiest_link_bytes: placed.score.bytes,
         busiest_link: placed
@@ -140,7 +132,7 @@ fn method(
             partners: s.partners,
             efficiency: s.efficiency,
         }),
-        routes_round_dead_routers: detour_lines(planner, failed, outcome)?,
+        routes_round_dead_routers: plan.detour_lines(outcome)?,
     };
-    Ok(MethodResult { method, stuck: None, plan: Some(plan) })
+    Ok(MethodResult { method, stuck: None, plan: Some(result) })
 }

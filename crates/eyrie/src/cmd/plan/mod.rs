@@ -11,9 +11,9 @@ use clap::Args;
 use eyrie_cli::ending;
 use eyrie_cli::instance::{methods, InstanceArgs};
 use eyrie_cli::out;
-use eyrie_cli::progress::Progress;
+use eyrie_cli::progress;
 use eyrie_placement::emit::{self, Format};
-use eyrie_placement::{Instance, Method, Outcome, Planner, Stuck};
+use eyrie_placement::{Instance, Method, Outcome, Planner, Progress, Stuck};
 use eyrie_topology::NodeId;
 use eyrie_units::{duration, written};
 
@@ -72,18 +72,18 @@ pub fn run(args: &PlanArgs) -> anyhow::Result<i32> {
     let instance_args = &args.instance;
     let formats =
         args.emit.chunks(2).map(|pair| format(&pair[0])).collect::<Result<Vec<_>, _>>()?;
-    let progress = Progress::start(instance_args.progress, "planning: reading the network");
+    let progress =
+        progress::Progress::start(instance_args.progress, "planning: reading the network");
     within(args.limit, args, instance_args, progress, |plan| conclude(args, &formats, &plan))
 }
 
 /// Prints and writes a plan; returns the exit code.
 fn conclude(args: &PlanArgs, formats: &[Format], plan: &Plan) -> anyhow::Result<i32> {
-    let Plan { instance, planner, failed, outcomes } = plan;
-    let chosen = chosen(outcomes);
+    let chosen = plan.chosen();
     if args.json {
-        out::line(json::text(instance, planner, failed, outcomes)?)?;
+        out::line(json::text(plan)?)?;
     } else {
-        out::text(&table::text(instance, planner, failed, outcomes)?)?;
+        out::text(&table::text(plan)?)?;
     }
     let write = |path: &std::path::Path, text: String| {
         std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
@@ -96,11 +96,12 @@ fn conclude(args: &PlanArgs, formats: &[Format], plan: &Plan) -> anyhow::Result<
             if placed.squeezed.is_some() {
                 bail!("squeezing moves no rank: there is no {} to write", pair[0]);
             }
-            let host = |n| emit::host_name(instance.network.as_ref(), &instance.names, n);
+            let Instance { network, names, .. } = plan.instance;
+            let host = |n| emit::host_name(network.as_ref(), names, n);
             write(pair[1].as_ref(), emit::text(*format, &placed.placement, &host))?;
         }
         if let Some(path) = &args.picture {
-            write(path, picture::svg(instance, failed, placed))?;
+            write(path, picture::svg(plan.instance, &plan.failed, placed))?;
         }
     }
     Ok(if chosen.is_some_and(|o| o.result.is_ok()) { 0 } else { 2 })
@@ -110,15 +111,40 @@ fn conclude(args: &PlanArgs, formats: &[Format], plan: &Plan) -> anyhow::Result<
 struct Plan<'a> {
     instance: &'a Instance,
     planner: &'a Planner<'a>,
-    failed: &'a [NodeId],
+    failed: Vec<NodeId>,
     outcomes: Vec<Outcome>,
+}
+
+impl Plan<'_> {
+    /// The outcome that is written to files: search if it found anything, else the first that did.
+    fn chosen(&self) -> Option<&Outcome> {
+        let found = |o: &&Outcome| o.result.is_ok();
+        let search = self.outcomes.iter().find(|o| o.method == Method::Search).filter(found);
+        search.or_else(|| self.outcomes.iter().find(found)).or(self.outcomes.first())
+    }
+
+    /// What the network does with messages of others at dead nodes, if it is worth saying.
+    fn detour_lines(&self, outcome: &Outcome) -> anyhow::Result<Vec<String>> {
+        let Ok(placed) = &outcome.result else { return Ok(Vec::new()) };
+        if placed.squeezed.is_some() {
+            return Ok(Vec::new());
+        }
+        let report = self.planner.detours(&self.failed, &placed.placement)?;
+        let Some(report) = report else { return Ok(Vec::new()) };
+        let mut lines = vec![format!(
+            "routes round dead routers: {} in the deadlock-free order, {} outside it",
+            report.in_order, report.around
+        )];
+        lines.extend(report.violations);
+        Ok(lines)
+    }
 }
 
 /// What the planning thread tells.
 enum Told {
     Doing(String),
     Ready { failed: Vec<NodeId>, methods: Vec<Method> },
-    Done(Box<Outcome>),
+    Ends(Box<Outcome>),
     Failed(anyhow::Error),
 }
 
@@ -128,7 +154,7 @@ fn within(
     limit: Duration,
     args: &PlanArgs,
     instance_args: &InstanceArgs,
-    progress: Progress,
+    progress: progress::Progress,
     conclude: impl FnOnce(Plan) -> anyhow::Result<i32>,
 ) -> anyhow::Result<i32> {
     let (instance, planner) = (OnceLock::new(), OnceLock::new());
@@ -151,7 +177,7 @@ fn within(
                     doing = what;
                 }
                 Ok(Told::Ready { failed: f, methods: m }) => (failed, methods) = (f, m),
-                Ok(Told::Done(outcome)) => outcomes.push(*outcome),
+                Ok(Told::Ends(outcome)) => outcomes.push(*outcome),
                 Ok(Told::Failed(e)) => return Err(e),
                 Err(RecvTimeoutError::Disconnected) => break false,
                 Err(RecvTimeoutError::Timeout) => break true,
@@ -161,7 +187,7 @@ fn within(
         let concluded = match (instance.get(), planner.get()) {
             (Some(instance), Some(planner)) if !methods.is_empty() => {
                 complete(planner, &methods, &mut outcomes, limit);
-                conclude(Plan { instance, planner, failed: &failed, outcomes })
+                conclude(Plan { instance, planner, failed, outcomes })
             }
             _ => {
                 let limit = written(limit);
@@ -187,46 +213,34 @@ fn work<'a>(
     let read = instance_args.instance()?;
     let instance = instance.get_or_init(|| read);
     let methods = methods(&args.method, instance)?;
-    let failed = instance.failed(&args.failed)?;
-    let batches: Vec<Vec<NodeId>> = match args.at_once {
-        true => vec![failed.clone()],
-        false => failed.iter().map(|&n| vec![n]).collect(),
-    };
+    let failures = instance.failures(&args.failed, args.at_once)?;
     tell(Told::Doing("the job before any failure".into()));
     let made = instance_args.planner(instance)?;
     let planner = planner.get_or_init(|| made);
+    let (failed, count) = (failures.nodes(), methods.len());
     tell(Told::Ready { failed, methods: methods.clone() });
-    for (i, &method) in methods.iter().enumerate() {
-        tell(Told::Doing(format!("{} ({} of {})", method.name(), i + 1, methods.len())));
-        tell(Told::Done(Box::new(planner.run(method, &batches)?)));
-    }
-    if let Some(method) = Planner::reference(&methods) {
-        tell(Told::Doing(format!("{} to compare with", method.name())));
-        // Where it is stuck or cut off there is nothing to compare with.
-        planner
-            .run(method, &batches)
-            .into_iter()
-            .for_each(|outcome| tell(Told::Done(Box::new(outcome))));
-    }
+    planner.plan(&methods, &failures, &mut |progress| {
+        tell(match progress {
+            Progress::Begins(method, Some(i)) => {
+                Told::Doing(format!("{} ({} of {count})", method.name(), i + 1))
+            }
+            Progress::Begins(method, None) => {
+                Told::Doing(format!("{} to compare with", method.name()))
+            }
+            Progress::Ends(outcome) => Told::Ends(outcome),
+        })
+    })?;
     Ok(())
 }
 
 /// The outcomes of all methods asked for, in order, with break-even; those that did not end say so.
 fn complete(planner: &Planner, methods: &[Method], outcomes: &mut Vec<Outcome>, limit: Duration) {
-    planner.weigh(outcomes);
-    outcomes.truncate(methods.len());
+    planner.weigh(outcomes, methods);
     let late = methods[outcomes.len()..].iter().map(|&method| {
         let why = format!("it did not end within {}: --limit gives more time", written(limit));
         Outcome { method, result: Err(Stuck { after: 0, why }) }
     });
     outcomes.extend(late);
-}
-
-/// The outcome that is written to files: search if it found anything, else the first that did.
-fn chosen(outcomes: &[Outcome]) -> Option<&Outcome> {
-    let found = |o: &&Outcome| o.result.is_ok();
-    let search = outcomes.iter().find(|o| o.method == Method::Search).filter(found);
-    search.or_else(|| outcomes.iter().find(found)).or(outcomes.first())
 }
 
 fn format(text: &str) -> anyhow::Result<Format> {
@@ -242,25 +256,6 @@ fn format(text: &str) -> anyhow::Result<Format> {
 /// Seconds as a person reads them.
 fn seconds(s: f64) -> String {
     eyrie_units::nanoseconds(s * 1e9)
-}
-
-/// What the network does with messages of others at dead nodes, if it is worth saying.
-fn detour_lines(
-    planner: &Planner,
-    failed: &[NodeId],
-    outcome: &Outcome,
-) -> anyhow::Result<Vec<String>> {
-    let Ok(placed) = &outcome.result else { return Ok(Vec::new()) };
-    if placed.squeezed.is_some() {
-        return Ok(Vec::new());
-    }
-    let Some(report) = planner.detours(failed, &placed.placement)? else { return Ok(Vec::new()) };
-    let mut lines = vec![format!(
-        "routes round dead routers: {} in the deadlock-free order, {} outside it",
-        report.in_order, report.around
-    )];
-    lines.extend(report.violations);
-    Ok(lines)
 }
 
 #[cfg(test)]
@@ -280,14 +275,16 @@ mod tests {
         let instance = line.instance.instance().unwrap();
         let planner = line.instance.planner(&instance).unwrap();
         let methods = [Method::FirstFree, Method::Best0D, Method::Search];
-        let batches = [vec![instance.laid.home[8]]];
+        let failures = instance.failures(&["1,2".into()], false).unwrap();
         let mut outcomes =
-            methods[..2].iter().map(|&m| planner.run(m, &batches).unwrap()).collect();
+            methods[..2].iter().map(|&m| planner.run(m, &failures).unwrap()).collect();
         complete(&planner, &methods, &mut outcomes, Duration::from_secs(3));
         assert_eq!(outcomes.iter().map(|o| o.method).collect::<Vec<_>>(), methods);
         let search = outcomes[2].result.as_ref().unwrap_err();
         assert!(search.why.contains("did not end within 3s"), "{}", search.why);
-        assert_eq!(chosen(&outcomes).map(|o| o.method), Some(Method::FirstFree));
-        assert_eq!(outcomes[1].result.as_ref().unwrap().break_even, Some(0));
+        let (instance, planner) = (&instance, &planner);
+        let plan = Plan { instance, planner, failed: failures.nodes(), outcomes };
+        assert_eq!(plan.chosen().map(|o| o.method), Some(Method::FirstFree));
+        assert_eq!(plan.outcomes[1].result.as_ref().unwrap().break_even, Some(0));
     }
 }

@@ -2,18 +2,14 @@
 
 use std::fmt::Write;
 
-use eyrie_placement::{Instance, Outcome, Planner};
-use eyrie_topology::{coords, NodeId};
+use eyrie_placement::Outcome;
+use eyrie_topology::coords;
 
-use super::{chosen, detour_lines, seconds};
+use super::{seconds, Plan};
 use eyrie_cli::table::align;
 
-pub fn text(
-    instance: &Instance,
-    planner: &Planner,
-    failed: &[NodeId],
-    outcomes: &[Outcome],
-) -> anyhow::Result<String> {
+pub fn text(plan: &Plan) -> anyhow::Result<String> {
+    let Plan { instance, planner, failed, outcomes } = plan;
     let mut text = String::new();
     writeln!(
         text,
@@ -39,12 +35,12 @@ pub fn text(
     let mut rows = vec![header.map(String::from).to_vec()];
     rows.extend(outcomes.iter().map(row));
     text += &align(&rows);
-    if let Some(outcome) = chosen(outcomes) {
+    if let Some(outcome) = plan.chosen() {
         writeln!(text)?;
         if let Ok(placed) = &outcome.result {
             writeln!(text, "{}: {}", outcome.method.name(), summary(&placed.steps))?;
         }
-        for line in detour_lines(planner, failed, outcome)? {
+        for line in plan.detour_lines(outcome)? {
             writeln!(text, "{line}")?;
         }
     }

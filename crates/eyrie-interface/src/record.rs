@@ -1,9 +1,9 @@
 //! The events of a job as users see them: one JSON object each in the event stream (docs/events.md
 //! is its schema), and one line for people. Nothing here decides anything.
 
-use crate::machine::placement::Choice;
-use eyrie_interface::seconds;
-use eyrie_interface::status::{Kept, Summary};
+use crate::seconds;
+use crate::status::{Kept, Summary};
+use eyrie_placement::Choice;
 use eyrie_units::{self as units, counted, time};
 use eyrie_wire::control::Library;
 use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
@@ -314,6 +314,17 @@ pub enum Record {
         cause: Option<Cause>,
         summary: Summary,
     },
+}
+
+/// A line of the event stream: `R` is [`Record`] or a reference to one.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Line<R> {
+    /// Number of the line, from 0.
+    pub seq: u64,
+    /// Seconds since the job's start.
+    pub time: f64,
+    #[serde(flatten)]
+    pub record: R,
 }
 
 /// How much an event matters to a user who watches.

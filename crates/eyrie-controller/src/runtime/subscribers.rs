@@ -1,0 +1,260 @@
+//! The lines of the event file for those who subscribe to them, from any of them on. A subscriber
+//! has a thread that reads the file: one that reads slowly holds up neither the job nor others, and
+//! nothing is kept for it in memory.
+
+use eyrie_interface::answer::refusal;
+use eyrie_interface::request::{MAX_LINE, STREAM_HEARTBEAT};
+use serde::Deserialize;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a subscriber may take to read what is sent to it.
+pub const SUBSCRIBER_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How far the event file is written.
+#[derive(Debug, Default)]
+struct Written {
+    /// The file; `None` before there is one, and when it is closed.
+    file: Option<File>,
+    /// Number of the next line that will be written.
+    next: u64,
+    /// Nothing more is written.
+    closed: bool,
+}
+
+/// What subscribers see of the event file.
+#[derive(Clone, Debug, Default)]
+pub struct Published(Arc<(Mutex<Written>, Condvar)>);
+
+/// What a subscriber that has all lines waits for.
+#[derive(PartialEq, Eq, Debug)]
+enum Waited {
+    More,
+    Closed,
+    /// Nothing has happened for [`STREAM_HEARTBEAT`].
+    Idle,
+}
+
+impl Published {
+    /// The file in which the lines are.
+    pub fn open(&self, file: &File) -> io::Result<()> {
+        self.lock().file = Some(file.try_clone()?);
+        Ok(())
+    }
+
+    /// All lines before this one are written.
+    pub fn wrote(&self, next: u64) {
+        let mut written = self.lock();
+        written.next = next.max(written.next);
+        self.0 .1.notify_all();
+    }
+
+    /// No line follows.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.0 .1.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Written> {
+        self.0 .0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the line with this number.
+    fn wait(&self, next: u64) -> Waited {
+        let nothing = |written: &mut Written| written.next <= next && !written.closed;
+        let waited = self.0 .1.wait_timeout_while(self.lock(), STREAM_HEARTBEAT, nothing);
+        let (written, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match *written {
+            Written { next: there, .. } if there > next => Waited::More,
+            Written { closed: true, .. } => Waited::Closed,
+            _ => Waited::Idle,
+        }
+    }
+
+    /// The file, to be read from its start, and the number of the next line to be written.
+    fn tail(&self) -> io::Result<(Tail, u64)> {
+        let written = self.lock();
+        let file =
+            written.file.as_ref().ok_or_else(|| io::Error::other("there is no event file"))?;
+        // The file itself, also when it has another name by now.
+        let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("--events names no file that can be read"));
+        }
+        Ok((Tail { input: BufReader::new(file), at: 0 }, written.next))
+    }
+
+    /// Sends the lines from this number on, or those to come, until none follows.
+    ///
+    /// # Errors
+    /// When the subscriber has left, or takes longer than its stream allows.
+    pub fn stream(&self, from: Option<u64>, out: &mut impl Write) -> io::Result<()> {
+        let (mut tail, written) = match self.tail() {
+            Ok(tail) => tail,
+            Err(e) => return writeln!(out, "{}", refusal(&format!("no events to read: {e}"))),
+        };
+        let mut next = from.unwrap_or(written);
+        loop {
+            while let Some((seq, line)) = tail.line(next)? {
+                if seq > next {
+                    return gone(out, next, seq);
+                }
+                out.write_all(&line)?;
+                next = seq + 1;
+            }
+            match self.wait(next) {
+                Waited::More => {
+                    // It was written before: unless it can be read, the file was emptied since.
+                    let there = self.lock().next;
+                    match tail.line(next)? {
+                        Some((seq, line)) if seq == next => {
+                            out.write_all(&line)?;
+                            next = seq + 1;
+                        }
+                        Some((seq, _)) => return gone(out, next, seq),
+                        None => return gone(out, next, there),
+                    }
+                }
+                Waited::Closed => return Ok(()),
+                Waited::Idle => writeln!(out)?,
+            }
+        }
+    }
+}
+
+/// Cuts a subscriber off that would miss lines.
+fn gone(out: &mut impl Write, next: u64, there: u64) -> io::Result<()> {
+    let text = format!(
+        "events {next} to {} are not in the event file any more: ask again from {there} on \
+         (`eyrie run --events FILE` keeps all events)",
+        there - 1
+    );
+    writeln!(out, "{}", refusal(&text))
+}
+
+/// The event file as it is read. Others may empty it meanwhile.
+struct Tail {
+    input: BufReader<File>,
+    /// Where the next line begins.
+    at: u64,
+}
+
+impl Tail {
+    /// The first whole line with this number or a higher one, behind those that were read; and its
+    /// number. `None`: it is not there yet.
+    fn line(&mut self, least: u64) -> io::Result<Option<(u64, Vec<u8>)>> {
+        let mut again = true;
+        loop {
+            if self.input.get_ref().metadata()?.len() < self.at {
+                self.go_to(0)?;
+            }
+            let mut line = Vec::new();
+            self.input.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)?;
+            if line.last() != Some(&b'\n') {
+                self.go_to(self.at)?;
+                return Ok(None);
+            }
+            self.at += line.len() as u64;
+            match seq_of(&line) {
+                Some(seq) if seq >= least => return Ok(Some((seq, line))),
+                Some(_) => {}
+                // It was emptied and has grown again: this was the middle of a line.
+                None if again => {
+                    again = false;
+                    self.go_to(0)?;
+                }
+                // A damaged line.
+                None => {}
+            }
+        }
+    }
+
+    fn go_to(&mut self, at: u64) -> io::Result<()> {
+        self.at = at;
+        self.input.seek(SeekFrom::Start(at)).map(drop)
+    }
+}
+
+/// The number of a line.
+pub fn seq_of(line: &[u8]) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Seq {
+        seq: u64,
+    }
+    serde_json::from_slice(line).ok().map(|Seq { seq }| seq)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::event_file::EventFile;
+    use super::*;
+    use crate::record::Record;
+
+    fn note(file: &mut EventFile, text: &str) {
+        file.add(Duration::ZERO, &Record::Note { text: text.into() }, 0).unwrap();
+        file.let_out(0).unwrap();
+    }
+
+    fn streamed(published: &Published, from: Option<u64>) -> Vec<serde_json::Value> {
+        let mut out = Vec::new();
+        published.stream(from, &mut out).unwrap();
+        out.split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| serde_json::from_slice(line).unwrap())
+            .collect()
+    }
+
+    fn seqs(lines: &[serde_json::Value]) -> Vec<u64> {
+        lines.iter().filter_map(|line| line["seq"].as_u64()).collect()
+    }
+
+    #[test]
+    fn a_subscriber_gets_each_line_once_from_where_it_asks_and_what_is_written_meanwhile() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = EventFile::create(None, dir.path()).unwrap();
+        ["one", "two", "three"].into_iter().for_each(|text| note(&mut file, text));
+        let published = file.published();
+        let reader = std::thread::spawn(move || {
+            [Some(1), Some(4)].map(|from| seqs(&streamed(&published, from)))
+        });
+        ["four", "five", "six"].into_iter().for_each(|text| note(&mut file, text));
+        drop(file);
+        assert_eq!(reader.join().unwrap(), [vec![1, 2, 3, 4, 5], vec![4, 5]]);
+    }
+
+    #[test]
+    fn lines_that_are_gone_are_named_and_the_next_can_be_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("named");
+        let mut file = EventFile::create(Some(&path), dir.path()).unwrap();
+        ["one", "two"].into_iter().for_each(|text| note(&mut file, text));
+        File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+        note(&mut file, "three");
+        let published = file.published();
+        drop(file);
+        let refused = streamed(&published, Some(0));
+        let text = refused[0]["error"].as_str().unwrap();
+        assert!(text.starts_with("events 0 to 1 are not in the event file any more"), "{text}");
+        assert_eq!(seqs(&streamed(&published, Some(2))), [2]);
+    }
+
+    #[test]
+    fn the_file_that_nobody_has_named_does_not_grow_without_bound() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = EventFile::create(None, dir.path()).unwrap();
+        let long = "x".repeat(1 << 20);
+        for _ in 0..40 {
+            note(&mut file, &long);
+        }
+        let size = |entry: io::Result<std::fs::DirEntry>| entry.unwrap().metadata().unwrap().len();
+        let sizes: Vec<u64> = std::fs::read_dir(dir.path()).unwrap().map(size).collect();
+        assert!(matches!(sizes[..], [size] if size <= 17 << 20), "{sizes:?}");
+        note(&mut file, "last");
+        let published = file.published();
+        drop(file);
+        assert_eq!(seqs(&streamed(&published, Some(40))), [40]);
+    }
+}
