@@ -1,5 +1,5 @@
-//! The table of functions of libeyrie-calls, which is preloaded into ranks. A static program has not
-//! loaded it. A table of another version must never be used.
+//! The table of functions of libeyrie-calls, which is preloaded into ranks. A static program has
+//! not loaded it. A table of another version must never be used.
 
 use crate::symbol;
 use eyrie_calls_table::{Head, OtherVersion, Table, SYMBOL};
