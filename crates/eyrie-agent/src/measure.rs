@@ -133,6 +133,7 @@ fn busy(all: &[Processor], processors: &[u32]) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyrie_wire::{Incarnation, Rank};
 
     #[test]
     fn only_these_processors_and_what_they_did_are_counted() {
@@ -160,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_came_meanwhile_is_not_measured() {
-        let instance = |rank| RankInstance { rank, incarnation: 1 };
+        let instance = |rank| RankInstance { rank, incarnation: Incarnation(1) };
         let count = |ms| Count {
             used: Duration::from_millis(ms),
             polled: Duration::from_millis(ms / 2),
@@ -171,11 +172,11 @@ mod tests {
             busy: Duration::ZERO,
             ranks: ranks.into_iter().collect(),
         };
-        let first = counts(vec![(instance(0), count(10)), (instance(2), count(10))]);
-        let last = counts(vec![(instance(0), count(40)), (instance(1), count(10))]);
+        let first = counts(vec![(instance(Rank(0)), count(10)), (instance(Rank(2)), count(10))]);
+        let last = counts(vec![(instance(Rank(0)), count(40)), (instance(Rank(1)), count(10))]);
         let usage = first.until(last, Duration::from_secs(1));
         let [RankUsage { instance, used, polled, memory }] = usage.ranks[..] else { panic!() };
-        assert_eq!((instance.rank, memory), (0, 7));
+        assert_eq!((instance.rank, memory), (Rank(0), 7));
         assert_eq!((used, polled), (Duration::from_millis(30), Duration::from_millis(15)));
     }
 }

@@ -7,7 +7,7 @@ use crate::controller::connection::Connection;
 use crate::rank::obstacle::catches;
 use crate::rank::process::Process;
 use eyrie_wire::control::{is_to_end, FromAgent};
-use eyrie_wire::RankInstance;
+use eyrie_wire::{Incarnation, RankInstance};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ impl Signals<'_> {
                 );
                 self.connection.send(&FromAgent::Note { text });
             }
-            if p.mpi_pid.is_none() && p.instance.incarnation == FIRST {
+            if p.mpi_pid.is_none() && p.instance.incarnation == Incarnation(FIRST) {
                 // It has not begun with MPI: it may still be a script.
                 send(-(p.pid as i32), signal);
             }
@@ -54,7 +54,7 @@ impl Signals<'_> {
             while let Some((n, signal)) = p.page.next_signal() {
                 let handled = catches(pid, signal.into());
                 // A rank that is re-executed first gets what it got before; by then it handles it.
-                let catches_up = p.instance.incarnation != FIRST && !p.page.is_new();
+                let catches_up = p.instance.incarnation != Incarnation(FIRST) && !p.page.is_new();
                 if catches_up || handled && (now < until || !p.page.is_new()) {
                     break;
                 }

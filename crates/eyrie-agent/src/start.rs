@@ -63,7 +63,7 @@ impl Agent {
                 let mut process = Process::new(instance, launched, &meta);
                 process.signals_until = (!start.signals.is_empty()).then(Instant::now);
                 process.restore = restore;
-                let path = segments::predicted_segment(process.session.kvsname(), instance.rank);
+                let path = segments::predicted_segment(process.session.kvsname(), instance.rank.0);
                 if process.shared.insert(path.clone()) {
                     self.connection.send(&FromAgent::Shared { rank: instance.rank, path });
                 }
@@ -89,7 +89,7 @@ impl Agent {
         stream: eyrie_transport::Stream,
         since: Instant,
     ) -> anyhow::Result<(Launched, Option<Restore>)> {
-        let image = start.image.as_ref().map_or(0, |at| at.image);
+        let image = start.image.as_ref().map_or(ImageId(0), |at| at.image);
         let (mut launched, image_in) = match self.preparations().take(start) {
             Some((launched, into)) => {
                 let (epoch, directory) = self.setup.newest_directory()?;
@@ -108,7 +108,7 @@ impl Agent {
         self.background
             .run(move || Done::Fed { instance, result: transfer::feed(stream, image_in) });
         let stderr = launched.restorer_stderr.take();
-        Ok((launched, Some(Restore { image, started: since, fetched: None, stderr })))
+        Ok((launched, Some(Restore { image: image, started: since, fetched: None, stderr })))
     }
 
     pub fn start_failed(&mut self, instance: RankInstance, reason: String, fault: StartFault) {
@@ -124,7 +124,7 @@ impl Agent {
         result: Opened,
     ) {
         match result {
-            Ok(_) if in_place != 0 && !self.incoming.contains_key(&start.instance) => {
+            Ok(_) if in_place != ImageId(0) && !self.incoming.contains_key(&start.instance) => {
                 let reason = "the image that was in place is gone".to_string();
                 self.start_failed(start.instance, reason, StartFault::Attempt);
             }

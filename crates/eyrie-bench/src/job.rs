@@ -7,6 +7,7 @@ use anyhow::{bail, Context};
 use eyrie_supervision::{end, has_ended_within};
 use eyrie_units::time;
 use eyrie_wire::agent::{ENV_IMAGES, IMAGES_FULL};
+use eyrie_wire::Rank;
 use rustix::process::Signal;
 use serde::Deserialize;
 use std::fs::File;
@@ -128,37 +129,37 @@ pub struct Event {
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum What {
     Connected {
-        rank: u32,
+        rank: Rank,
     },
     CheckpointStarted {
-        rank: u32,
+        rank: Rank,
     },
     Checkpoint {
-        rank: u32,
+        rank: Rank,
         bytes: u64,
         pause: f64,
         total: f64,
     },
     RankFailed {
-        rank: u32,
+        rank: Rank,
     },
     CheckpointFailed {
-        rank: u32,
+        rank: Rank,
         cause: String,
     },
     Recovered {
-        rank: u32,
+        rank: Rank,
         messages: u64,
         phases: Phases,
         total: f64,
     },
     MoveRound {
-        rank: u32,
+        rank: Rank,
         bytes: u64,
         took: f64,
     },
     RankMoved {
-        rank: u32,
+        rank: Rank,
         pause: f64,
     },
     JobEnded,
@@ -329,7 +330,7 @@ impl Job {
     /// When the job ends before, or there is none within `limit`.
     pub fn checkpoint(
         &mut self,
-        rank: u32,
+        rank: Rank,
         mib: u64,
         limit: Duration,
     ) -> anyhow::Result<Checkpoint> {
@@ -352,7 +353,7 @@ impl Job {
     /// Orders one checkpoint; the inner error is why the rank could not be captured.
     fn try_checkpoint(
         &mut self,
-        rank: u32,
+        rank: Rank,
         limit: Duration,
     ) -> anyhow::Result<Result<Checkpoint, String>> {
         // It ends with 1 when there was no checkpoint; the events have the reason.
@@ -493,7 +494,7 @@ mod tests {
                "phases":{"detected":0.01,"placed":0.0001,"fetched":0.2,"restored":0.001,"replayed":0.7},"total":0.9}"#,
         );
         assert!(
-            matches!(e.what, What::Recovered { rank: 1, messages: 592, phases, .. } if phases.fetched == 0.2)
+            matches!(e.what, What::Recovered { rank: Rank(1), messages: 592, phases, .. } if phases.fetched == 0.2)
         );
         let e = parse(r#"{"seq":1,"time":0.5,"event":"node_up","node":0}"#);
         assert!(matches!(e.what, What::Other) && e.time == 0.5);

@@ -7,6 +7,7 @@ use crate::report::{cell, digits, percent, times, Measured, Table};
 use crate::statistics::Spread;
 use crate::{Effort, Setup};
 use anyhow::Context;
+use eyrie_wire::Rank;
 use serde_json::{json, Value};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 const TWO_NODES: &str = "--checkpoint-every off --nodes 2 --spares 1";
 const WAYS: [&str; 2] = ["live", "stop"];
 /// The rank that moves.
-const MOVES: u32 = 1;
+const MOVES: Rank = Rank(1);
 
 /// A rank of a size that writes a part of its memory in each step, and how often it moves.
 struct Case {

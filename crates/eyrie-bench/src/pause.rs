@@ -5,6 +5,7 @@ use crate::report::{cell, digits, Table};
 use crate::statistics::Spread;
 use crate::{Effort, Setup};
 use anyhow::Context;
+use eyrie_wire::Rank;
 use serde_json::{json, Value};
 use std::time::Duration;
 
@@ -101,10 +102,10 @@ fn checkpoints(setup: &Setup, turn: &Turn) -> anyhow::Result<Vec<Checkpoint>> {
     let program = Program::new(2, setup.example("memory"), &args);
     let mut job = Job::start(setup, &turn.contender, &program)?;
     job.await_event("rank 0", LIMIT, |e| {
-        matches!(e.what, What::Connected { rank: 0 }).then_some(())
+        matches!(e.what, What::Connected { rank: Rank(0) }).then_some(())
     })?;
     // The first image has none to build on.
-    job.checkpoint(0, turn.mib, LIMIT)?;
-    let taken = (0..CHECKPOINTS).map(|_| job.checkpoint(0, turn.mib, LIMIT));
+    job.checkpoint(Rank(0), turn.mib, LIMIT)?;
+    let taken = (0..CHECKPOINTS).map(|_| job.checkpoint(Rank(0), turn.mib, LIMIT));
     taken.collect::<anyhow::Result<_>>().context("measuring the pause")
 }

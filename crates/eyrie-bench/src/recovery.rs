@@ -6,6 +6,7 @@ use crate::report::{cell, digits, percent, Measured, Table};
 use crate::statistics::Spread;
 use crate::{Effort, Setup};
 use anyhow::Context;
+use eyrie_wire::Rank;
 use serde_json::{json, Value};
 use std::time::{Duration, Instant};
 
@@ -181,9 +182,9 @@ fn turn(setup: &Setup, case: &Case) -> anyhow::Result<Recovered> {
 
 fn recover(case: &Case, mut job: Job) -> anyhow::Result<Recovered> {
     job.await_event("rank 1", LIMIT, |e| {
-        matches!(e.what, What::Connected { rank: 1 }).then_some(())
+        matches!(e.what, What::Connected { rank: Rank(1) }).then_some(())
     })?;
-    let checkpoint = job.checkpoint(1, case.mib, LIMIT)?;
+    let checkpoint = job.checkpoint(Rank(1), case.mib, LIMIT)?;
     // The log grows for as long as the case wants it.
     let until = checkpoint.begun + Duration::from_secs_f64(case.log_s);
     while Instant::now() < until {
@@ -191,10 +192,12 @@ fn recover(case: &Case, mut job: Job) -> anyhow::Result<Recovered> {
     }
     job.order("inject", &[&format!("{}@0s", case.failure)])?;
     let failed_at = job.await_event("the death of rank 1", LIMIT, |e| {
-        matches!(e.what, What::RankFailed { rank: 1 }).then_some(e.time)
+        matches!(e.what, What::RankFailed { rank: Rank(1) }).then_some(e.time)
     })?;
     let (messages, phases, total) = job.await_event("a recovery", LIMIT, |e| match e.what {
-        What::Recovered { rank: 1, messages, phases, total } => Some((messages, phases, total)),
+        What::Recovered { rank: Rank(1), messages, phases, total } => {
+            Some((messages, phases, total))
+        }
         _ => None,
     })?;
     let Phases { detected, placed, fetched, restored, replayed } = phases;

@@ -81,10 +81,10 @@ impl FromStr for Injection {
         let (target, when) = rest.split_once('@').ok_or(bad("it has no @"))?;
         let target: u32 = target.parse().map_err(|_| bad("the number before @ is none"))?;
         let fault = match kind {
-            "kill-rank" => Fault::KillRank(target),
-            "kill-node" => Fault::KillNode(target),
-            "freeze-node" => Fault::FreezeNode(target),
-            "drop-connection" => Fault::DropConnection(target),
+            "kill-rank" => Fault::KillRank(Rank(target)),
+            "kill-node" => Fault::KillNode(Node(target)),
+            "freeze-node" => Fault::FreezeNode(Node(target)),
+            "drop-connection" => Fault::DropConnection(Rank(target)),
             _ => return Err(bad("unknown kind of failure")),
         };
         let when = match when {
@@ -135,10 +135,10 @@ impl Injection {
     pub fn check(&self, ranks: u32, nodes: u32) -> Result<(), String> {
         let Injection::At { fault, .. } = self else { return Ok(()) };
         match *fault {
-            Fault::KillRank(r) | Fault::DropConnection(r) if r >= ranks => {
+            Fault::KillRank(r) | Fault::DropConnection(r) if r >= Rank(ranks) => {
                 Err(format!("there is no rank {r}: the job has ranks 0 to {}", ranks - 1))
             }
-            Fault::KillNode(n) | Fault::FreezeNode(n) if n >= nodes => Err(format!(
+            Fault::KillNode(n) | Fault::FreezeNode(n) if n >= Node(nodes) => Err(format!(
                 "there is no node {n}: the job has nodes 0 to {}, spares included",
                 nodes - 1
             )),
@@ -156,12 +156,15 @@ mod tests {
     fn specifications_of_the_command_line() {
         let at = |fault, when| Ok(Injection::At { fault, when });
         let after = |ms| When::After(Duration::from_millis(ms));
-        assert_eq!("kill-rank=2@1.5s".parse(), at(Fault::KillRank(2), after(1500)));
-        assert_eq!("kill-node=0@200ms".parse(), at(Fault::KillNode(0), after(200)));
-        assert_eq!("freeze-node=1@2m".parse(), at(Fault::FreezeNode(1), after(120_000)));
-        assert_eq!("kill-rank=1@checkpoint".parse(), at(Fault::KillRank(1), When::Checkpoint));
-        assert_eq!("kill-node=1@recovery".parse(), at(Fault::KillNode(1), When::Recovery));
-        assert_eq!("drop-connection=3@1".parse(), at(Fault::DropConnection(3), after(1000)));
+        assert_eq!("kill-rank=2@1.5s".parse(), at(Fault::KillRank(Rank(2)), after(1500)));
+        assert_eq!("kill-node=0@200ms".parse(), at(Fault::KillNode(Node(0)), after(200)));
+        assert_eq!("freeze-node=1@2m".parse(), at(Fault::FreezeNode(Node(1)), after(120_000)));
+        assert_eq!(
+            "kill-rank=1@checkpoint".parse(),
+            at(Fault::KillRank(Rank(1)), When::Checkpoint)
+        );
+        assert_eq!("kill-node=1@recovery".parse(), at(Fault::KillNode(Node(1)), When::Recovery));
+        assert_eq!("drop-connection=3@1".parse(), at(Fault::DropConnection(Rank(3)), after(1000)));
         assert_eq!("random-ranks=5/42".parse(), Ok(Injection::RandomRanks { count: 5, seed: 42 }));
     }
 

@@ -27,6 +27,7 @@ mod tests {
     use super::status::{OverdueStatus, RankStatus, RoleStatus};
     use super::*;
     use eyrie_wire::RankInstance;
+    use eyrie_wire::{ImageId, Incarnation, Node, Rank, RouterId};
     use serde::de::DeserializeOwned;
     use serde::Serialize;
     use std::time::Duration;
@@ -39,11 +40,15 @@ mod tests {
 
     #[test]
     fn requests_are_read_as_they_were_written() {
-        let asked = survives(&Request::Checkpoint { rank: Some(3) });
+        let asked = survives(&Request::Checkpoint { rank: Some(Rank(3)) });
         assert_eq!(asked, r#"{"request":"checkpoint","rank":3}"#);
         let manner = Manner::default();
-        survives(&Request::Migrate { ranks: vec![1, 4], to: None, manner });
-        survives(&Request::Rearrange { moves: vec![(1, 2)], drains: vec![3], manner });
+        survives(&Request::Migrate { ranks: vec![Rank(1), Rank(4)], to: None, manner });
+        survives(&Request::Rearrange {
+            moves: vec![(Rank(1), Node(2))],
+            drains: vec![Node(3)],
+            manner,
+        });
         let goal = Goal::Balance { payback: Duration::from_secs(60) };
         survives(&Request::Measure { over: Duration::from_millis(1500), goal });
         let injection: Injection = "kill-rank=1@1.5s".parse().unwrap();
@@ -55,33 +60,39 @@ mod tests {
 
     #[test]
     fn answers_are_read_as_they_were_written() {
-        let stored =
-            Outcome::Stored { rank: 0, image: 2, bytes: 9, pause_ms: 0.5, total_ms: 12.25 };
-        let failed = Outcome::Failed { rank: 1, failed: "it has ended".into() };
+        let stored = Outcome::Stored {
+            rank: Rank(0),
+            image: ImageId(2),
+            bytes: 9,
+            pause_ms: 0.5,
+            total_ms: 12.25,
+        };
+        let failed = Outcome::Failed { rank: Rank(1), failed: "it has ended".into() };
         survives(&Checkpoints { checkpoints: vec![stored, failed] });
         let rank = RankStatus {
-            instance: RankInstance { rank: 3, incarnation: 2 },
-            node: 1,
+            instance: RankInstance { rank: Rank(3), incarnation: Incarnation(2) },
+            node: Node(1),
             state: "running".into(),
-            image: Some(ImageStatus { number: 7, copies: 2 }),
+            image: Some(ImageStatus { number: ImageId(7), copies: 2 }),
             overdue: Some(OverdueStatus { seconds: 1.5, cause: "why".into() }),
         };
-        let role = RoleStatus { role: "router 0".into(), node: 1 };
-        let moving = MoveStatus { rank: 3, to: None, rounds: 2, bytes: 9, took: 0.25, slowed: 20 };
+        let role = RoleStatus { role: "router 0".into(), node: Node(1) };
+        let moving =
+            MoveStatus { rank: Rank(3), to: None, rounds: 2, bytes: 9, took: 0.25, slowed: 20 };
         let text = survives(&Status {
             job: "melt".into(),
             program: "./melt".into(),
             nodes_up: vec![true, false],
-            drained: vec![1],
+            drained: vec![Node(1)],
             hosts: vec!["a".into(), "b".into()],
             ranks: vec![rank],
             moves: vec![moving],
             roles: vec![role],
-            journal: vec![0],
+            journal: vec![Node(0)],
             cut_off: Some(2.5),
-            unprotected: vec![3],
+            unprotected: vec![Rank(3)],
             copies_missing: vec![CopiesMissing { what: Kept::Images, cause: "why".into() }],
-            logs: vec![LogStatus { router: 0, memory_bytes: 1, disk_bytes: 2 }],
+            logs: vec![LogStatus { router: RouterId(0), memory_bytes: 1, disk_bytes: 2 }],
             log_memory_bytes: 1,
             log_disk_bytes: 2,
             messages: 3,
@@ -94,8 +105,8 @@ mod tests {
 
     #[test]
     fn lines_of_the_event_stream_are_read_as_they_were_written() {
-        let instance = RankInstance { rank: 3, incarnation: 2 };
-        let record = Record::RankFailed { instance, node: 1, cause: "why".into() };
+        let instance = RankInstance { rank: Rank(3), incarnation: Incarnation(2) };
+        let record = Record::RankFailed { instance, node: Node(1), cause: "why".into() };
         let text = serde_json::to_string(&Line { seq: 7, time: 1.5, record: &record }).unwrap();
         assert_eq!(text, survives(&Line { seq: 7, time: 1.5, record }));
     }

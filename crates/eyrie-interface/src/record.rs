@@ -347,7 +347,7 @@ pub fn list(ranks: &[Rank]) -> String {
         [] => "no rank".into(),
         [one] => format!("rank {one}"),
         many => {
-            format!("ranks {}", many.iter().map(u32::to_string).collect::<Vec<_>>().join(", "))
+            format!("ranks {}", many.iter().map(Rank::to_string).collect::<Vec<_>>().join(", "))
         }
     }
 }
@@ -369,7 +369,7 @@ fn few(ranks: &[Rank]) -> String {
 
 /// A node for people, with the name of its host if it has one.
 pub fn in_words(node: Node, hosts: &[String]) -> String {
-    match hosts.get(node as usize) {
+    match hosts.get(node.index()) {
         Some(host) => format!("node {node} ({host})"),
         None => format!("node {node}"),
     }
@@ -626,8 +626,9 @@ mod tests {
 
     /// One of each.
     fn one_of_each() -> Vec<Record> {
-        let (rank, incarnation, node, image) = (3, 2, 1, Some(4));
-        let instance = RankInstance { rank, incarnation };
+        let (rank, incarnation) = (Rank(3), Incarnation(2));
+        let (node, image) = (Node(1), Some(ImageId(4)));
+        let instance = RankInstance { rank, incarnation: incarnation };
         let cause = || "because".to_string();
         let time = Duration::from_millis(1500);
         vec![
@@ -651,31 +652,40 @@ mod tests {
             Record::RankStarted { instance, node, image: None },
             Record::RankFailed { instance, node, cause: cause() },
             Record::RankFinished { rank, code: 0 },
-            Record::NodeLost { node, cause: cause(), ranks: vec![1, 2] },
+            Record::NodeLost { node, cause: cause(), ranks: vec![Rank(1), Rank(2)] },
             Record::RoleStarted { role: "router 0".into(), node },
-            Record::RoleLost { role: "router 0".into(), node, cause: cause(), ranks: vec![1] },
+            Record::RoleLost {
+                role: "router 0".into(),
+                node,
+                cause: cause(),
+                ranks: vec![Rank(1)],
+            },
             Record::CutOff {
                 job: "j".into(),
                 silent: time,
                 alone_for: time,
                 journal: vec!["node 1".into()],
             },
-            Record::Reconnected { after: time, missing: vec![1] },
+            Record::Reconnected { after: time, missing: vec![Node(1)] },
             Record::CopiesMissing { what: Kept::Images, cause: cause() },
             Record::CopiesRestored { what: Kept::Journal },
             Record::NodeRefused { node },
             Record::Resumed,
             Record::Saving,
             Record::Saved { dir: "/d".into(), bytes: 7 },
-            Record::SpareUsed { spare: 2, node },
-            Record::MoveRound { rank, node, image: 7, round: 2, bytes: 4096, took: time },
+            Record::SpareUsed { spare: Node(2), node },
+            Record::MoveRound { rank, node, image: ImageId(7), round: 2, bytes: 4096, took: time },
             Record::MoveSlowed { rank, share: 20 },
             Record::MoveNotPrepared { rank, node, cause: cause() },
-            Record::RankMoved { rank, from: 0, node, pause: time },
-            Record::Rearranging { ranks: vec![1], nodes: vec![0], drains: vec![2] },
+            Record::RankMoved { rank, from: Node(0), node, pause: time },
+            Record::Rearranging {
+                ranks: vec![Rank(1)],
+                nodes: vec![Node(0)],
+                drains: vec![Node(2)],
+            },
             Record::NodeNotice { node, cause: cause() },
             Record::NodeLeft { node },
-            Record::NodeDraining { node, ranks: vec![1, 2] },
+            Record::NodeDraining { node, ranks: vec![Rank(1), Rank(2)] },
             Record::NodeDrained { node },
             Record::NodeUndrained { node },
             Record::NodeShared { node, rank, ranks: 3 },
@@ -690,15 +700,21 @@ mod tests {
                 phases: Phases::default(),
                 total: time,
             },
-            Record::CheckpointStarted { rank, image: 4 },
-            Record::Checkpoint { rank, image: 4, bytes: 1 << 20, pause: time, total: time },
-            Record::CheckpointFailed { rank, image: 4, cause: cause(), passing: false },
+            Record::CheckpointStarted { rank, image: ImageId(4) },
+            Record::Checkpoint {
+                rank,
+                image: ImageId(4),
+                bytes: 1 << 20,
+                pause: time,
+                total: time,
+            },
+            Record::CheckpointFailed { rank, image: ImageId(4), cause: cause(), passing: false },
             Record::CheckpointWanted { rank, cause: cause() },
-            Record::ImagesOverdue { ranks: vec![1, 2], limit: time, cause: cause() },
-            Record::ImagesAgain { ranks: vec![1] },
+            Record::ImagesOverdue { ranks: vec![Rank(1), Rank(2)], limit: time, cause: cause() },
+            Record::ImagesAgain { ranks: vec![Rank(1)] },
             Record::Connected { instance },
             Record::ConnectionLost { instance },
-            Record::Refused { rank: None, incarnation, cause: cause() },
+            Record::Refused { rank: None, incarnation: incarnation, cause: cause() },
             Record::Unprotected { rank, cause: cause() },
             Record::Protected { rank },
             Record::ContentDiffers { rank, cause: cause() },

@@ -1,8 +1,7 @@
 //! The state of a job as it tells it.
 
 use crate::seconds;
-use eyrie_wire::directory::RouterId;
-use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use eyrie_wire::{ImageId, Node, Rank, RankInstance, RouterId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

@@ -15,6 +15,7 @@ use eyrie_wire::agent::{
     capture_signal, FromRank, ToRank, ENV_DROP_SOCKETS, ENV_IMAGES, IMAGES_FULL, MAX_MESSAGE,
 };
 use eyrie_wire::page::What;
+use eyrie_wire::ImageId;
 use libc::c_int;
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -122,8 +123,8 @@ fn take_image(
     Order { image, sync, base, hold, out }: Order,
 ) {
     let start = Instant::now();
-    let Some(starter_pid) = may_begin(path, image) else { return };
-    let connections = Connections { path: RefCell::new(path), image };
+    let Some(starter_pid) = may_begin(path, image.0) else { return };
+    let connections = Connections { path: RefCell::new(path), image: image.0 };
     // It goes on elsewhere, or here when it is told so or hears nothing.
     let written = |pause_ns| {
         channel::tell(&FromRank::Captured { image, child_pid: 0, pause_ns });
@@ -153,8 +154,8 @@ fn take_image(
         },
         track: TRACKER.is_started().then(|| Track {
             tracker: &TRACKER,
-            image,
-            base,
+            image: image.0,
+            base: base.0,
             marks: TRACKER.pays(),
         }),
     };
@@ -170,7 +171,7 @@ fn take_image(
             drop(out);
         }
         Outcome::Refused(refusal) => {
-            refuse(image, &refusal);
+            refuse(image.0, &refusal);
             // Closed after the reason was sent: a store that sees the stream end can then know the
             // reason.
             drop(out);
@@ -213,7 +214,7 @@ impl<P: Path<World = Sockets>> Connections<'_, P> {
     fn identify(&self) -> (u32, u32, u64, u64) {
         let path = self.path.borrow();
         let incarnation = path.world().identity.instance.incarnation;
-        (path.number(), incarnation, path.clock(), path.rsn())
+        (path.number().0, incarnation.0, path.clock(), path.rsn())
     }
 }
 
@@ -223,8 +224,8 @@ impl<P: Path<World = Sockets>> Holder for Connections<'_, P> {
         let (image, (_, _, clock, rsn)) = (self.image, self.identify());
         let observed = self.path.borrow().world().observed();
         let far = observing::far_devices();
-        channel::tell(&FromRank::Still { image, clock, rsn, observed, far });
-        await_go(image, GO_TIMEOUT)
+        channel::tell(&FromRank::Still { image: ImageId(image), clock, rsn, observed, far });
+        await_go(ImageId(image), GO_TIMEOUT)
             .then_some(())
             .ok_or("the agent has not read the rank's output in time")
     }
@@ -274,7 +275,7 @@ fn refuse(image: u64, reason: &dyn Display) {
     let _ = write!(rest, "{reason}");
     let len = MAX_MESSAGE - rest.len();
     let reason = std::str::from_utf8(&text[..len]).unwrap_or("the process cannot be captured");
-    channel::tell(&FromRank::Refused { image, reason });
+    channel::tell(&FromRank::Refused { image: ImageId(image), reason });
 }
 
 /// Whether an image can be taken now: then the agent's number as a process. If not, the agent has
@@ -357,7 +358,7 @@ fn join_again(path: &mut impl Path<World = Sockets>) {
     track();
     let incarnation = path.world().identity.instance.incarnation;
     let (clock, rsn) = (path.clock(), path.rsn());
-    path.world_mut().trace(What::Restored, clock, incarnation, rsn);
+    path.world_mut().trace(What::Restored, clock, incarnation.0, rsn);
     or_end(path.reconnect());
 }
 
@@ -375,9 +376,9 @@ impl ImagePoint for Sockets {
 /// What the agent asks for: whether to wait until the image is written, which image it may build on
 /// (0: none), whether to stand still from then on, and where it goes.
 struct Order {
-    image: u64,
+    image: ImageId,
     sync: bool,
-    base: u64,
+    base: ImageId,
     hold: bool,
     out: OwnedFd,
 }
@@ -393,7 +394,7 @@ fn order() -> Option<Order> {
     }
 }
 
-fn await_go(image: u64, timeout: Duration) -> bool {
+fn await_go(image: ImageId, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     while Instant::now() < deadline {
         match channel::receive() {

@@ -2,20 +2,19 @@
 //! the rest comes over the agent channel, because the environment lies on the stack and moves
 //! addresses, and because it must not be part of an image.
 
-use crate::channel;
 use crate::descriptors::move_up;
-use crate::memory;
 use crate::signals::Signals;
+use crate::{channel, memory};
 use eyrie_wire::agent::{ToRank, ENV_AGENT_FD, ENV_RANK, ENV_SIZE};
-use eyrie_wire::directory::{Directory, RouterId};
+use eyrie_wire::directory::Directory;
 use eyrie_wire::page::Endpoint;
-use eyrie_wire::{Incarnation, RankInstance};
+use eyrie_wire::{Incarnation, Rank, RankInstance, RouterId};
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 
 /// The first incarnation of a rank.
-const FIRST: Incarnation = 1;
+const FIRST: Incarnation = Incarnation(1);
 
 /// This process in its job.
 pub struct Identity {
@@ -56,7 +55,7 @@ impl Identity {
     /// What is missing, in words for the user.
     pub fn of_this_process() -> Result<Identity, String> {
         let (rank, size) = (number(ENV_RANK)?, number(ENV_SIZE)?);
-        let instance = RankInstance { rank, incarnation: 0 };
+        let instance = RankInstance { rank: Rank(rank), incarnation: Incarnation(0) };
         let directory = Directory::default();
         let endpoint = Endpoint::None;
         let signals = Signals::default();
@@ -123,7 +122,7 @@ impl Identity {
         let older = &self.directory;
         let fits = |d: &Directory| d.epoch > older.epoch && d.routers.len() == older.routers.len();
         let Some(newer) = newer.filter(fits) else { return Vec::new() };
-        let pairs = (0..).zip(newer.routers.iter().zip(&older.routers));
+        let pairs = (0..).map(RouterId).zip(newer.routers.iter().zip(&older.routers));
         let changed =
             pairs.filter(|(_, (new, old))| new != old).map(|(router, _)| router).collect();
         self.directory = newer;

@@ -6,7 +6,7 @@ use crate::core::path::Path;
 use crate::core::rank::RankCore;
 use crate::core::router_path::RouterPath;
 use crate::ending::or_end;
-use crate::entry::Rank;
+use crate::entry::RouterRank;
 use crate::identity::{self, process_id, Identity};
 use crate::observing::Inside;
 use crate::sockets::Sockets;
@@ -47,14 +47,14 @@ pub fn join() -> Result<(), String> {
 }
 
 /// Runs a provider call; an image that was asked for meanwhile is taken when it is over.
-pub fn call<R>(f: impl FnOnce(&mut Rank) -> R) -> R {
+pub fn call<R>(f: impl FnOnce(&mut RouterRank) -> R) -> R {
     let result = entry::enter(f).expect("no endpoint without getinfo");
     capture::run_pending();
     result
 }
 
 /// Runs a provider call that may find out that the rank cannot go on.
-pub fn call_or_end<R>(f: impl FnOnce(&mut Rank) -> Result<R, RankError>) -> R {
+pub fn call_or_end<R>(f: impl FnOnce(&mut RouterRank) -> Result<R, RankError>) -> R {
     call(|rank| or_end(f(rank)))
 }
 

@@ -6,15 +6,14 @@ use crate::core::world::World;
 use crate::descriptors::{for_each_descriptor, move_up};
 use crate::ending::fatal;
 use crate::identity::Identity;
-use crate::memory;
-use crate::observing;
+use crate::{memory, observing};
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::role;
 use eyrie_transport::seal::Sealed;
 use eyrie_wire::control::Claim;
-use eyrie_wire::data;
-use eyrie_wire::directory::{KeptUntil, RouterId};
+use eyrie_wire::directory::KeptUntil;
 use eyrie_wire::page::{Record, What};
+use eyrie_wire::{data, RouterId};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -76,7 +75,7 @@ impl Host for Sockets {
         stream: data::StreamKind,
     ) -> Result<Socket, ConnectError> {
         let Identity { instance, directory, .. } = &self.identity;
-        let addr = directory.routers.get(router as usize);
+        let addr = directory.routers.get(router.index());
         let addr = addr.ok_or_else(|| ConnectError::Refused(format!("no router {router}")))?;
         let claim = Claim::Rank { instance: *instance, stream };
         let secret = eyrie_wire::auth::Secret(memory::page().secret());

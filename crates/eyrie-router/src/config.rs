@@ -2,8 +2,8 @@
 
 use crate::protocol::SavedAt;
 use eyrie_wire::addr::Bind;
-use eyrie_wire::directory::{KeptUntil, RouterId};
-use eyrie_wire::Incarnation;
+use eyrie_wire::directory::KeptUntil;
+use eyrie_wire::{Incarnation, RouterId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

@@ -15,7 +15,7 @@ pub use config::Config;
 use crossbeam_channel::Sender;
 use event_loop::{Loop, Mailbox, Order};
 use eyrie_wire::auth::Secret;
-use eyrie_wire::directory::RouterId;
+use eyrie_wire::RouterId;
 pub use protocol::{RouterCommand, RouterEvent, SavedAt, Stats, BEGINNING};
 pub use saved::verify;
 use std::io;

@@ -9,8 +9,8 @@ use eyrie_transport::{frame, role, Stream};
 use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
-use eyrie_wire::directory::RouterId;
 use eyrie_wire::formats::{MAGIC_LEN, SAVED_ROUTER};
+use eyrie_wire::RouterId;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::net::Shutdown;
@@ -92,7 +92,7 @@ fn hand_over<S: Store>(
     addr: &Addr,
     (id, secret): (RouterId, &Secret),
 ) -> io::Result<u64> {
-    let mut stream = connect(addr, secret, &Claim::RouterSave { id })?;
+    let mut stream = connect(addr, secret, &Claim::RouterSave { id: id })?;
     let bytes = put(protocol, &mut stream)?;
     stream.shutdown(Shutdown::Write)?;
     let kept: Result<u64, String> = frame::read(&mut stream)?;
@@ -169,7 +169,7 @@ fn fetch<S: Store>(
     addr: &Addr,
     (id, secret): (RouterId, &Secret),
 ) -> io::Result<Protocol<S>> {
-    let mut stream = connect(addr, secret, &Claim::RouterSaved { id })?;
+    let mut stream = connect(addr, secret, &Claim::RouterSaved { id: id })?;
     let bytes: Result<u64, String> = frame::read(&mut stream)?;
     restore(protocol, bytes.map_err(io::Error::other)?, stream)
 }

@@ -6,6 +6,7 @@
 //! interleaved. The last column counts processor time instead of elapsed time: what an idle core
 //! would reach.
 
+use eyrie_wire::{ImageId, Incarnation, Rank};
 use std::hint::black_box;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -48,9 +49,9 @@ fn main() {
         let mut receive = |name, image, bytes: &[u8], socket| {
             let started = Start::now();
             let done = if socket {
-                through_socket(bytes, |r| store.receive(0, image, ImageInfo::default(), r))
+                through_socket(bytes, |r| store.receive(Rank(0), image, ImageInfo::default(), r))
             } else {
-                store.receive(0, image, ImageInfo::default(), bytes)
+                store.receive(Rank(0), image, ImageInfo::default(), bytes)
             };
             rows.add(name, bytes.len(), &started);
             let done = done.expect("receive");
@@ -58,10 +59,10 @@ fn main() {
                 println!("{name}: {} of {} bytes are new", done.new_bytes, done.bytes);
             }
         };
-        receive("receive fresh", 1, &first, false);
-        receive("receive unchanged", 2, &first, false);
-        receive("receive 10 % changed", 3, &changed, false);
-        receive("receive unchanged, through a socket", 4, &changed, true);
+        receive("receive fresh", ImageId(1), &first, false);
+        receive("receive unchanged", ImageId(2), &first, false);
+        receive("receive 10 % changed", ImageId(3), &changed, false);
+        receive("receive unchanged, through a socket", ImageId(4), &changed, true);
         let options = Options { keep: 2, sync: true, ..Options::default() };
         let other = Store::create(place.path().join("other"), options).expect("create");
         for (name, image, security) in [
@@ -73,16 +74,16 @@ fn main() {
             copy(&store, &other, image, security);
             rows.add(name, changed.len(), &started);
             if image == 3 {
-                other.discard_rank(0).expect("discard");
+                other.discard_rank(Rank(0)).expect("discard");
             }
         }
         drop(other);
         let started = Start::now();
-        let sent = store.send(0, 3, io::sink()).expect("send");
+        let sent = store.send(Rank(0), ImageId(3), io::sink()).expect("send");
         rows.add("send", sent as usize, &started);
-        store.discard_rank(0).expect("discard");
+        store.discard_rank(Rank(0)).expect("discard");
         let started = Start::now();
-        let fresh = |r: UnixStream| store.receive(0, 5, ImageInfo::default(), r);
+        let fresh = |r: UnixStream| store.receive(Rank(0), ImageId(5), ImageInfo::default(), r);
         through_socket(&first, fresh).expect("receive");
         rows.add("receive fresh, through a socket", first.len(), &started);
     }
@@ -124,11 +125,11 @@ fn copy(from: &Store, to: &Store, image: u64, security: Security) {
         scope.spawn(|| {
             let mut stream = listener.accept().expect("accept");
             handshake::accept(&mut stream, &secret, |_| Ok(())).expect("a handshake");
-            from.copy_to(0, image, &mut stream).expect("give");
+            from.copy_to(Rank(0), ImageId(image), &mut stream).expect("give");
         });
-        let claim = Claim::ImageCopy { rank: 0, image };
+        let claim = Claim::ImageCopy { rank: Rank(0), image: ImageId(image) };
         let mut stream = role::connect(&addr, &secret, &claim).expect("connect");
-        to.copy_from(0, image, 0, &mut stream).expect("copy");
+        to.copy_from(Rank(0), ImageId(image), Incarnation(0), &mut stream).expect("copy");
     });
 }
 

@@ -2,6 +2,7 @@
 //! of packs. It decides and does no I/O. It must never free a place in a pack while anything refers
 //! to it.
 
+use eyrie_wire::Rank;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::sync::Arc;
@@ -47,7 +48,7 @@ pub enum Reclaim {
 
 #[derive(Default)]
 pub struct Catalog {
-    images: BTreeMap<(u32, ImageId), Arc<Manifest>>,
+    images: BTreeMap<(Rank, ImageId), Arc<Manifest>>,
     index: HashMap<ChunkKey, Place>,
     extents: BTreeMap<Place, Extent>,
     packs: BTreeMap<u64, Pack>,
@@ -56,20 +57,23 @@ pub struct Catalog {
 
 impl Catalog {
     /// Images of a rank, newest first.
-    pub fn images_of(&self, rank: u32) -> impl Iterator<Item = &Arc<Manifest>> {
-        self.images.range((rank, 0)..=(rank, ImageId::MAX)).rev().map(|(_, manifest)| manifest)
+    pub fn images_of(&self, rank: Rank) -> impl Iterator<Item = &Arc<Manifest>> {
+        self.images
+            .range((rank, ImageId(0))..=(rank, ImageId(u64::MAX)))
+            .rev()
+            .map(|(_, manifest)| manifest)
     }
 
     pub fn images(&self) -> impl Iterator<Item = &Arc<Manifest>> {
         self.images.values()
     }
 
-    pub fn image(&self, rank: u32, image: ImageId) -> Option<&Arc<Manifest>> {
+    pub fn image(&self, rank: Rank, image: ImageId) -> Option<&Arc<Manifest>> {
         self.images.get(&(rank, image))
     }
 
     /// Images of a rank beyond the newest `keep`.
-    pub fn surplus(&self, rank: u32, keep: usize) -> Vec<Arc<Manifest>> {
+    pub fn surplus(&self, rank: Rank, keep: usize) -> Vec<Arc<Manifest>> {
         self.images_of(rank).skip(keep).cloned().collect()
     }
 
@@ -79,7 +83,7 @@ impl Catalog {
     }
 
     /// Removes an image and returns the space that this frees.
-    pub fn remove(&mut self, rank: u32, image: ImageId) -> BTreeSet<Reclaim> {
+    pub fn remove(&mut self, rank: Rank, image: ImageId) -> BTreeSet<Reclaim> {
         match self.images.remove(&(rank, image)) {
             Some(manifest) => self.release(&manifest.chunks),
             None => BTreeSet::new(),
@@ -322,7 +326,15 @@ mod tests {
     fn manifest(image: u64, chunks: Vec<ChunkRef>) -> Manifest {
         let bytes = chunks.iter().map(|c| u64::from(c.key.raw_len)).sum();
         let pages = vec![Pages::NONE; chunks.len()];
-        Manifest { rank: 0, image, info: ImageInfo::default(), bytes, records: 0, chunks, pages }
+        Manifest {
+            rank: Rank(0),
+            image: ImageId(image),
+            info: ImageInfo::default(),
+            bytes,
+            records: 0,
+            chunks,
+            pages,
+        }
     }
 
     #[test]
@@ -334,9 +346,15 @@ mod tests {
         catalog.adopt(manifest(2, vec![all[0], all[4], all[2]]), &lens).unwrap();
         catalog.adopt(manifest(3, vec![all[4]]), &lens).unwrap();
         let punch = |offset, len| Reclaim::Punch { pack: 0, offset, len };
-        assert_eq!(catalog.remove(0, 1), BTreeSet::from([punch(100, 100), punch(300, 100)]));
-        assert_eq!(catalog.remove(0, 2), BTreeSet::from([punch(0, 400)]));
-        assert_eq!(catalog.remove(0, 3), BTreeSet::from([Reclaim::Delete { pack: 0 }]));
+        assert_eq!(
+            catalog.remove(Rank(0), ImageId(1)),
+            BTreeSet::from([punch(100, 100), punch(300, 100)])
+        );
+        assert_eq!(catalog.remove(Rank(0), ImageId(2)), BTreeSet::from([punch(0, 400)]));
+        assert_eq!(
+            catalog.remove(Rank(0), ImageId(3)),
+            BTreeSet::from([Reclaim::Delete { pack: 0 }])
+        );
     }
 
     #[test]
@@ -397,7 +415,7 @@ mod tests {
                 Step::GiveUp { receive } => self.end(receive, false),
                 Step::Remove { image } => {
                     if let Some(found) = self.pick(image) {
-                        let work = self.catalog.remove(0, found.image);
+                        let work = self.catalog.remove(Rank(0), found.image);
                         self.reclaim(work);
                     }
                 }

@@ -2,6 +2,7 @@
 //! leave a file under its final name before its contents are whole, and never touch a file that is
 //! not the store's.
 
+use eyrie_wire::Rank;
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -91,7 +92,7 @@ impl Disk {
         self.root.join("packs").join(format!("{pack:016x}"))
     }
 
-    pub fn image_path(&self, rank: u32, image: ImageId) -> PathBuf {
+    pub fn image_path(&self, rank: Rank, image: ImageId) -> PathBuf {
         self.root.join("images").join(format!("{rank}-{image}"))
     }
 
@@ -132,7 +133,7 @@ impl Disk {
     /// writers differ.
     pub fn write_manifest(
         &self,
-        rank: u32,
+        rank: Rank,
         image: ImageId,
         attempt: u64,
         bytes: &[u8],
@@ -144,7 +145,7 @@ impl Disk {
 
     /// Gives a written manifest its final name; from then on the image counts. On `Err` the image
     /// does not count, and both names are gone.
-    pub fn publish(&self, temp: &Path, rank: u32, image: ImageId) -> Result<(), IoError> {
+    pub fn publish(&self, temp: &Path, rank: Rank, image: ImageId) -> Result<(), IoError> {
         let path = self.image_path(rank, image);
         let done = rename(temp, &path).and_then(|()| self.sync_names("images"));
         done.inspect_err(|_| {
@@ -154,7 +155,7 @@ impl Disk {
     }
 
     /// Removes manifests for good. Their chunks may be freed once this returns.
-    pub fn unpublish(&self, images: &[(u32, ImageId)]) -> Result<(), IoError> {
+    pub fn unpublish(&self, images: &[(Rank, ImageId)]) -> Result<(), IoError> {
         for &(rank, image) in images {
             remove_if_there(&self.image_path(rank, image))?;
         }
@@ -204,7 +205,7 @@ impl Disk {
 
     /// Rank and number of every published manifest, by rank and then newest first. Removes
     /// unfinished manifests.
-    pub fn manifests(&self) -> Result<Vec<(u32, ImageId)>, IoError> {
+    pub fn manifests(&self) -> Result<Vec<(Rank, ImageId)>, IoError> {
         let mut found = Vec::new();
         for (path, name, meta) in list(&self.root.join("images"))? {
             let numbers = name.split_once('-').map(|(rank, image)| (rank.parse(), image.parse()));
@@ -225,7 +226,7 @@ impl Disk {
     }
 
     /// The bytes of a manifest, `None` when it is longer than any manifest can be.
-    pub fn read_manifest(&self, rank: u32, image: ImageId) -> Result<Option<Vec<u8>>, IoError> {
+    pub fn read_manifest(&self, rank: Rank, image: ImageId) -> Result<Option<Vec<u8>>, IoError> {
         let path = self.image_path(rank, image);
         let file = File::open(&path).map_err(IoError::at("open", &path))?;
         let mut bytes = Vec::new();

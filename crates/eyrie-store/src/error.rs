@@ -1,6 +1,7 @@
 //! What can fail in a store, by operation. A message must name the file and say what is still
 //! valid.
 
+use eyrie_wire::{Incarnation, Rank};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -102,27 +103,27 @@ pub enum StreamError {
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
     #[error("rank {rank}, image {image}: the stream is refused: {source}")]
-    Stream { rank: u32, image: ImageId, source: StreamError },
+    Stream { rank: Rank, image: ImageId, source: StreamError },
     #[error("rank {rank}, image {image}: the stream broke off: {source}")]
-    Read { rank: u32, image: ImageId, source: io::Error },
+    Read { rank: Rank, image: ImageId, source: io::Error },
     #[error(
         "rank {rank}, image {image}, incarnation {incarnation}: the store already has image \
          {newest} of incarnation {newest_incarnation}"
     )]
     Superseded {
-        rank: u32,
+        rank: Rank,
         image: ImageId,
-        incarnation: u64,
+        incarnation: Incarnation,
         newest: ImageId,
-        newest_incarnation: u64,
+        newest_incarnation: Incarnation,
     },
     #[error("rank {rank}, image {image}: {len} bytes of metadata, at most {max} are allowed")]
-    MetaTooLong { rank: u32, image: ImageId, len: usize, max: usize },
+    MetaTooLong { rank: Rank, image: ImageId, len: usize, max: usize },
     #[error(
         "rank {rank}, image {image}: not stored, earlier images stay valid: {source}{}",
         source.remedy()
     )]
-    Storage { rank: u32, image: ImageId, source: IoError },
+    Storage { rank: Rank, image: ImageId, source: IoError },
 }
 
 impl ReceiveError {
@@ -147,7 +148,7 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub fn of(self, rank: u32, image: ImageId) -> ReceiveError {
+    pub fn of(self, rank: Rank, image: ImageId) -> ReceiveError {
         match self {
             Fault::Stream(source) => ReceiveError::Stream { rank, image, source },
             Fault::Read(source) => ReceiveError::Read { rank, image, source },
@@ -160,14 +161,14 @@ impl Fault {
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     #[error("there is no image {image} of rank {rank}")]
-    NoImage { rank: u32, image: ImageId },
+    NoImage { rank: Rank, image: ImageId },
     /// The image is damaged on disk: the caller falls back to the image before it.
     #[error(
         "rank {rank}, image {image}: chunk {chunk} ({hash}) at byte {offset} of {} is damaged: {reason}",
         file.display()
     )]
     Damaged {
-        rank: u32,
+        rank: Rank,
         image: ImageId,
         chunk: usize,
         hash: String,
@@ -177,5 +178,5 @@ pub enum SendError {
     },
     /// The receiver closed the connection; the image is not at fault.
     #[error("rank {rank}, image {image}: the receiver does not accept it: {source}")]
-    Write { rank: u32, image: ImageId, source: io::Error },
+    Write { rank: Rank, image: ImageId, source: io::Error },
 }

@@ -2,6 +2,7 @@
 //! from the base's chunks, so that the image is whole by itself as soon as it counts. An unchanged
 //! page must never come from a chunk that is known to be damaged.
 
+use eyrie_wire::{Incarnation, Rank};
 use std::ops::Range;
 
 use eyrie_image_format::stream::{RecordHeader, MAX_PAYLOAD};
@@ -70,7 +71,12 @@ pub struct Base<'a> {
 
 impl<'a> Base<'a> {
     /// Finds a base of the same incarnation: only the process itself knows what it has changed.
-    pub fn find(store: &'a Store, rank: u32, image: ImageId, incarnation: u64) -> Option<Base<'a>> {
+    pub fn find(
+        store: &'a Store,
+        rank: Rank,
+        image: ImageId,
+        incarnation: Incarnation,
+    ) -> Option<Base<'a>> {
         let pin = store.pin(rank, image)?;
         if pin.manifest.info.incarnation != incarnation {
             return None;
@@ -96,7 +102,7 @@ impl<'a> Base<'a> {
         if needs_rewrite(open, &older, intake, pages) {
             return self.rewrite(open, &older, intake, pages);
         }
-        if (open.window + image) % VERIFIED == 0 {
+        if (open.window + image.0) % VERIFIED == 0 {
             for (chunk, _) in &older {
                 self.read(chunk)?;
             }

@@ -5,9 +5,9 @@
 use crate::chunk::MAX_CHUNK;
 use crate::window::{groups, length, used, Pages};
 use eyrie_wire::formats::MANIFEST;
+use eyrie_wire::{Incarnation, Rank};
 
-/// Number of an image, increasing per rank.
-pub type ImageId = u64;
+pub use eyrie_wire::ImageId;
 
 /// Longest `ImageInfo::meta` in bytes.
 pub const MAX_META: usize = 64 * 1024;
@@ -28,7 +28,7 @@ pub const MAX_MANIFEST: usize = FIXED + MAX_META + MAX_CHUNKS * ENTRY + CHECKSUM
 /// What the agent says about an image. The store keeps it and returns it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ImageInfo {
-    pub incarnation: u64,
+    pub incarnation: Incarnation,
     /// The provider's clock (counted progress calls) at the capture.
     pub clock: u64,
     /// Receive sequence number of the last message that the image contains.
@@ -69,7 +69,7 @@ impl ChunkRef {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Manifest {
-    pub rank: u32,
+    pub rank: Rank,
     pub image: ImageId,
     pub info: ImageInfo,
     /// Length of the stream in bytes, trailer included.
@@ -103,9 +103,16 @@ impl Manifest {
         let mut out = Vec::with_capacity(len);
         out.extend_from_slice(&MANIFEST.magic);
         out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&self.rank.to_le_bytes());
+        out.extend_from_slice(&self.rank.0.to_le_bytes());
         let info = &self.info;
-        for n in [self.image, info.incarnation, info.clock, info.rsn, self.bytes, self.records] {
+        for n in [
+            self.image.0,
+            u64::from(info.incarnation.0),
+            info.clock,
+            info.rsn,
+            self.bytes,
+            self.records,
+        ] {
             out.extend_from_slice(&n.to_le_bytes());
         }
         out.extend_from_slice(&(info.meta.len() as u32).to_le_bytes());
@@ -159,11 +166,12 @@ impl Manifest {
         if stream_len(&chunks, &pages)? != length {
             return Err(ManifestError::Length);
         }
+        let incarnation = u64_at(bytes, 24).try_into().map(Incarnation);
         Ok(Manifest {
-            rank: u32_at(bytes, 12),
-            image: u64_at(bytes, 16),
+            rank: Rank(u32_at(bytes, 12)),
+            image: ImageId(u64_at(bytes, 16)),
             info: ImageInfo {
-                incarnation: u64_at(bytes, 24),
+                incarnation: incarnation.map_err(|_| ManifestError::Length)?,
                 clock: u64_at(bytes, 32),
                 rsn: u64_at(bytes, 40),
                 meta: meta.to_vec(),
@@ -239,14 +247,14 @@ mod tests {
 
     prop_compose! {
         fn manifest()(
-            rank: u32, image: u64, incarnation: u64, clock: u64, rsn: u64, records: u64,
+            rank: u32, image: u64, incarnation: u32, clock: u64, rsn: u64, records: u64,
             meta in prop::collection::vec(any::<u8>(), 0..50),
             chunks in prop::collection::vec(chunk(), 0..6),
         ) -> Manifest {
             let bytes = chunks.iter().map(|c| u64::from(c.key.raw_len)).sum();
-            let info = ImageInfo { incarnation, clock, rsn, meta };
+            let info = ImageInfo { incarnation: Incarnation(incarnation), clock, rsn, meta };
             let pages = vec![Pages::NONE; chunks.len()];
-            Manifest { rank, image, info, bytes, records, chunks, pages }
+            Manifest { rank: Rank(rank), image: ImageId(image), info, bytes, records, chunks, pages }
         }
     }
 
@@ -314,8 +322,8 @@ mod tests {
     #[test]
     fn declared_lengths_are_checked_before_anything_is_allocated() {
         let mut bytes = Manifest {
-            rank: 0,
-            image: 0,
+            rank: Rank(0),
+            image: ImageId(0),
             info: ImageInfo::default(),
             bytes: 0,
             records: 0,

@@ -1,6 +1,7 @@
 //! Receiving an image: reads records up to the trailer, stores the new chunks and commits. It must
 //! never read beyond the trailer, and leaves nothing behind when it fails.
 
+use eyrie_wire::{Incarnation, Rank};
 use std::io::{self, ErrorKind, Read};
 use std::time::{Duration, Instant};
 
@@ -37,7 +38,7 @@ impl Store {
     /// a reader that can block must have a timeout.
     pub fn receive(
         &self,
-        rank: u32,
+        rank: Rank,
         image: ImageId,
         info: ImageInfo,
         stream: impl Read,
@@ -66,7 +67,7 @@ impl Store {
             |source| ReceiveError::Storage { rank, image, source },
         )?;
         if let Err(error) = self.prune(rank, self.keep) {
-            tracing::warn!(rank, %error, "older images stay until the next one");
+            tracing::warn!(%rank, %error, "older images stay until the next one");
         }
         let elapsed = started.elapsed();
         Ok(Committed { bytes, new_bytes, chunks, new_chunks, elapsed })
@@ -77,9 +78,9 @@ impl Store {
 /// replaced must not overwrite the images of its successor.
 fn refuse_superseded(
     catalog: &Catalog,
-    rank: u32,
+    rank: Rank,
     image: ImageId,
-    incarnation: u64,
+    incarnation: Incarnation,
 ) -> Result<(), ReceiveError> {
     let Some(newest) = catalog.images_of(rank).next() else { return Ok(()) };
     if image > newest.image && incarnation >= newest.info.incarnation {
@@ -115,7 +116,7 @@ struct Receiving<'a> {
     pages: Vec<Pages>,
     base: Option<Base<'a>>,
     /// Rank, image and incarnation.
-    of: (u32, ImageId, u64),
+    of: (Rank, ImageId, Incarnation),
     /// What has arrived, and what will be sent: an incremental image becomes longer.
     came: Length,
     sent: Length,
@@ -135,7 +136,7 @@ struct Receiving<'a> {
 }
 
 impl<'a> Receiving<'a> {
-    fn new(intake: Intake<'a>, of: (u32, ImageId, u64)) -> Self {
+    fn new(intake: Intake<'a>, of: (Rank, ImageId, Incarnation)) -> Self {
         Receiving {
             intake,
             pages: Vec::new(),
@@ -240,11 +241,12 @@ impl<'a> Receiving<'a> {
     /// Handles the record that says on which image this one builds.
     fn build_on(&mut self, header: &RecordHeader) -> Result<(), Fault> {
         let (rank, image, incarnation) = self.of;
-        if self.came.records != 1 || header.len != 0 || header.a >= image {
+        if self.came.records != 1 || header.len != 0 || header.a >= image.0 {
             return Err(self.misplaced());
         }
-        let base = Base::find(self.intake.store(), rank, header.a, incarnation);
-        self.base = Some(base.ok_or(Fault::Stream(StreamError::NoBase { base: header.a }))?);
+        let base = Base::find(self.intake.store(), rank, ImageId(header.a), incarnation);
+        self.base =
+            Some(base.ok_or(Fault::Stream(StreamError::NoBase { base: ImageId(header.a) }))?);
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Sending images, and looking for damage. It must never write a byte that it has not verified.
 
+use eyrie_wire::Rank;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -29,14 +30,14 @@ pub struct Damage {
     pub offset: u64,
     pub reason: String,
     /// Rank and number of every image that needs it.
-    pub images: Vec<(u32, ImageId)>,
+    pub images: Vec<(Rank, ImageId)>,
 }
 
 impl Store {
     /// Writes an image's stream to `out` and returns its length in bytes. Every chunk is verified
     /// before it is written. At the first damaged one this ends with [`SendError::Damaged`], and
     /// the caller tries again with the image before.
-    pub fn send(&self, rank: u32, image: ImageId, mut out: impl Write) -> Result<u64, SendError> {
+    pub fn send(&self, rank: Rank, image: ImageId, mut out: impl Write) -> Result<u64, SendError> {
         let pin = self.pin(rank, image).ok_or(SendError::NoImage { rank, image })?;
         let mut reader = Reader::new(self);
         let gone = |source| SendError::Write { rank, image, source };
@@ -85,7 +86,7 @@ impl Store {
         let names: Vec<_> = self.catalog().images().map(|m| (m.rank, m.image)).collect();
         let pins: Vec<_> = names.iter().filter_map(|&(rank, n)| self.pin(rank, n)).collect();
         let mut report = VerifyReport { images: pins.len() as u64, ..VerifyReport::default() };
-        let mut users: BTreeMap<Place, (ChunkRef, Vec<(u32, ImageId)>)> = BTreeMap::new();
+        let mut users: BTreeMap<Place, (ChunkRef, Vec<(Rank, ImageId)>)> = BTreeMap::new();
         for pin in &pins {
             let name = (pin.manifest.rank, pin.manifest.image);
             report.damaged.extend(self.check_manifest(&pin.manifest));

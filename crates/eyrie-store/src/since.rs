@@ -2,6 +2,7 @@
 //! receiver that has the earlier one. It must never declare a page unchanged unless both images use
 //! the same verified content for it, in memory that both describe as private to the process.
 
+use eyrie_wire::Rank;
 use std::io::Write;
 
 use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
@@ -24,7 +25,7 @@ impl Store {
     /// when the store does not have `since`. Returns the bytes written. Fails as [`Store::send`].
     pub fn send_since(
         &self,
-        rank: u32,
+        rank: Rank,
         image: ImageId,
         since: ImageId,
         mut out: impl Write,
@@ -105,7 +106,7 @@ impl<W: Write> Difference<'_, W> {
             }
             self.record(&header, payload)?;
             if header.kind == Kind::Header {
-                let header = RecordHeader { kind: Kind::Base, flags: 0, a: base, b: 0, len: 0 };
+                let header = RecordHeader { kind: Kind::Base, flags: 0, a: base.0, b: 0, len: 0 };
                 self.record(&header, &[])?;
             }
             raw = rest;

@@ -2,6 +2,7 @@
 //! what is on disk; space that no manifest refers to is free. It must never free a chunk before the
 //! manifests that need it are gone for good.
 
+use eyrie_wire::Rank;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
@@ -16,7 +17,7 @@ use crate::options::{Options, MAX_JOB};
 /// A committed image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageSummary {
-    pub rank: u32,
+    pub rank: Rank,
     pub image: ImageId,
     pub info: ImageInfo,
     /// Length of the stream in bytes.
@@ -27,7 +28,7 @@ pub struct ImageSummary {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Images that were committed once and are damaged now, with the reason.
-    pub lost: Vec<(u32, ImageId, String)>,
+    pub lost: Vec<(Rank, ImageId, String)>,
 }
 
 /// Space taken by a store, in bytes.
@@ -105,7 +106,7 @@ impl Store {
     }
 
     /// The committed images of a rank, newest first.
-    pub fn images(&self, rank: u32) -> Vec<ImageSummary> {
+    pub fn images(&self, rank: Rank) -> Vec<ImageSummary> {
         self.catalog().images_of(rank).map(|manifest| summary(manifest)).collect()
     }
 
@@ -115,7 +116,7 @@ impl Store {
     }
 
     /// Drops all images of a rank. A receive that is still running may commit afterwards.
-    pub fn discard_rank(&self, rank: u32) -> Result<(), StoreError> {
+    pub fn discard_rank(&self, rank: Rank) -> Result<(), StoreError> {
         Ok(self.prune(rank, 0)?)
     }
 
@@ -131,12 +132,12 @@ impl Store {
 
     /// Drops one image of a rank, if the store has it. A damaged image must not count among those
     /// that are kept.
-    pub fn discard(&self, rank: u32, image: ImageId) -> Result<(), StoreError> {
+    pub fn discard(&self, rank: Rank, image: ImageId) -> Result<(), StoreError> {
         Ok(self.drop_images(|catalog| catalog.image(rank, image).into_iter().cloned().collect())?)
     }
 
     /// Drops all but the newest `keep` images of a rank and frees what only they needed.
-    pub(crate) fn prune(&self, rank: u32, keep: usize) -> Result<(), IoError> {
+    pub(crate) fn prune(&self, rank: Rank, keep: usize) -> Result<(), IoError> {
         self.drop_images(|catalog| catalog.surplus(rank, keep))
     }
 
@@ -165,7 +166,7 @@ impl Store {
 
     /// Pins an image: it stays readable until the pin is dropped, even if it is discarded
     /// meanwhile.
-    pub(crate) fn pin(&self, rank: u32, image: ImageId) -> Option<Pin<'_>> {
+    pub(crate) fn pin(&self, rank: Rank, image: ImageId) -> Option<Pin<'_>> {
         let mut catalog = self.catalog();
         let manifest = Arc::clone(catalog.image(rank, image)?);
         catalog.hold(&manifest.chunks);
@@ -207,7 +208,7 @@ fn load(
     disk: &Disk,
     catalog: &mut Catalog,
     keep: usize,
-) -> Result<Vec<(u32, ImageId, String)>, StoreError> {
+) -> Result<Vec<(Rank, ImageId, String)>, StoreError> {
     let packs = disk.packs()?;
     let mut lost = Vec::new();
     let mut drop = Vec::new();
@@ -219,7 +220,7 @@ fn load(
         let bytes = disk.read_manifest(rank, image)?;
         let outcome = decode_named(bytes, rank, image).and_then(|m| catalog.adopt(m, &packs));
         if let Err(reason) = outcome {
-            tracing::warn!(rank, image, reason, "an image is lost");
+            tracing::warn!(%rank, %image, reason, "an image is lost");
             drop.push((rank, image));
             lost.push((rank, image, reason));
         }
@@ -235,7 +236,7 @@ fn load(
     Ok(lost)
 }
 
-fn decode_named(bytes: Option<Vec<u8>>, rank: u32, image: ImageId) -> Result<Manifest, String> {
+fn decode_named(bytes: Option<Vec<u8>>, rank: Rank, image: ImageId) -> Result<Manifest, String> {
     let bytes = bytes.ok_or("it is longer than a manifest can be")?;
     let manifest = Manifest::decode(&bytes).map_err(|error| error.to_string())?;
     if (manifest.rank, manifest.image) == (rank, image) {

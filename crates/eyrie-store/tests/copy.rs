@@ -1,5 +1,6 @@
 //! Copies from store to store: what is sent, what is refused, what a failure leaves behind.
 
+use eyrie_wire::{ImageId, Incarnation, Rank};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
@@ -13,8 +14,13 @@ use rand::{Rng, SeedableRng};
 mod common;
 use common::{fill, ImageStream, Process, PAGES_PER_WINDOW};
 
-fn info(incarnation: u64) -> ImageInfo {
-    ImageInfo { incarnation, clock: 3, rsn: 4, meta: b"what the agent said".to_vec() }
+fn info(incarnation: u32) -> ImageInfo {
+    ImageInfo {
+        incarnation: Incarnation(incarnation),
+        clock: 3,
+        rsn: 4,
+        meta: b"what the agent said".to_vec(),
+    }
 }
 
 fn options(keep: usize) -> Options {
@@ -54,15 +60,15 @@ struct Outcome {
     wire: u64,
 }
 
-fn copy(from: &Store, to: &Store, rank: u32, image: u64, incarnation: u64) -> Outcome {
+fn copy(from: &Store, to: &Store, rank: u32, image: u64, incarnation: u32) -> Outcome {
     let (mut theirs, ours) = UnixStream::pair().unwrap();
     for end in [&theirs, &ours] {
         end.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     }
     std::thread::scope(|scope| {
-        let giving = scope.spawn(move || from.copy_to(rank, image, &mut theirs));
+        let giving = scope.spawn(move || from.copy_to(Rank(rank), ImageId(image), &mut theirs));
         let mut ours = Counted(ours, 0);
-        let taken = to.copy_from(rank, image, incarnation, &mut ours);
+        let taken = to.copy_from(Rank(rank), ImageId(image), Incarnation(incarnation), &mut ours);
         let wire = ours.1;
         drop(ours);
         Outcome { given: giving.join().unwrap(), taken, wire }
@@ -71,12 +77,12 @@ fn copy(from: &Store, to: &Store, rank: u32, image: u64, incarnation: u64) -> Ou
 
 fn sent(store: &Store, rank: u32, image: u64) -> Vec<u8> {
     let mut out = Vec::new();
-    store.send(rank, image, &mut out).unwrap();
+    store.send(Rank(rank), ImageId(image), &mut out).unwrap();
     out
 }
 
 fn numbers(store: &Store, rank: u32) -> Vec<u64> {
-    store.images(rank).iter().map(|i| i.image).collect()
+    store.images(Rank(rank)).iter().map(|i| i.image.0).collect()
 }
 
 fn assert_empty(store: &Store) {
@@ -108,21 +114,21 @@ fn a_copy_is_the_image_byte_for_byte_also_after_opening_again() {
         Process::new(4, 40 * PAGES_PER_WINDOW + 17).stream(1),
     ];
     for (rank, stream) in (0..).zip(&streams) {
-        a.receive(rank, 1, info(2), stream.as_slice()).unwrap();
+        a.receive(Rank(rank), ImageId(1), info(2), stream.as_slice()).unwrap();
         let Outcome { given, taken, .. } = copy(&a, &b, rank, 1, 2);
         let taken = taken.unwrap();
         assert_eq!(given.unwrap(), taken.bytes);
         // The same chunk is sent once.
         assert!(rank != 3 || taken.chunks == 3, "{taken:?}");
-        assert_eq!(taken.image, a.images(rank)[0]);
+        assert_eq!(taken.image, a.images(Rank(rank))[0]);
         assert_eq!(&sent(&b, rank, 1), stream, "rank {rank}");
     }
     drop(b);
     let b = Store::open(dir.path().join("b")).unwrap();
     for (rank, stream) in (0..).zip(&streams) {
-        assert_eq!(b.images(rank), a.images(rank));
+        assert_eq!(b.images(Rank(rank)), a.images(Rank(rank)));
         assert_eq!(&sent(&b, rank, 1), stream, "rank {rank}");
-        b.discard_rank(rank).unwrap();
+        b.discard_rank(Rank(rank)).unwrap();
     }
     assert_empty(&b);
 }
@@ -134,11 +140,11 @@ fn only_missing_chunks_go_over_the_wire() {
     let windows = 400; // 100 MiB
     let mut process = Process::new(0, windows * PAGES_PER_WINDOW);
     let first = process.stream(1);
-    b.receive(0, 1, info(0), first.as_slice()).unwrap();
+    b.receive(Rank(0), ImageId(1), info(0), first.as_slice()).unwrap();
     // Every second window changes.
     process.touch(1, 5, 2 * PAGES_PER_WINDOW);
     let second = process.stream(2);
-    a.receive(0, 2, info(0), second.as_slice()).unwrap();
+    a.receive(Rank(0), ImageId(2), info(0), second.as_slice()).unwrap();
     let Outcome { given, taken, wire } = copy(&a, &b, 0, 2, 0);
     let given = given.unwrap();
     let taken = taken.unwrap();
@@ -149,7 +155,7 @@ fn only_missing_chunks_go_over_the_wire() {
     assert!(wire < given + 60_000, "{wire} for {given}");
     assert_eq!(sent(&b, 0, 2), second);
     // An image that differs only in its number costs its manifest.
-    a.receive(0, 3, info(0), second.as_slice()).unwrap();
+    a.receive(Rank(0), ImageId(3), info(0), second.as_slice()).unwrap();
     let Outcome { taken, wire, .. } = copy(&a, &b, 0, 3, 0);
     assert_eq!((taken.unwrap().chunks, numbers(&b, 0)), (0, vec![3, 2, 1]));
     assert!(wire < 60_000, "{wire}");
@@ -161,11 +167,11 @@ fn a_copy_may_be_older_than_images_that_are_there_but_not_too_old_to_be_kept() {
     let (a, b) = two(&dir);
     let stream = |image: u64| Process::new(0, 70 + image as usize).stream(image);
     for image in 1..=3 {
-        a.receive(0, image, info(image), stream(image).as_slice()).unwrap();
+        a.receive(Rank(0), ImageId(image), info(image as u32), stream(image).as_slice()).unwrap();
     }
-    b.receive(0, 8, info(4), stream(8).as_slice()).unwrap();
+    b.receive(Rank(0), ImageId(8), info(4), stream(8).as_slice()).unwrap();
     for image in [3, 1] {
-        copy(&a, &b, 0, image, image).taken.unwrap();
+        copy(&a, &b, 0, image, image as u32).taken.unwrap();
         assert_eq!(sent(&b, 0, image), stream(image));
     }
     assert_eq!(numbers(&b, 0), [8, 3, 1]);
@@ -177,7 +183,7 @@ fn a_copy_may_be_older_than_images_that_are_there_but_not_too_old_to_be_kept() {
     assert_eq!(wire, 0);
     assert!(matches!(copy(&a, &b, 0, 3, 3).taken, Err(CopyError::Present)));
     // Agents still cannot send older images.
-    b.receive(0, 5, info(4), stream(5).as_slice()).unwrap_err();
+    b.receive(Rank(0), ImageId(5), info(4), stream(5).as_slice()).unwrap_err();
     assert!(b.verify().unwrap().damaged.is_empty());
 }
 
@@ -186,9 +192,9 @@ fn an_image_that_the_source_lacks_or_has_of_another_incarnation_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = two(&dir);
     let Outcome { given, taken, .. } = copy(&a, &b, 3, 7, 1);
-    assert!(matches!(given, Err(SendError::NoImage { rank: 3, image: 7 })));
+    assert!(matches!(given, Err(SendError::NoImage { rank: Rank(3), image: ImageId(7) })));
     assert_eq!(taken.unwrap_err().to_string(), "there is no image 7 of rank 3");
-    a.receive(3, 7, info(2), Process::new(3, 300).stream(7).as_slice()).unwrap();
+    a.receive(Rank(3), ImageId(7), info(2), Process::new(3, 300).stream(7).as_slice()).unwrap();
     let said = copy(&a, &b, 3, 7, 1).taken.unwrap_err().to_string();
     assert_eq!(said, "the other store sent image 7 of rank 3 (incarnation 2) instead");
     assert_empty(&b);
@@ -198,7 +204,13 @@ fn an_image_that_the_source_lacks_or_has_of_another_incarnation_is_named() {
 fn a_damaged_chunk_at_the_source_is_named_by_both_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = two(&dir);
-    a.receive(0, 1, info(0), Process::new(0, 30 * PAGES_PER_WINDOW).stream(1).as_slice()).unwrap();
+    a.receive(
+        Rank(0),
+        ImageId(1),
+        info(0),
+        Process::new(0, 30 * PAGES_PER_WINDOW).stream(1).as_slice(),
+    )
+    .unwrap();
     let pack = std::fs::read_dir(dir.path().join("a/packs")).unwrap().next().unwrap().unwrap();
     let mut bytes = std::fs::read(pack.path()).unwrap();
     let at = bytes.len() * 2 / 3;
@@ -263,9 +275,9 @@ fn anything_other_than_the_image_is_refused_and_leaves_nothing() {
     let (a, b) = two(&dir);
     let mut process = Process::new(0, 7 * PAGES_PER_WINDOW);
     process.pages[70] = 0;
-    a.receive(0, 1, info(0), process.stream(1).as_slice()).unwrap();
+    a.receive(Rank(0), ImageId(1), info(0), process.stream(1).as_slice()).unwrap();
     let mut record = AsksForAll(Vec::new());
-    a.copy_to(0, 1, &mut record).unwrap();
+    a.copy_to(Rank(0), ImageId(1), &mut record).unwrap();
     let good = record.0;
     for round in 0..3000 {
         let mut bytes = good.clone();
@@ -278,10 +290,10 @@ fn anything_other_than_the_image_is_refused_and_leaves_nothing() {
                 bytes[at..at + 4].copy_from_slice(&rng.gen::<u32>().to_le_bytes());
             }
         }
-        let taken = b.copy_from(0, 1, 0, &mut Recorded(&bytes));
+        let taken = b.copy_from(Rank(0), ImageId(1), Incarnation(0), &mut Recorded(&bytes));
         assert!(taken.is_err() || bytes == good, "round {round}: {taken:?}");
         if taken.is_ok() {
-            b.discard(0, 1).unwrap();
+            b.discard(Rank(0), ImageId(1)).unwrap();
         }
         assert_empty(&b);
     }
@@ -290,10 +302,10 @@ fn anything_other_than_the_image_is_refused_and_leaves_nothing() {
         for at in [0, manifest] {
             let mut bytes = good.clone();
             bytes[at..at + 4].copy_from_slice(&len.to_le_bytes());
-            b.copy_from(0, 1, 0, &mut Recorded(&bytes)).unwrap_err();
+            b.copy_from(Rank(0), ImageId(1), Incarnation(0), &mut Recorded(&bytes)).unwrap_err();
         }
     }
-    b.copy_from(0, 1, 0, &mut Recorded(&good)).unwrap();
+    b.copy_from(Rank(0), ImageId(1), Incarnation(0), &mut Recorded(&good)).unwrap();
     assert_eq!(sent(&b, 0, 1), process.stream(1));
 }
 
@@ -301,14 +313,17 @@ fn anything_other_than_the_image_is_refused_and_leaves_nothing() {
 fn a_receiver_that_stops_or_sends_nonsense_harms_no_store() {
     let dir = tempfile::tempdir().unwrap();
     let (a, _) = two(&dir);
-    a.receive(0, 1, info(0), Process::new(0, 2000).stream(1).as_slice()).unwrap();
+    a.receive(Rank(0), ImageId(1), info(0), Process::new(0, 2000).stream(1).as_slice()).unwrap();
     for says in [&b""[..], b"\xff", b"\xff\xff\xff\xff\xff\xff\xff\xff"] {
         let (mut theirs, mut ours) = UnixStream::pair().unwrap();
         ours.write_all(says).unwrap();
         drop(ours);
-        assert!(matches!(a.copy_to(0, 1, &mut theirs), Err(SendError::Write { .. })), "{says:?}");
+        assert!(
+            matches!(a.copy_to(Rank(0), ImageId(1), &mut theirs), Err(SendError::Write { .. })),
+            "{says:?}"
+        );
     }
-    a.discard(0, 1).unwrap();
+    a.discard(Rank(0), ImageId(1)).unwrap();
     assert_empty(&a);
 }
 
@@ -330,11 +345,11 @@ fn images_are_copied_received_sent_and_discarded_at_the_same_time() {
                     // Both directions, so that either store sends and receives.
                     let (from, to) =
                         if (u64::from(rank) + image) % 2 == 0 { (a, b) } else { (b, a) };
-                    from.receive(rank, image, info(0), stream.as_slice()).unwrap();
+                    from.receive(Rank(rank), ImageId(image), info(0), stream.as_slice()).unwrap();
                     if image % 5 == 0 {
                         std::thread::scope(|two| {
                             let copying = two.spawn(|| copy(from, to, rank, image, 0));
-                            from.discard(rank, image).unwrap();
+                            from.discard(Rank(rank), ImageId(image)).unwrap();
                             match copying.join().unwrap().taken {
                                 Ok(_) => assert_eq!(sent(to, rank, image), stream),
                                 Err(e) => assert!(matches!(e, CopyError::Refused(_)), "{e}"),
@@ -355,7 +370,7 @@ fn images_are_copied_received_sent_and_discarded_at_the_same_time() {
         let store = Store::open(dir.path().join(name)).unwrap();
         assert_eq!(store.usage().unwrap().live, live, "counted the same from disk");
         for rank in 0..6 {
-            store.discard_rank(rank).unwrap();
+            store.discard_rank(Rank(rank)).unwrap();
         }
         assert_empty(&store);
     }
@@ -374,8 +389,8 @@ fn a_copy_that_finds_the_disk_full_says_so_and_leaves_nothing() {
     }
     let a = Store::create(dir.path().join("a"), options(3)).unwrap();
     let b = Store::create(small.join("b"), options(3)).unwrap();
-    a.receive(0, 1, info(0), Process::new(0, 900).stream(1).as_slice()).unwrap();
-    a.receive(0, 2, info(0), Process::new(0, 9000).stream(2).as_slice()).unwrap();
+    a.receive(Rank(0), ImageId(1), info(0), Process::new(0, 900).stream(1).as_slice()).unwrap();
+    a.receive(Rank(0), ImageId(2), info(0), Process::new(0, 9000).stream(2).as_slice()).unwrap();
     copy(&a, &b, 0, 1, 0).taken.unwrap();
     let before = b.usage().unwrap();
     let Outcome { given, taken, .. } = copy(&a, &b, 0, 2, 0);

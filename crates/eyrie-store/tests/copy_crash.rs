@@ -7,7 +7,7 @@ use eyrie_store::role::{StoreCommand, StoreEvent, StoreRole};
 use eyrie_store::{ImageInfo, Options, Store};
 use eyrie_wire::addr::{Addr, Bind};
 use eyrie_wire::control::{ImageMeta, StoreAt};
-use eyrie_wire::RankInstance;
+use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance, StoreId};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,10 +52,10 @@ fn fill(dir: &Path, all: bool) {
     for rank in 0..RANKS {
         for image in 1..=IMAGES {
             if all || (image == 1 && rank % 2 == 0) {
-                let meta = ImageMeta { incarnation: 1, ..ImageMeta::default() };
+                let meta = ImageMeta { incarnation: Incarnation(1), ..ImageMeta::default() };
                 let meta = postcard::to_stdvec(&meta).unwrap();
-                let info = ImageInfo { incarnation: 1, meta, ..ImageInfo::default() };
-                store.receive(rank, image, info, stream(rank, image)).unwrap();
+                let info = ImageInfo { incarnation: Incarnation(1), meta, ..ImageInfo::default() };
+                store.receive(Rank(rank), ImageId(image), info, stream(rank, image)).unwrap();
             }
         }
     }
@@ -213,7 +213,7 @@ fn allocated(dir: &Path) -> u64 {
 fn check(dir: &Path, stored: &BTreeSet<(u32, u64)>, reports_all: bool, kill: usize) {
     let store = Store::open(dir).unwrap();
     assert!(store.recovery().lost.is_empty(), "kill {kill}: {:?}", store.recovery());
-    let there: BTreeSet<_> = store.all_images().iter().map(|i| (i.rank, i.image)).collect();
+    let there: BTreeSet<_> = store.all_images().iter().map(|i| (i.rank.0, i.image.0)).collect();
     assert!(there.is_superset(stored), "kill {kill}: {there:?} of {stored:?}");
     let from_before = |(rank, image): &(u32, u64)| *image == 1 && rank % 2 == 0;
     if reports_all {
@@ -222,7 +222,7 @@ fn check(dir: &Path, stored: &BTreeSet<(u32, u64)>, reports_all: bool, kill: usi
     }
     for &(rank, image) in &there {
         let mut out = Vec::new();
-        store.send(rank, image, &mut out).unwrap();
+        store.send(Rank(rank), ImageId(image), &mut out).unwrap();
         assert!(out == stream(rank, image), "kill {kill}: rank {rank} {image}");
     }
     let report = store.verify().unwrap();
@@ -269,10 +269,10 @@ fn child() {
     // Newest first.
     for image in (1..=IMAGES).rev() {
         for rank in 0..RANKS {
-            let instance = RankInstance { rank, incarnation: 1 };
+            let instance = RankInstance { rank: Rank(rank), incarnation: Incarnation(1) };
             let Some(from) = from.clone() else { continue };
-            let from = StoreAt { store: 0, addr: Some(from) };
-            role.command(StoreCommand::Copy { instance, image, from }).unwrap();
+            let from = StoreAt { store: StoreId(0), addr: Some(from) };
+            role.command(StoreCommand::Copy { instance, image: ImageId(image), from }).unwrap();
         }
     }
     for event in events {

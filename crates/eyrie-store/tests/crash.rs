@@ -2,6 +2,7 @@
 //! or opens the store. The store must then open, hold exactly what was committed, and waste
 //! nothing.
 
+use eyrie_wire::{ImageId, Rank};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -155,12 +156,12 @@ fn check(path: &Path, pages: usize, known: &mut [Known], kill: usize) {
     assert!(store.recovery().lost.is_empty(), "kill {kill}: {:?}", store.recovery());
     for (rank, known) in known.iter_mut().enumerate() {
         let rank = rank as u32;
-        let mut images: Vec<u64> = store.images(rank).iter().map(|i| i.image).collect();
+        let mut images: Vec<u64> = store.images(Rank(rank)).iter().map(|i| i.image.0).collect();
         let allowed = known.allowed();
         assert!(allowed.contains(&images), "kill {kill}, rank {rank}: {images:?} of {known:?}");
         for &image in &images {
             let mut out = Vec::new();
-            store.send(rank, image, &mut out).unwrap();
+            store.send(Rank(rank), ImageId(image), &mut out).unwrap();
             assert!(
                 out == process(rank, image, pages).stream(image),
                 "kill {kill}: rank {rank} {image}"
@@ -196,17 +197,24 @@ fn child() {
                 for image in first.. {
                     let process_now = process(rank, image, pages);
                     // Two of three build on the newest image, if there is one.
-                    let newest = store.images(rank).first().map(|i| i.image);
+                    let newest = store.images(Rank(rank)).first().map(|i| i.image.0);
                     let stream = match newest.filter(|_| image % 3 != 0) {
                         Some(base) => process_now.changes(image, &process(rank, base, pages), base),
                         None => process_now.stream(image),
                     };
                     say(&format!("begin {rank} {image}"));
-                    store.receive(rank, image, ImageInfo::default(), stream.as_slice()).unwrap();
+                    store
+                        .receive(
+                            Rank(rank),
+                            ImageId(image),
+                            ImageInfo::default(),
+                            stream.as_slice(),
+                        )
+                        .unwrap();
                     say(&format!("done {rank} {image}"));
                     if image % 11 == u64::from(rank) {
                         say(&format!("discard {rank} {image}"));
-                        store.discard_rank(rank).unwrap();
+                        store.discard_rank(Rank(rank)).unwrap();
                         say(&format!("discarded {rank} {image}"));
                     }
                 }

@@ -1,6 +1,7 @@
 //! A full disk: the image that does not fit fails and says so, the earlier images stay, and its
 //! space is freed.
 
+use eyrie_wire::{ImageId, Rank};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -19,16 +20,16 @@ fn stream(rank: u32, image: u64, windows: usize) -> Vec<u8> {
 
 fn receive(store: &Store, rank: u32, image: u64, windows: usize) -> Result<(), ReceiveError> {
     let stream = stream(rank, image, windows);
-    store.receive(rank, image, ImageInfo::default(), stream.as_slice()).map(drop)
+    store.receive(Rank(rank), ImageId(image), ImageInfo::default(), stream.as_slice()).map(drop)
 }
 
 fn assert_holds(store: &Store, rank: u32, expected: &[(u64, usize)]) {
-    let images: Vec<_> = store.images(rank).iter().map(|i| i.image).collect();
-    let numbers: Vec<_> = expected.iter().map(|(image, _)| *image).collect();
+    let images: Vec<_> = store.images(Rank(rank)).iter().map(|i| i.image).collect();
+    let numbers: Vec<_> = expected.iter().map(|(image, _)| ImageId(*image)).collect();
     assert_eq!(images, numbers);
     for &(image, windows) in expected {
         let mut out = Vec::new();
-        store.send(rank, image, &mut out).unwrap();
+        store.send(Rank(rank), ImageId(image), &mut out).unwrap();
         assert!(out == stream(rank, image, windows), "rank {rank}, image {image}");
     }
 }
@@ -133,7 +134,7 @@ fn ranks_that_fill_the_disk_together_fail_cleanly() {
         assert_holds(&store, rank, &good);
     }
     for rank in 0..4 {
-        store.discard_rank(rank).unwrap();
+        store.discard_rank(Rank(rank)).unwrap();
     }
     assert_eq!(store.usage().unwrap(), eyrie_store::Usage { on_disk: 0, live: 0 });
 }

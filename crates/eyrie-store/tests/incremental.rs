@@ -1,6 +1,7 @@
 //! Incremental images: joined with its base, each holds what the full image does. A base that
 //! cannot be used is refused, and a full image then helps.
 
+use eyrie_wire::{ImageId, Incarnation, Rank};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
@@ -19,17 +20,17 @@ fn store(dir: &Path) -> Store {
     Store::create(dir, Options { keep: 2, sync: false, ..Options::default() }).unwrap()
 }
 
-fn info(incarnation: u64) -> ImageInfo {
-    ImageInfo { incarnation, ..ImageInfo::default() }
+fn info(incarnation: u32) -> ImageInfo {
+    ImageInfo { incarnation: Incarnation(incarnation), ..ImageInfo::default() }
 }
 
 fn take(store: &Store, image: u64, stream: &[u8]) -> Result<Committed, ReceiveError> {
-    store.receive(0, image, info(1), stream)
+    store.receive(Rank(0), ImageId(image), info(1), stream)
 }
 
 fn sent(store: &Store, image: u64) -> Vec<u8> {
     let mut out = Vec::new();
-    let bytes = store.send(0, image, &mut out).unwrap();
+    let bytes = store.send(Rank(0), ImageId(image), &mut out).unwrap();
     assert_eq!(bytes, out.len() as u64, "the length is known beforehand");
     out
 }
@@ -76,7 +77,7 @@ fn is_same(stream: &[u8], full: &[u8]) -> bool {
 
 fn difference(store: &Store, image: u64, since: u64) -> Vec<u8> {
     let mut out = Vec::new();
-    let bytes = store.send_since(0, image, since, &mut out).unwrap();
+    let bytes = store.send_since(Rank(0), ImageId(image), ImageId(since), &mut out).unwrap();
     assert_eq!(bytes, out.len() as u64);
     out
 }
@@ -125,7 +126,7 @@ fn a_difference_has_what_is_new_and_declares_only_private_memory_unchanged() {
     assert_eq!(content(&new).1.len(), 8 * PAGES_PER_WINDOW, "two windows are known");
     // For a base that is gone or was never here, the receiver gets the whole image.
     assert_eq!(difference(&here, 3, 1), sent(&here, 3));
-    assert!(here.send_since(0, 9, 3, Vec::new()).is_err());
+    assert!(here.send_since(Rank(0), ImageId(9), ImageId(3), Vec::new()).is_err());
 }
 
 fn reason(refused: Result<Committed, ReceiveError>) -> StreamError {
@@ -209,8 +210,8 @@ fn a_copy_of_a_joined_image_is_byte_for_byte_the_image() {
     }
     let (mut theirs, mut ours) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| a.copy_to(0, 4, &mut theirs).unwrap());
-        b.copy_from(0, 4, 1, &mut ours).unwrap();
+        scope.spawn(|| a.copy_to(Rank(0), ImageId(4), &mut theirs).unwrap());
+        b.copy_from(Rank(0), ImageId(4), Incarnation(1), &mut ours).unwrap();
     });
     assert!(sent(&b, 4) == process.stream(4));
     // Later images build on it.
@@ -228,10 +229,10 @@ fn images_that_cannot_be_joined_are_refused_and_leave_nothing() {
     let mut process = older.clone();
     process.touch(3, 0, 10);
     let changes = process.changes(3, &older, 1);
-    assert_eq!(reason(take(&here, 3, &changes)), StreamError::NoBase { base: 1 });
+    assert_eq!(reason(take(&here, 3, &changes)), StreamError::NoBase { base: ImageId(1) });
     take(&here, 1, &older.stream(1)).unwrap();
-    let of_a_restored_rank = here.receive(0, 3, info(2), changes.as_slice());
-    assert_eq!(reason(of_a_restored_rank), StreamError::NoBase { base: 1 });
+    let of_a_restored_rank = here.receive(Rank(0), ImageId(3), info(2), changes.as_slice());
+    assert_eq!(reason(of_a_restored_rank), StreamError::NoBase { base: ImageId(1) });
 
     let broken = |make: &dyn Fn(&mut ImageStream)| {
         let mut stream = ImageStream::default();
@@ -300,11 +301,14 @@ fn a_damaged_link_is_found_before_it_is_needed() {
             refused => break reason(refused),
         }
     };
-    assert_eq!(error, StreamError::DamagedBase { base: image - 1 });
+    assert_eq!(error, StreamError::DamagedBase { base: ImageId(image - 1) });
     // Now it is known: no image builds on it any more, and a full image does not share it.
     let older = process.clone();
     let again = process.changes(image, &older, image - 1);
-    assert_eq!(reason(take(&here, image, &again)), StreamError::DamagedBase { base: image - 1 });
+    assert_eq!(
+        reason(take(&here, image, &again)),
+        StreamError::DamagedBase { base: ImageId(image - 1) }
+    );
     take(&here, image, &process.stream(image)).unwrap();
     assert!(sent(&here, image) == process.stream(image));
     process.pages[5] = 77;

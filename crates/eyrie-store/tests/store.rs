@@ -1,6 +1,7 @@
 //! What a store promises while it is not killed: deduplication, order, bounds, detection of damage,
 //! concurrency.
 
+use eyrie_wire::{ImageId, Incarnation, Rank};
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -40,19 +41,24 @@ impl Place {
     }
 }
 
-fn info(incarnation: u64) -> ImageInfo {
-    ImageInfo { incarnation, clock: 3, rsn: 4, meta: b"fingerprint".to_vec() }
+fn info(incarnation: u32) -> ImageInfo {
+    ImageInfo {
+        incarnation: Incarnation(incarnation),
+        clock: 3,
+        rsn: 4,
+        meta: b"fingerprint".to_vec(),
+    }
 }
 
 fn sent(store: &Store, rank: u32, image: u64) -> Vec<u8> {
     let mut out = Vec::new();
-    let bytes = store.send(rank, image, &mut out).unwrap();
+    let bytes = store.send(Rank(rank), ImageId(image), &mut out).unwrap();
     assert_eq!(bytes, out.len() as u64);
     out
 }
 
 fn numbers(store: &Store, rank: u32) -> Vec<u64> {
-    store.images(rank).iter().map(|i| i.image).collect()
+    store.images(Rank(rank)).iter().map(|i| i.image.0).collect()
 }
 
 #[test]
@@ -60,14 +66,14 @@ fn an_image_comes_back_byte_for_byte_also_after_opening_again() {
     let place = Place::new();
     let store = place.create();
     let stream = Process::new(1, 1000).stream(5);
-    let done = store.receive(1, 5, info(2), stream.as_slice()).unwrap();
+    let done = store.receive(Rank(1), ImageId(5), info(2), stream.as_slice()).unwrap();
     assert_eq!(done.bytes, stream.len() as u64);
     assert_eq!((done.new_bytes, done.new_chunks), (done.bytes, done.chunks));
     assert_eq!(sent(&store, 1, 5), stream);
-    let before = store.images(1);
+    let before = store.images(Rank(1));
     drop(store);
     let store = place.open();
-    assert_eq!(store.images(1), before);
+    assert_eq!(store.images(Rank(1)), before);
     assert_eq!((before[0].info.clone(), before[0].bytes), (info(2), done.bytes));
     assert_eq!(sent(&store, 1, 5), stream);
     assert!(store.verify().unwrap().damaged.is_empty());
@@ -81,7 +87,7 @@ fn nothing_is_read_beyond_the_trailer() {
     let mut bytes = Process::new(0, 3).stream(1);
     bytes.extend_from_slice(b"the next message");
     let mut reader = bytes.as_slice();
-    store.receive(0, 1, info(0), &mut reader).unwrap();
+    store.receive(Rank(0), ImageId(1), info(0), &mut reader).unwrap();
     assert_eq!(reader, b"the next message");
 }
 
@@ -91,17 +97,17 @@ fn an_image_with_one_percent_changed_stores_one_percent() {
     let store = place.create();
     let windows = 200;
     let mut process = Process::new(0, windows * PAGES_PER_WINDOW);
-    store.receive(0, 1, info(0), process.stream(1).as_slice()).unwrap();
+    store.receive(Rank(0), ImageId(1), info(0), process.stream(1).as_slice()).unwrap();
     for page in [0, 100 * PAGES_PER_WINDOW + 7] {
         process.pages[page] |= 1 << 50;
     }
     let second = process.stream(2);
-    let done = store.receive(0, 2, info(0), second.as_slice()).unwrap();
+    let done = store.receive(Rank(0), ImageId(2), info(0), second.as_slice()).unwrap();
     // At most the two changed windows, the records before the pages, and the trailer.
     assert_eq!(done.new_chunks, 3);
     let share = done.new_bytes as f64 / done.bytes as f64;
     assert!((0.0099..0.0102).contains(&share), "{share}");
-    let same = store.receive(0, 3, info(0), second.as_slice()).unwrap();
+    let same = store.receive(Rank(0), ImageId(3), info(0), second.as_slice()).unwrap();
     assert_eq!((same.new_bytes, same.new_chunks), (0, 0));
     assert_eq!(sent(&store, 0, 3), second);
 }
@@ -112,10 +118,11 @@ fn equal_memory_of_different_ranks_is_stored_once() {
     let store = place.create();
     let process = Process::new(0, 4 * PAGES_PER_WINDOW);
     for rank in 0..4 {
-        let done = store.receive(rank, 1, info(0), process.stream(1).as_slice()).unwrap();
+        let done =
+            store.receive(Rank(rank), ImageId(1), info(0), process.stream(1).as_slice()).unwrap();
         assert_eq!(done.new_chunks > 0, rank == 0);
     }
-    store.discard_rank(0).unwrap();
+    store.discard_rank(Rank(0)).unwrap();
     assert_eq!(sent(&store, 3, 1), process.stream(1));
 }
 
@@ -125,12 +132,12 @@ fn a_discarded_image_is_not_one_of_those_that_are_kept() {
     let store = place.create();
     let process = Process::new(0, 2 * PAGES_PER_WINDOW);
     for image in 1..=2 {
-        store.receive(0, image, info(0), process.stream(image).as_slice()).unwrap();
+        store.receive(Rank(0), ImageId(image), info(0), process.stream(image).as_slice()).unwrap();
     }
-    store.discard(0, 2).unwrap();
-    store.discard(0, 2).unwrap();
-    store.receive(0, 3, info(0), process.stream(3).as_slice()).unwrap();
-    let kept: Vec<_> = store.images(0).iter().map(|i| i.image).collect();
+    store.discard(Rank(0), ImageId(2)).unwrap();
+    store.discard(Rank(0), ImageId(2)).unwrap();
+    store.receive(Rank(0), ImageId(3), info(0), process.stream(3).as_slice()).unwrap();
+    let kept: Vec<_> = store.images(Rank(0)).iter().map(|i| i.image.0).collect();
     assert_eq!(kept, [3, 1]);
     assert_eq!(sent(&store, 0, 1), process.stream(1));
 }
@@ -146,7 +153,7 @@ fn zero_pages_need_no_storage_and_come_back() {
     process.pages[64 * 20 + 3] = 9;
     process.pages[64 * 20 + 5] = 9;
     let stream = process.stream(1);
-    let done = store.receive(0, 1, info(0), stream.as_slice()).unwrap();
+    let done = store.receive(Rank(0), ImageId(1), info(0), stream.as_slice()).unwrap();
     let content = (64 + 2) * 4096;
     assert!(done.new_bytes < content + 10_000, "{}", done.new_bytes);
     assert_eq!(sent(&store, 0, 1), stream);
@@ -167,10 +174,10 @@ fn small_records_gather_and_spoil_no_pages() {
         }
         stream.finish()
     };
-    let done = store.receive(0, 1, info(0), stream(1).as_slice()).unwrap();
+    let done = store.receive(Rank(0), ImageId(1), info(0), stream(1).as_slice()).unwrap();
     // 960,000 bytes of records before the pages, then 200 pages in 4 windows, then the trailer.
     assert_eq!(done.chunks, 4 + 4 + 1);
-    let next = store.receive(0, 2, info(0), stream(2).as_slice()).unwrap();
+    let next = store.receive(Rank(0), ImageId(2), info(0), stream(2).as_slice()).unwrap();
     assert_eq!(next.new_chunks, 1);
     assert_eq!(sent(&store, 0, 2), stream(2));
 }
@@ -183,7 +190,7 @@ fn the_last_two_images_stay_and_the_space_of_older_ones_comes_back() {
     let size = process.stream(0).len() as u64;
     for image in 1..=30 {
         process.touch(image, (image as usize % 3) * 64, 64 * 3);
-        store.receive(0, image, info(0), process.stream(image).as_slice()).unwrap();
+        store.receive(Rank(0), ImageId(image), info(0), process.stream(image).as_slice()).unwrap();
         let usage = store.usage().unwrap();
         assert!(usage.live <= 2 * size, "image {image}: {usage:?}");
         let slack = 64 * 8192 + 200_000;
@@ -191,8 +198,8 @@ fn the_last_two_images_stay_and_the_space_of_older_ones_comes_back() {
     }
     assert_eq!(numbers(&store, 0), [30, 29]);
     assert_eq!(sent(&store, 0, 30), process.stream(30));
-    assert!(matches!(store.send(0, 28, io::sink()), Err(SendError::NoImage { .. })));
-    store.discard_rank(0).unwrap();
+    assert!(matches!(store.send(Rank(0), ImageId(28), io::sink()), Err(SendError::NoImage { .. })));
+    store.discard_rank(Rank(0)).unwrap();
     assert_eq!(store.usage().unwrap(), eyrie_store::Usage { on_disk: 0, live: 0 });
     assert!(place.files("packs").is_empty() && place.files("images").is_empty());
 }
@@ -211,7 +218,7 @@ fn the_number_of_packs_stays_bounded_when_every_image_leaves_something_for_ever(
         stream.finish()
     };
     for image in 1..=400 {
-        store.receive(0, image, info(0), stream(image + 1).as_slice()).unwrap();
+        store.receive(Rank(0), ImageId(image), info(0), stream(image + 1).as_slice()).unwrap();
         let packs = place.files("packs").len();
         assert!(packs <= 80, "image {image}: {packs} packs");
     }
@@ -223,12 +230,15 @@ fn older_images_and_older_incarnations_are_refused() {
     let place = Place::new();
     let store = place.create();
     let stream = Process::new(0, 10).stream(1);
-    store.receive(0, 7, info(3), stream.as_slice()).unwrap();
+    store.receive(Rank(0), ImageId(7), info(3), stream.as_slice()).unwrap();
     for (image, incarnation) in [(7, 3), (6, 3), (8, 2)] {
-        let refused = store.receive(0, image, info(incarnation), stream.as_slice());
-        assert!(matches!(refused, Err(ReceiveError::Superseded { newest: 7, .. })), "{refused:?}");
+        let refused = store.receive(Rank(0), ImageId(image), info(incarnation), stream.as_slice());
+        assert!(
+            matches!(refused, Err(ReceiveError::Superseded { newest: ImageId(7), .. })),
+            "{refused:?}"
+        );
     }
-    store.receive(0, 8, info(3), stream.as_slice()).unwrap();
+    store.receive(Rank(0), ImageId(8), info(3), stream.as_slice()).unwrap();
 }
 
 /// Returns half of a stream, then lets the test act, then returns the rest.
@@ -257,11 +267,14 @@ fn a_slow_incarnation_does_not_commit_after_its_successor() {
     let old = process.stream(1);
     let new = process.stream(2);
     let act = || {
-        store.receive(0, 2, info(2), new.as_slice()).unwrap();
+        store.receive(Rank(0), ImageId(2), info(2), new.as_slice()).unwrap();
     };
     let slow = Interrupted { bytes: &old, half: old.len() / 2, act };
-    let refused = store.receive(0, 3, info(1), slow);
-    assert!(matches!(refused, Err(ReceiveError::Superseded { newest: 2, .. })), "{refused:?}");
+    let refused = store.receive(Rank(0), ImageId(3), info(1), slow);
+    assert!(
+        matches!(refused, Err(ReceiveError::Superseded { newest: ImageId(2), .. })),
+        "{refused:?}"
+    );
     assert_eq!(numbers(&store, 0), [2]);
     // This image builds on chunks of the refused one, which stay.
     assert_eq!(sent(&store, 0, 2), new);
@@ -274,11 +287,11 @@ fn an_image_can_be_sent_while_it_is_discarded() {
     let place = Place::new();
     let store = place.create();
     let stream = Process::new(0, 500).stream(1);
-    store.receive(0, 1, info(0), stream.as_slice()).unwrap();
+    store.receive(Rank(0), ImageId(1), info(0), stream.as_slice()).unwrap();
     struct Discarding<'a>(&'a Store, Vec<u8>);
     impl io::Write for Discarding<'_> {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.discard_rank(0).unwrap();
+            self.0.discard_rank(Rank(0)).unwrap();
             self.1.extend_from_slice(bytes);
             Ok(bytes.len())
         }
@@ -287,7 +300,7 @@ fn an_image_can_be_sent_while_it_is_discarded() {
         }
     }
     let mut out = Discarding(&store, Vec::new());
-    store.send(0, 1, &mut out).unwrap();
+    store.send(Rank(0), ImageId(1), &mut out).unwrap();
     assert_eq!(out.1, stream);
     assert!(place.files("packs").is_empty());
 }
@@ -297,7 +310,7 @@ fn bad_streams_are_refused_by_name_and_leave_nothing() {
     let place = Place::new();
     let store = place.create();
     let good = Process::new(0, 300).stream(1);
-    let refuse = |bytes: &[u8]| match store.receive(0, 1, info(0), bytes) {
+    let refuse = |bytes: &[u8]| match store.receive(Rank(0), ImageId(1), info(0), bytes) {
         Err(ReceiveError::Stream { source, .. }) => source,
         other => panic!("{other:?}"),
     };
@@ -325,7 +338,7 @@ fn bad_streams_are_refused_by_name_and_leave_nothing() {
     assert!(matches!(refuse(&crumbs.finish()), StreamError::Fragmented { .. }));
     assert_eq!(store.usage().unwrap(), eyrie_store::Usage { on_disk: 0, live: 0 });
     let much = ImageInfo { meta: vec![0; 64 * 1024 + 1], ..info(0) };
-    let refused = store.receive(0, 1, much, good.as_slice());
+    let refused = store.receive(Rank(0), ImageId(1), much, good.as_slice());
     assert!(matches!(refused, Err(ReceiveError::MetaTooLong { .. })));
 }
 
@@ -344,7 +357,7 @@ fn random_streams_never_panic_and_what_is_accepted_comes_back() {
             let at = rng.gen_range(0..bytes.len());
             bytes[at] = rng.gen();
         }
-        if store.receive(0, image, info(0), bytes.as_slice()).is_ok() {
+        if store.receive(Rank(0), ImageId(image), info(0), bytes.as_slice()).is_ok() {
             accepted += 1;
             assert_eq!(sent(&store, 0, image), bytes);
         }
@@ -359,15 +372,15 @@ fn a_flipped_bit_on_disk_is_named_never_sent_and_never_built_upon() {
     let store = place.create();
     let mut process = Process::new(0, 10 * PAGES_PER_WINDOW);
     let first = process.stream(1);
-    store.receive(0, 1, info(0), first.as_slice()).unwrap();
+    store.receive(Rank(0), ImageId(1), info(0), first.as_slice()).unwrap();
     process.touch(1, 64, 10_000);
     let second = process.stream(2);
-    store.receive(0, 2, info(0), second.as_slice()).unwrap();
+    store.receive(Rank(0), ImageId(2), info(0), second.as_slice()).unwrap();
     // The second image's own pack: its chunks are not part of the first image.
     let pack = place.files("packs").pop().unwrap();
     flip(&pack, 150_000);
     let mut out = Vec::new();
-    match store.send(0, 2, &mut out) {
+    match store.send(Rank(0), ImageId(2), &mut out) {
         Err(SendError::Damaged { file, hash, .. }) => {
             assert_eq!(file, pack);
             assert_eq!(hash.len(), 64);
@@ -378,8 +391,11 @@ fn a_flipped_bit_on_disk_is_named_never_sent_and_never_built_upon() {
     assert_eq!(sent(&store, 0, 1), first, "the image before is what remains");
     let report = store.verify().unwrap();
     assert_eq!(report.damaged.len(), 1);
-    assert_eq!((&report.damaged[0].file, &report.damaged[0].images), (&pack, &vec![(0, 2)]));
-    let again = store.receive(0, 3, info(0), second.as_slice()).unwrap();
+    assert_eq!(
+        (&report.damaged[0].file, &report.damaged[0].images),
+        (&pack, &vec![(Rank(0), ImageId(2))])
+    );
+    let again = store.receive(Rank(0), ImageId(3), info(0), second.as_slice()).unwrap();
     assert_eq!(again.new_chunks, 1, "the damaged chunk is stored anew");
     assert_eq!(sent(&store, 0, 3), second);
 }
@@ -392,7 +408,7 @@ fn any_flipped_bit_of_any_file_is_found() {
     let place = Place::new();
     let store = place.create();
     let process = Process::new(0, 10 * PAGES_PER_WINDOW);
-    store.receive(0, 1, info(0), process.stream(1).as_slice()).unwrap();
+    store.receive(Rank(0), ImageId(1), info(0), process.stream(1).as_slice()).unwrap();
     let files = [place.files("packs"), place.files("images")].concat();
     assert_eq!(files.len(), 2);
     for _ in 0..100 {
@@ -416,7 +432,7 @@ fn torn_files_lose_the_image_they_belong_to_and_no_other() {
             let _ = fs::remove_dir_all(place.path());
             let store = place.create();
             for (rank, stream) in streams.iter().enumerate() {
-                store.receive(rank as u32, 1, info(0), stream.as_slice()).unwrap();
+                store.receive(Rank(rank as u32), ImageId(1), info(0), stream.as_slice()).unwrap();
             }
             drop(store);
             let file = &place.files(victim)[1];
@@ -425,7 +441,7 @@ fn torn_files_lose_the_image_they_belong_to_and_no_other() {
             let store = place.open();
             let lost = &store.recovery().lost;
             assert_eq!(lost.len(), 1, "{victim} {keep_bytes}: {lost:?}");
-            assert_eq!((lost[0].0, lost[0].1), (1, 1));
+            assert_eq!((lost[0].0, lost[0].1), (Rank(1), ImageId(1)));
             assert!(numbers(&store, 1).is_empty());
             assert_eq!(sent(&store, 0, 1), streams[0]);
             assert_eq!(place.files("packs").len(), 1, "the rest of the lost image is freed");
@@ -460,10 +476,10 @@ fn ranks_are_received_sent_and_discarded_at_the_same_time() {
                 for image in 1..=20 {
                     process.touch(image, 15 * PAGES_PER_WINDOW, 300);
                     let stream = process.stream(image);
-                    store.receive(rank, image, info(0), stream.as_slice()).unwrap();
+                    store.receive(Rank(rank), ImageId(image), info(0), stream.as_slice()).unwrap();
                     assert_eq!(sent(store, rank, image), stream);
                     if image % 7 == 0 {
-                        store.discard_rank(rank).unwrap();
+                        store.discard_rank(Rank(rank)).unwrap();
                     }
                 }
             });
@@ -476,7 +492,7 @@ fn ranks_are_received_sent_and_discarded_at_the_same_time() {
     assert_eq!(store.usage().unwrap().live, live, "counted the same from disk");
     for rank in 0..8 {
         assert_eq!(numbers(&store, rank), [20, 19]);
-        store.discard_rank(rank).unwrap();
+        store.discard_rank(Rank(rank)).unwrap();
     }
     assert_eq!(store.usage().unwrap(), eyrie_store::Usage { on_disk: 0, live: 0 });
 }

@@ -2,6 +2,8 @@
 //! SOCK_SEQPACKET socket. And the environment variables that tell the provider its rank. Encoding
 //! does not allocate, because the provider may send from a signal handler.
 
+use crate::{ImageId, Incarnation};
+
 /// The descriptor of the agent channel in every rank. It is the same in each of its incarnations,
 /// as everything that a process inherits, because that may influence addresses.
 pub const AGENT_FD: i32 = 200;
@@ -57,14 +59,14 @@ pub enum ToRank {
     /// First message to every incarnation, new or restored. Two descriptors come with it
     /// (SCM_RIGHTS): the rank's page ([`crate::page`]), and a file with the job's directory. Newer
     /// directories are appended to it, and the page says when.
-    Welcome { incarnation: u32 },
+    Welcome { incarnation: Incarnation },
     /// Take an image now. Sent before the signal, with the descriptor for the stream (SCM_RIGHTS).
     /// The image may build on image `base`, which its store has; 0: on none. `hold`: with `sync`,
     /// the rank continues only after another [`ToRank::Go`], or after a time of its own.
-    Capture { image: u64, sync: bool, base: u64, hold: bool },
+    Capture { image: ImageId, sync: bool, base: ImageId, hold: bool },
     /// The agent has read all output, so the position of the standard streams is fixed: continue.
     /// To a rank that was held: it does not move.
-    Go { image: u64 },
+    Go { image: ImageId },
     /// The answer to [`FromRank::Loaded`] of a new process that knows the other ranks of its job.
     Admitted,
 }
@@ -80,7 +82,7 @@ pub enum FromRank<'a> {
     /// The rank stands still at this clock, with all messages up to this receive sequence number,
     /// and waits for [`ToRank::Go`].
     Still {
-        image: u64,
+        image: ImageId,
         clock: u64,
         rsn: u64,
         /// Bytes that it has observed besides messages.
@@ -91,12 +93,12 @@ pub enum FromRank<'a> {
     },
     /// The image is under way (async) or written (sync), and the rank computes.
     Captured {
-        image: u64,
+        image: ImageId,
         child_pid: u32,
         pause_ns: u64,
     },
     Refused {
-        image: u64,
+        image: ImageId,
         reason: &'a str,
     },
     /// The rank ends itself for this reason.
@@ -147,11 +149,11 @@ impl ToRank {
     /// Writes the message to `buf`, returns its length.
     pub fn encode(&self, buf: &mut [u8; MAX_MESSAGE]) -> usize {
         match *self {
-            ToRank::Welcome { incarnation } => put(buf, 1, &[incarnation.into()], ""),
+            ToRank::Welcome { incarnation } => put(buf, 1, &[incarnation.0.into()], ""),
             ToRank::Capture { image, sync, base, hold } => {
-                put(buf, 2, &[image, sync.into(), base, hold.into()], "")
+                put(buf, 2, &[image.0, sync.into(), base.0, hold.into()], "")
             }
-            ToRank::Go { image } => put(buf, 3, &[image], ""),
+            ToRank::Go { image } => put(buf, 3, &[image.0], ""),
             ToRank::Admitted => put(buf, 4, &[], ""),
         }
     }
@@ -159,14 +161,14 @@ impl ToRank {
     /// Reads a message; `None` for other bytes.
     pub fn decode(bytes: &[u8]) -> Option<ToRank> {
         Some(match *bytes.first()? {
-            1 => ToRank::Welcome { incarnation: number(bytes, 0)?.try_into().ok()? },
+            1 => ToRank::Welcome { incarnation: Incarnation(number(bytes, 0)?.try_into().ok()?) },
             2 => ToRank::Capture {
-                image: number(bytes, 0)?,
+                image: ImageId(number(bytes, 0)?),
                 sync: number(bytes, 1)? != 0,
-                base: number(bytes, 2)?,
+                base: ImageId(number(bytes, 2)?),
                 hold: number(bytes, 3)? != 0,
             },
-            3 => ToRank::Go { image: number(bytes, 0)? },
+            3 => ToRank::Go { image: ImageId(number(bytes, 0)?) },
             4 => ToRank::Admitted,
             _ => return None,
         })
@@ -179,12 +181,12 @@ impl<'a> FromRank<'a> {
         match *self {
             FromRank::Loaded { pid } => put(buf, 1, &[pid.into()], ""),
             FromRank::Still { image, clock, rsn, observed, far: [a, b, c, d] } => {
-                put(buf, 2, &[image, clock, rsn, observed, a, b, c, d], "")
+                put(buf, 2, &[image.0, clock, rsn, observed, a, b, c, d], "")
             }
             FromRank::Captured { image, child_pid, pause_ns } => {
-                put(buf, 3, &[image, child_pid.into(), pause_ns], "")
+                put(buf, 3, &[image.0, child_pid.into(), pause_ns], "")
             }
-            FromRank::Refused { image, reason } => put(buf, 4, &[image], reason),
+            FromRank::Refused { image, reason } => put(buf, 4, &[image.0], reason),
             FromRank::Fatal { reason } => put(buf, 5, &[], reason),
             FromRank::Untracked { reason } => put(buf, 6, &[], reason),
             FromRank::Library { threads, text } => put(buf, 7, &[threads.into()], text),
@@ -197,18 +199,18 @@ impl<'a> FromRank<'a> {
         Some(match *bytes.first()? {
             1 => FromRank::Loaded { pid: n(0)?.try_into().ok()? },
             2 => FromRank::Still {
-                image: n(0)?,
+                image: ImageId(n(0)?),
                 clock: n(1)?,
                 rsn: n(2)?,
                 observed: n(3)?,
                 far: [n(4)?, n(5)?, n(6)?, n(7)?],
             },
             3 => FromRank::Captured {
-                image: n(0)?,
+                image: ImageId(n(0)?),
                 child_pid: n(1)?.try_into().ok()?,
                 pause_ns: n(2)?,
             },
-            4 => FromRank::Refused { image: n(0)?, reason: text(bytes, 1)? },
+            4 => FromRank::Refused { image: ImageId(n(0)?), reason: text(bytes, 1)? },
             5 => FromRank::Fatal { reason: text(bytes, 0)? },
             6 => FromRank::Untracked { reason: text(bytes, 0)? },
             7 => FromRank::Library { threads: n(0)?.try_into().ok()?, text: text(bytes, 1)? },
@@ -225,9 +227,9 @@ mod tests {
     fn messages_survive_the_channel() {
         let mut buf = [0; MAX_MESSAGE];
         for m in [
-            ToRank::Welcome { incarnation: 7 },
-            ToRank::Capture { image: 3, sync: true, base: 2, hold: true },
-            ToRank::Go { image: 3 },
+            ToRank::Welcome { incarnation: Incarnation(7) },
+            ToRank::Capture { image: ImageId(3), sync: true, base: ImageId(2), hold: true },
+            ToRank::Go { image: ImageId(3) },
             ToRank::Admitted,
         ] {
             let n = m.encode(&mut buf);
@@ -236,9 +238,9 @@ mod tests {
         let long = "é".repeat(MAX_MESSAGE);
         for m in [
             FromRank::Loaded { pid: 1 },
-            FromRank::Still { image: 1, clock: 2, rsn: 3, observed: 4, far: [5, 6, 0, 0] },
-            FromRank::Captured { image: 1, child_pid: 2, pause_ns: 3 },
-            FromRank::Refused { image: 9, reason: "fd 7 is a UDP socket" },
+            FromRank::Still { image: ImageId(1), clock: 2, rsn: 3, observed: 4, far: [5, 6, 0, 0] },
+            FromRank::Captured { image: ImageId(1), child_pid: 2, pause_ns: 3 },
+            FromRank::Refused { image: ImageId(9), reason: "fd 7 is a UDP socket" },
             FromRank::Untracked { reason: "no userfaultfd" },
             FromRank::Library { threads: 2, text: "MPICH Version: 5.0.2" },
         ] {

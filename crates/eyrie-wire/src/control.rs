@@ -4,7 +4,7 @@ use crate::addr::{Addr, Bind};
 use crate::directory::Directory;
 use crate::entries::Entry;
 use crate::facts::Facts;
-use crate::{data, ImageId, Incarnation, Node, Rank, RankInstance, StoreId};
+use crate::{data, ImageId, Incarnation, Node, Rank, RankInstance, RouterId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::time::Duration;
@@ -26,10 +26,10 @@ pub enum Claim {
     Role(Role),
     /// To the controller: a connection on which a router sends everything that it holds, because
     /// the job is being saved.
-    RouterSave { id: u32 },
+    RouterSave { id: RouterId },
     /// To the controller: a connection on which a router receives what a router with its number
     /// held when the job was saved.
-    RouterSaved { id: u32 },
+    RouterSaved { id: RouterId },
     /// To the controller, from an agent that has lost its connection: asks whether its node was
     /// declared dead. Nothing follows.
     Lost { node: Node },

@@ -3,12 +3,9 @@
 //! one with a lower epoch.
 
 use crate::addr::Addr;
-use crate::Rank;
+use crate::{Rank, RouterId};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-/// A router's number.
-pub type RouterId = u32;
 
 /// Until when a message is kept by the rank that has sent it: when its router acknowledges it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -37,7 +34,7 @@ pub struct Directory {
 impl Directory {
     /// The primary router of a rank.
     pub fn home(&self, rank: Rank) -> RouterId {
-        self.home.get(rank as usize).copied().unwrap_or(0)
+        self.home.get(rank.index()).copied().unwrap_or(RouterId(0))
     }
 
     /// As bytes.
@@ -80,7 +77,7 @@ impl Directory {
     /// # Errors
     /// When it names routers that it does not have.
     pub fn check(&self) -> Result<(), String> {
-        match self.home.iter().any(|r| *r as usize >= self.routers.len()) {
+        match self.home.iter().any(|r| (*r).index() >= self.routers.len()) {
             true => Err("the directory names a router that it does not have".into()),
             false => Ok(()),
         }
@@ -115,17 +112,17 @@ mod tests {
     #[test]
     fn directories_survive_and_must_be_whole() {
         let routers = vec![Addr::Unix("/a".into()), Addr::Unix("/b".into())];
-        let home = vec![0, 1, 0];
-        let beside = vec![1];
+        let home = [0, 1, 0].map(RouterId).to_vec();
+        let beside = vec![RouterId(1)];
         let whole = Directory { epoch: 3, home, routers, beside, kept_until: KeptUntil::Received };
         assert_eq!(Directory::decode(&whole.encode()), Ok(whole.clone()));
-        assert_eq!(whole.home(1), 1);
+        assert_eq!(whole.home(Rank(1)), RouterId(1));
         let first = Directory { epoch: 2, ..whole.clone() };
         let mut file = Directory::record(&first.encode());
         file.extend(Directory::record(&whole.encode()));
         assert_eq!(Directory::last(&file), Ok(whole.clone()));
         assert_eq!(Directory::last(&file[..file.len() - 1]), Ok(first));
-        let broken = Directory { home: vec![0, 2], ..whole.clone() };
+        let broken = Directory { home: vec![RouterId(0), RouterId(2)], ..whole.clone() };
         assert!(Directory::decode(&broken.encode()).is_err());
         let bytes = whole.encode();
         for cut in 0..bytes.len() {
@@ -136,7 +133,7 @@ mod tests {
     #[test]
     fn a_directory_of_many_ranks_is_short_and_one_of_too_many_is_refused() {
         let routers = vec![Addr::Unix("/a".into()), Addr::Unix("/b".into())];
-        let home = [vec![0; 1_000_000], vec![1; 1_000_000]].concat();
+        let home = [vec![RouterId(0); 1_000_000], vec![RouterId(1); 1_000_000]].concat();
         let whole = Directory { home, routers, ..Directory::default() };
         let bytes = whole.encode();
         assert!(bytes.len() < 100, "{} bytes", bytes.len());

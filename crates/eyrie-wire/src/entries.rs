@@ -175,12 +175,12 @@ mod tests {
 
     /// What three MPI libraries put for a rank, as seen in their jobs.
     const SEEN: [(Rank, &str, &str); 6] = [
-        (0, "-allgather-1-0", "65797269652072616E6B[6]"),
-        (1, "-allgather-1-1", "65797269652072616E6B[2]01[3]"),
-        (256, "-allgather-1-256", "65797269652072616E6B[3]01[2]"),
-        (2, "bc-2", "mpi#65797269652072616E6B000002000000$"),
-        (3, "3.mtl.ofi.5.0", "27:65797269652072616e6b000003000000"),
-        (65_537, "65537.mtl.ofi.5.0", "27:65797269652072616e6b000001000100"),
+        (Rank(0), "-allgather-1-0", "65797269652072616E6B[6]"),
+        (Rank(1), "-allgather-1-1", "65797269652072616E6B[2]01[3]"),
+        (Rank(256), "-allgather-1-256", "65797269652072616E6B[3]01[2]"),
+        (Rank(2), "bc-2", "mpi#65797269652072616E6B000002000000$"),
+        (Rank(3), "3.mtl.ofi.5.0", "27:65797269652072616e6b000003000000"),
+        (Rank(65_537), "65537.mtl.ofi.5.0", "27:65797269652072616e6b000001000100"),
     ];
 
     #[test]
@@ -191,13 +191,13 @@ mod tests {
             for rank in (0..1000).rev() {
                 let [before, after] = &pattern.key;
                 let key = format!("{before}{rank}{after}");
-                assert!(entries.put(rank, key, pattern.value_of(rank)).is_some());
+                assert!(entries.put(Rank(rank), key, pattern.value_of(Rank(rank))).is_some());
             }
-            let all = Entry::Addresses { pattern, first: 0, last: 999 };
+            let all = Entry::Addresses { pattern, first: Rank(0), last: Rank(999) };
             // Ranks whose number is in the key twice are sent in another form.
             let others = entries.iter().filter(|entry| *entry != all).count();
             assert!(others <= 4, "{key}: {:?}", entries.iter().collect::<Vec<_>>());
-            if rank < 1000 {
+            if rank < Rank(1000) {
                 assert_eq!(entries.get(key).as_deref(), Some(value));
             }
             assert_eq!(entries.get(&key.replace(&rank.to_string(), "1000")), None);
@@ -208,13 +208,16 @@ mod tests {
     fn a_key_reads_as_it_was_put_last_and_known_entries_are_not_sent_again() {
         let mut entries = Entries::default();
         let mut put = |rank, value: &str| entries.put(rank, "bc-7".into(), value.into());
-        let ours = Spelling::Upper.spell(&address(7));
+        let ours = Spelling::Upper.spell(&address(Rank(7)));
         let other = "elsewhere";
-        assert!(matches!(put(7, &ours), Some(Entry::Addresses { first: 7, last: 7, .. })));
-        assert_eq!(put(7, &ours), None);
+        assert!(matches!(
+            put(Rank(7), &ours),
+            Some(Entry::Addresses { first: Rank(7), last: Rank(7), .. })
+        ));
+        assert_eq!(put(Rank(7), &ours), None);
         for value in [other, &ours, other] {
             let text = Entry::Text { key: "bc-7".into(), value: value.into() };
-            assert_eq!((put(7, value), put(7, value)), (Some(text), None));
+            assert_eq!((put(Rank(7), value), put(Rank(7), value)), (Some(text), None));
         }
         assert_eq!(entries.get("bc-7").as_deref(), Some(other));
     }
@@ -222,8 +225,8 @@ mod tests {
     #[test]
     fn keys_that_only_look_alike_have_no_value() {
         let mut entries = Entries::default();
-        let value = Spelling::Zeros.spell(&address(7));
-        entries.put(7, "-allgather-1-7".into(), value);
+        let value = Spelling::Zeros.spell(&address(Rank(7)));
+        entries.put(Rank(7), "-allgather-1-7".into(), value);
         for key in ["-allgather-1-07", "-allgather-1-+7", "-allgather-1-", "-allgather-1-8", "7"] {
             assert_eq!(entries.get(key), None, "{key}");
         }
@@ -239,11 +242,11 @@ mod tests {
             let mut entries = Entries::default();
             for (rank, of, key, value, split) in puts {
                 let numbers = [format!("a-{rank}"), format!("{of}.a.5"), format!("a-{of}-{rank}")];
-                let spelled = Spelling::ALL.get(value).map(|spelling| spelling.spell(&address(of)));
+                let spelled = Spelling::ALL.get(value).map(|spelling| spelling.spell(&address(Rank(of))));
                 let value = format!("{}x", spelled.unwrap_or_else(|| of.to_string()));
                 let key = numbers.get(key).cloned().unwrap_or_default();
                 plain.insert(key.clone(), value.clone());
-                if let Some(entry) = entries.put(rank, key, value) {
+                if let Some(entry) = entries.put(Rank(rank), key, value) {
                     told.add(entry);
                 }
                 if split {

@@ -13,50 +13,28 @@ pub mod directory;
 pub mod entries;
 pub mod facts;
 pub mod formats;
+mod ids;
 pub mod page;
 pub mod signals;
 
 /// Version of everything in this crate. Processes with different versions refuse each other.
 pub const VERSION: u16 = 19;
 
-/// A process of the MPI job, numbered as in MPI_COMM_WORLD.
-pub type Rank = u32;
-/// A node of the job, numbered from 0; spares follow the nodes that start with ranks.
-pub type Node = u32;
-/// A store's number: 0 for the first, never used again for another.
-pub type StoreId = u32;
-/// Number of the processes that a rank has had: 1 for the first.
-pub type Incarnation = u32;
-/// One incarnation of a rank. At most the newest one of a rank may send.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize,
-)]
-pub struct RankInstance {
-    pub rank: Rank,
-    pub incarnation: Incarnation,
-}
-
-impl std::fmt::Display for RankInstance {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "incarnation {} of rank {}", self.incarnation, self.rank)
-    }
-}
-
-/// Number of a process image of a rank: 1 for the first, increasing.
-pub type ImageId = u64;
+pub use ids::{ImageId, Incarnation, Node, Rank, RankInstance, RouterId, StoreId};
 
 #[cfg(test)]
 mod tests {
     use super::VERSION;
 
     /// The sources that define what goes over connections, and into a saved job.
-    const SOURCES: [&str; 15] = [
+    const SOURCES: [&str; 16] = [
         include_str!("addr.rs"),
         include_str!("agent.rs"),
         include_str!("control.rs"),
         include_str!("directory.rs"),
         include_str!("entries.rs"),
         include_str!("facts.rs"),
+        include_str!("ids.rs"),
         include_str!("lib.rs"),
         include_str!("data/determinant.rs"),
         include_str!("data/envelope.rs"),

@@ -281,6 +281,7 @@ mod tests {
     use eyrie_transport::Listener;
     use eyrie_wire::addr::Bind;
     use eyrie_wire::auth::SECRET_LEN;
+    use eyrie_wire::{Incarnation, Rank};
 
     #[test]
     fn a_message_right_behind_the_handshake_is_received() {
@@ -328,7 +329,7 @@ mod tests {
         let ours = Stream::connect(&addr, Duration::from_secs(10)).unwrap();
         let mut controller = listener.accept().unwrap();
         let mut connection = Connection::new(ours).unwrap();
-        let instance = RankInstance { rank: 0, incarnation: 1 };
+        let instance = RankInstance { rank: Rank(0), incarnation: Incarnation(1) };
         let mut sent = 0;
         while !connection.is_full() {
             let (key, value) = (format!("key-{sent}"), "v".repeat(1000));

@@ -112,16 +112,16 @@ mod tests {
     #[test]
     fn an_agent_waits_longer_when_its_job_can_be_saved_and_hosts_take_turns() {
         let mut without = waiting(false);
-        without.begin(1);
+        without.begin(Node(1));
         assert!(without.save_at.is_none());
         let [mut first, mut second] = [waiting(true), waiting(true)];
-        first.begin(0);
-        second.begin(1);
+        first.begin(Node(0));
+        second.begin(Node(1));
         assert!(without.until < first.save_at && first.save_at < second.save_at);
         assert!(second.save_at < first.until);
         // Another call does not prolong its time.
         let until = first.until;
-        first.begin(0);
+        first.begin(Node(0));
         assert_eq!(first.until, until);
         first.end();
         assert_eq!((first.until, first.save_at), (None, None));

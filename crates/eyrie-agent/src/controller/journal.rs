@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_copy_that_is_not_whole_does_not_replace_one_that_is() {
         let dir = tempfile::tempdir().unwrap();
-        let begin = |at| Journal::begin(dir.path(), 3, &Secret([7; 32]), at).unwrap();
+        let begin = |at| Journal::begin(dir.path(), Node(3), &Secret([7; 32]), at).unwrap();
         let path = dir.path().join("journal-3");
         let mut first = begin(0);
         assert_eq!(first.add(0, b"ab", false).unwrap(), 2);

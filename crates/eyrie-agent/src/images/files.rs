@@ -293,8 +293,8 @@ mod tests {
     /// Takes the files that this test has open or mapped in `dir`, as if it were a rank. Other
     /// tests of this process have files, too.
     fn taken(holds: &mut Holds, image: ImageId, dir: &tempfile::TempDir) {
-        holds.take(0, image, std::process::id());
-        let files = holds.ranks.get_mut(&0).unwrap().get_mut(&image).unwrap();
+        holds.take(Rank(0), image, std::process::id());
+        let files = holds.ranks.get_mut(&Rank(0)).unwrap().get_mut(&image).unwrap();
         files.held.retain(|h| h.path.starts_with(dir.path()));
     }
 
@@ -304,24 +304,24 @@ mod tests {
         let path = |name: &str| dir.path().join(name);
         let _log = std::fs::File::create(path("log")).unwrap();
         let mut holds = Holds::default();
-        taken(&mut holds, 1, &dir);
-        assert_eq!(holds.check(0, 1), Ok(()));
-        holds.counts(0, 1);
-        assert_eq!(holds.moved(0, Instant::now()), None);
+        taken(&mut holds, ImageId(1), &dir);
+        assert_eq!(holds.check(Rank(0), ImageId(1)), Ok(()));
+        holds.counts(Rank(0), ImageId(1));
+        assert_eq!(holds.moved(Rank(0), Instant::now()), None);
         // Rotated: the file can be found, but its name leads elsewhere.
         std::fs::rename(path("log"), path("log.1")).unwrap();
         std::fs::write(path("log"), b"new").unwrap();
-        assert_eq!(holds.check(0, 1), Ok(()));
-        assert_eq!(holds.displaced(0, 1).len(), 1);
-        assert_eq!(holds.moved(0, Instant::now()), Some(path("log")));
-        assert_eq!(holds.moved(0, Instant::now()), None, "asked for just now");
+        assert_eq!(holds.check(Rank(0), ImageId(1)), Ok(()));
+        assert_eq!(holds.displaced(Rank(0), ImageId(1)).len(), 1);
+        assert_eq!(holds.moved(Rank(0), Instant::now()), Some(path("log")));
+        assert_eq!(holds.moved(Rank(0), Instant::now()), None, "asked for just now");
         // In another directory, then nowhere.
         std::fs::create_dir(path("sub")).unwrap();
         std::fs::rename(path("log.1"), path("sub/log")).unwrap();
-        let lost = holds.check(0, 1).unwrap_err();
+        let lost = holds.check(Rank(0), ImageId(1)).unwrap_err();
         assert!(lost.contains("/log, which it needs, is ") && lost.contains("/sub/log"), "{lost}");
         std::fs::remove_file(path("sub/log")).unwrap();
-        let lost = holds.check(0, 1).unwrap_err();
+        let lost = holds.check(Rank(0), ImageId(1)).unwrap_err();
         assert!(lost.ends_with("/log, which it needs, was replaced or removed"), "{lost}");
     }
 
@@ -341,26 +341,26 @@ mod tests {
         std::fs::write(&library, b"text").unwrap();
         let mapping = mapped_privately(&std::fs::File::open(&library).unwrap());
         let mut holds = Holds::default();
-        taken(&mut holds, 1, &dir);
-        holds.counts(0, 1);
-        let held = |holds: &Holds, image| holds.ranks[&0][&image].held.len();
-        assert_eq!(held(&holds, 1), 1);
-        assert_eq!(holds.moved(0, Instant::now()), None);
+        taken(&mut holds, ImageId(1), &dir);
+        holds.counts(Rank(0), ImageId(1));
+        let held = |holds: &Holds, image| holds.ranks[&Rank(0)][&image].held.len();
+        assert_eq!(held(&holds, ImageId(1)), 1);
+        assert_eq!(holds.moved(Rank(0), Instant::now()), None);
         // Replaced by an equal copy: an image that only has its name must be followed by another.
         std::fs::copy(&library, dir.path().join("new")).unwrap();
         std::fs::rename(dir.path().join("new"), &library).unwrap();
-        assert_eq!(holds.moved(0, Instant::now()), Some(library.clone()));
-        taken(&mut holds, 2, &dir);
-        assert_eq!(held(&holds, 2), 0);
-        assert_eq!(holds.check(0, 2), Ok(()));
+        assert_eq!(holds.moved(Rank(0), Instant::now()), Some(library.clone()));
+        taken(&mut holds, ImageId(2), &dir);
+        assert_eq!(held(&holds, ImageId(2)), 0);
+        assert_eq!(holds.check(Rank(0), ImageId(2)), Ok(()));
         // A file that is replaced during an image has neither its name nor its content there.
         std::fs::write(dir.path().join("third"), b"text").unwrap();
         let third = mapped_privately(&std::fs::File::open(dir.path().join("third")).unwrap());
-        taken(&mut holds, 3, &dir);
+        taken(&mut holds, ImageId(3), &dir);
         std::fs::remove_file(dir.path().join("third")).unwrap();
-        assert!(holds.check(0, 3).unwrap_err().ends_with("was replaced or removed"));
-        taken(&mut holds, 4, &dir);
-        assert_eq!(holds.check(0, 4), Ok(()));
+        assert!(holds.check(Rank(0), ImageId(3)).unwrap_err().ends_with("was replaced or removed"));
+        taken(&mut holds, ImageId(4), &dir);
+        assert_eq!(holds.check(Rank(0), ImageId(4)), Ok(()));
         for at in [mapping, third] {
             // SAFETY: mapped above with this length, and used by nothing.
             unsafe { rustix::mm::munmap(at, 1).unwrap() };
@@ -373,17 +373,20 @@ mod tests {
         let file = std::fs::File::create(dir.path().join("file")).unwrap();
         let mut holds = Holds::default();
         for image in 1..=5 {
-            taken(&mut holds, image, &dir);
+            taken(&mut holds, ImageId(image), &dir);
             if image != 4 {
-                holds.counts(0, image);
+                holds.counts(Rank(0), ImageId(image));
             }
         }
-        assert_eq!(holds.ranks[&0].keys().copied().collect::<Vec<_>>(), [3, 4, 5]);
-        holds.drop_image(0, 4);
+        assert_eq!(
+            holds.ranks[&Rank(0)].keys().copied().collect::<Vec<_>>(),
+            [3, 4, 5].map(ImageId)
+        );
+        holds.drop_image(Rank(0), ImageId(4));
         drop(file);
         std::fs::remove_file(dir.path().join("file")).unwrap();
-        assert!(!holds.displaced(0, 3).is_empty());
-        holds.drop_rank(0);
+        assert!(!holds.displaced(Rank(0), ImageId(3)).is_empty());
+        holds.drop_rank(Rank(0));
         assert!(holds.is_empty());
     }
 }

@@ -69,7 +69,8 @@ impl Preparations<'_> {
             let from = From::Image { stream, held: Vec::new() };
             let launched = self.setup.launch(start, from)?;
             let restorer = Restorer(launched.pid);
-            let incoming = Incoming { restorer, launched, image: 0, into: Some(into), start: None };
+            let incoming =
+                Incoming { restorer, launched, image: ImageId(0), into: Some(into), start: None };
             self.incoming.insert(instance, incoming);
         }
         let incoming = self.incoming.get_mut(&instance).filter(|incoming| incoming.start.is_none());
@@ -132,11 +133,11 @@ impl Preparations<'_> {
     /// beginning.
     pub fn is_in_place(&mut self, start: &StartRank) -> InPlace {
         let RankInstance { rank, .. } = start.instance;
-        let image = start.image.as_ref().map_or(0, |at| at.image);
+        let image = start.image.as_ref().map_or(ImageId(0), |at| at.image);
         let held = !self.holds.displaced(rank, image).is_empty();
         self.incoming.retain(|other, _| other.rank != rank || *other == start.instance && !held);
         match self.incoming.get(&start.instance) {
-            None => InPlace::Image(0),
+            None => InPlace::Image(ImageId(0)),
             Some(Incoming { into: Some(_), image, .. }) => InPlace::Image(*image),
             Some(Incoming { into: None, .. }) => InPlace::Later,
         }

@@ -133,7 +133,7 @@ pub fn feed(mut stream: Stream, to: OwnedFd) -> std::io::Result<u64> {
 /// When either end breaks.
 pub fn feed_and_wait(mut stream: Stream, image: ImageId, to: &OwnedFd) -> std::io::Result<u64> {
     let mut to = File::from(to.try_clone()?);
-    let another = RecordHeader { kind: Kind::Prepared, flags: 0, a: image, b: 0, len: 0 };
+    let another = RecordHeader { kind: Kind::Prepared, flags: 0, a: image.0, b: 0, len: 0 };
     to.write_all(&another.encode())?;
     stream.receive_all(&mut to)
 }

@@ -37,7 +37,7 @@ pub fn note() -> Option<String> {
 /// The bytes for a rank, from the job's key.
 pub fn bytes_of(key: &[u8], rank: eyrie_wire::Rank) -> [u8; RANDOM_BYTES] {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(b"AT_RANDOM").update(&rank.to_le_bytes()).update(key);
+    hasher.update(b"AT_RANDOM").update(&rank.0.to_le_bytes()).update(key);
     let mut bytes = [0; RANDOM_BYTES];
     hasher.finalize_xof().fill(&mut bytes);
     bytes
@@ -157,6 +157,7 @@ fn read(pid: libc::pid_t, at: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyrie_wire::Rank;
     use std::process::Stdio;
 
     fn hex(bytes: &[u8]) -> String {
@@ -186,9 +187,9 @@ mod tests {
 
     #[test]
     fn a_program_finds_the_bytes_of_its_rank() {
-        let bytes = bytes_of(b"key", 3);
-        assert_ne!(bytes, bytes_of(b"key", 4));
-        assert_ne!(bytes, bytes_of(b"another", 3));
+        let bytes = bytes_of(b"key", Rank(3));
+        assert_ne!(bytes, bytes_of(b"key", Rank(4)));
+        assert_ne!(bytes, bytes_of(b"another", Rank(3)));
         assert_eq!(found_by_a_program(&bytes), hex(&bytes));
     }
 

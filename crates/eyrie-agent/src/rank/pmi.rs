@@ -2,6 +2,7 @@
 //! Pure: it reads and writes no socket. A malformed request must never harm more than its rank.
 
 use eyrie_wire::entries::Entries;
+use eyrie_wire::Rank;
 
 /// Longest request line in bytes: a put with the longest key and value fits.
 const MAX_LINE: usize = 4096;
@@ -67,7 +68,7 @@ fn in_vain(what: Option<&str>) -> Effect {
 /// The PMI connection of one rank.
 #[derive(Debug)]
 pub struct Session {
-    rank: u32,
+    rank: Rank,
     size: u32,
     kvsname: String,
     inbox: Vec<u8>,
@@ -80,7 +81,7 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(rank: u32, size: u32, kvsname: String) -> Session {
+    pub fn new(rank: Rank, size: u32, kvsname: String) -> Session {
         Session {
             rank,
             size,
@@ -256,7 +257,7 @@ mod tests {
     #[test]
     fn a_start_as_mpich_does_it() {
         let mut kvs = Entries::default();
-        let mut s = Session::new(0, 2, "kvs_job".into());
+        let mut s = Session::new(Rank(0), 2, "kvs_job".into());
         assert!(!s.has_asked());
         let (reply, _) = ask(&mut s, &kvs, "cmd=init pmi_version=1 pmi_subversion=1\n");
         assert_eq!(reply, "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n");
@@ -266,7 +267,7 @@ mod tests {
             ask(&mut s, &kvs, "cmd=put kvsname=kvs_job key=-allgather-1-0 value=0200[8]\n");
         assert_eq!(reply, "cmd=put_result rc=0\n");
         let Effect::Put { key, value } = effect else { panic!() };
-        kvs.put(0, key, value);
+        kvs.put(Rank(0), key, value);
         assert_eq!(ask(&mut s, &kvs, "cmd=barrier_in\n"), (String::new(), Effect::Barrier(1)));
         assert_eq!(s.release(0), None);
         assert_eq!(s.release(1).as_deref(), Some("cmd=barrier_out rc=0\n"));
@@ -278,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_restarted_rank_passes_the_barriers_of_the_job() {
-        let mut s = Session::new(0, 2, "k".into());
+        let mut s = Session::new(Rank(0), 2, "k".into());
         for barrier in 1..=2 {
             assert_eq!(
                 ask(&mut s, &Entries::default(), "cmd=barrier_in\n").1,
@@ -289,14 +290,14 @@ mod tests {
         assert_eq!(ask(&mut s, &Entries::default(), "cmd=barrier_in\n").1, Effect::Barrier(3));
         assert!(s.release(2).is_none());
         // A restored rank counts on from the barriers of its image.
-        let mut s = Session::new(0, 2, "k".into());
+        let mut s = Session::new(Rank(0), 2, "k".into());
         s.begins_at(2);
         assert_eq!(ask(&mut s, &Entries::default(), "cmd=barrier_in\n").1, Effect::Barrier(3));
     }
 
     #[test]
     fn abort_and_spawn() {
-        let mut s = Session::new(0, 2, "k".into());
+        let mut s = Session::new(Rank(0), 2, "k".into());
         let (_, effect) = ask(&mut s, &Entries::default(), "cmd=abort exitcode=42 message=abort\n");
         assert_eq!(effect, Effect::Abort { code: 42 });
         s.receive(b"mcmd=spawn\nnprocs=1\nexecname=./a\nendcmd\n").unwrap();
@@ -313,7 +314,7 @@ mod tests {
         #[test]
         fn malformed_requests_do_no_harm(parts in prop::collection::vec(
             prop::collection::vec(any::<u8>(), 0..300), 0..20)) {
-            let mut s = Session::new(0, 2, "k".into());
+            let mut s = Session::new(Rank(0), 2, "k".into());
             for part in parts {
                 if s.receive(&part).is_err() { break }
                 while s.next(&Entries::default()).is_some() {}

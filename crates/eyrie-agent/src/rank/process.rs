@@ -331,6 +331,7 @@ impl Process {
 mod tests {
     use super::*;
     use eyrie_wire::auth::Secret;
+    use eyrie_wire::{Incarnation, Rank};
     use rustix::pipe::{pipe_with, PipeFlags};
 
     fn launched() -> Launched {
@@ -342,7 +343,7 @@ mod tests {
             directories: Directories::create(&[]).unwrap(),
             channel: pipe().0,
             pmi: pipe().0,
-            session: Session::new(3, 4, "k".into()),
+            session: Session::new(Rank(3), 4, "k".into()),
             stdout: Output::new(pipe().0),
             stderr: Output::new(pipe().0),
             stdin: Some(Input::new(stdin, peek)),
@@ -353,7 +354,7 @@ mod tests {
     #[test]
     fn the_next_image_says_all_that_an_image_has_said() {
         let meta = ImageMeta {
-            incarnation: 2,
+            incarnation: Incarnation(2),
             clock: 11,
             rsn: 12,
             observed: 17,
@@ -362,7 +363,7 @@ mod tests {
             shared: vec!["/dev/shm/a".into(), "/dev/shm/b".into()],
         };
         for meta in [ImageMeta::default(), meta] {
-            let instance = RankInstance { rank: 3, incarnation: meta.incarnation };
+            let instance = RankInstance { rank: Rank(3), incarnation: meta.incarnation };
             let process = Process::new(instance, launched(), &meta);
             let ImageMeta { clock, rsn, observed, .. } = meta;
             assert_eq!(process.meta(Position { clock, rsn, observed }), meta);

@@ -35,7 +35,7 @@ impl Machine {
 
     /// Where the store listens.
     fn find(&self, at: &mut StoreAt) {
-        let on_node = self.roles.addr(RoleKind::Store, at.store);
+        let on_node = self.roles.addr(RoleKind::Store, at.store.0);
         at.addr = on_node.or_else(|| self.stores.addr(at.store)).cloned();
     }
 }
@@ -49,11 +49,12 @@ mod tests {
     use eyrie_wire::control::{Ending, FromAgent, MpiStage, RankReport};
     use eyrie_wire::data::{Determinant, ObservedPart};
     use eyrie_wire::RankInstance;
+    use eyrie_wire::{Incarnation, Node, Rank, RouterId, StoreId};
     use std::time::Duration;
 
     fn started(commands: &[Command]) -> StartRank {
         let start = commands.iter().find_map(|command| match said::to_agent(command) {
-            Some((0, ToAgent::Start(start))) => Some((**start).clone()),
+            Some((Node(0), ToAgent::Start(start))) => Some((**start).clone()),
             _ => None,
         });
         start.unwrap_or_else(|| panic!("no start: {commands:?}"))
@@ -63,11 +64,11 @@ mod tests {
     fn a_message_leaves_the_machine_complete() {
         let mut machine = Machine::new(Config::of_one_rank());
         let mut tell = |event| machine.handle(Duration::ZERO, event);
-        tell(said::store_up(0));
+        tell(said::store_up(StoreId(0)));
         let path = "/dev/shm/left".to_string();
-        tell(said::agent(0, FromAgent::Shared { rank: 0, path: path.clone() }));
+        tell(said::agent(Node(0), FromAgent::Shared { rank: Rank(0), path: path.clone() }));
         tell(Event::Signal(10));
-        let first = started(&tell(said::joined(0)));
+        let first = started(&tell(said::joined(Node(0))));
         assert!(first.stdin && first.image.is_none() && first.beginning.is_empty());
         assert_eq!((&first.leftovers[..], &first.signals[..]), (&[path][..], &[10][..]));
         let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
@@ -82,7 +83,7 @@ mod tests {
         // It dies without an image: what it has observed goes to its router and to its beginning.
         let (ending, stage) = (Ending::Signal(libc::SIGKILL), MpiStage::Within);
         tell(said::rank(first.instance, RankReport::Exited { ending, stage }));
-        let instance = RankInstance { incarnation: 2, ..first.instance };
+        let instance = RankInstance { incarnation: Incarnation(2), ..first.instance };
         let determinants = vec![Determinant { clock: 3, rsn: 4 }];
         let observed = vec![ObservedPart { from: 0, clock: 1, bytes: b"seen".to_vec() }];
         let fenced = RouterEvent::Fenced {
@@ -90,9 +91,9 @@ mod tests {
             determinants: determinants.clone(),
             observed: observed.clone(),
         };
-        let told = tell(said::router(0, fenced));
+        let told = tell(said::router(RouterId(0), fenced));
         let recover = RouterCommand::Recover { instance, determinants, observed };
-        assert!(told.contains(&Command::Send(ToPeer::Router(0, recover))), "{told:?}");
+        assert!(told.contains(&Command::Send(ToPeer::Router(RouterId(0), recover))), "{told:?}");
         let again = started(&told);
         assert_eq!((again.instance, &again.beginning[..]), (instance, &b"seen"[..]));
     }

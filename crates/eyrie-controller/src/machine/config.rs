@@ -65,7 +65,7 @@ impl Config {
             ranks: 1,
             nodes: 1,
             spares: 0,
-            start: vec![0],
+            start: vec![Node(0)],
             slots: vec![],
             hosts: vec![],
             routers: 1,

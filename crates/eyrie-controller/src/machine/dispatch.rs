@@ -8,7 +8,7 @@ use crate::record::Record;
 use eyrie_router::RouterEvent;
 use eyrie_store::role::{StoreCommand, StoreEvent};
 use eyrie_wire::control::{FromAgent, RankReport, Role, StandardStream};
-use eyrie_wire::{Node, RankInstance};
+use eyrie_wire::{Node, Rank, RankInstance, RouterId, StoreId};
 
 impl Machine {
     pub(super) fn dispatch(&mut self, event: Event) {
@@ -95,7 +95,7 @@ impl Machine {
             R::Fenced { instance, determinants, observed } => {
                 let rsn = determinants.iter().map(|d| d.rsn).max().unwrap_or(0);
                 let told = Told { determinants, observed };
-                self.recovery().router_fenced(role.id, instance, rsn, told)
+                self.recovery().router_fenced(RouterId(role.id), instance, rsn, told)
             }
             R::Connected(instance) => self.recovery().connected(instance),
             R::Disconnected(instance) => self.recovery().disconnected(instance),
@@ -120,7 +120,7 @@ impl Machine {
             R::Heard { instance } => self.hosting().heard(role, instance),
             R::Exposed { rank } => self.hosting().exposed(rank, true),
             R::Covered { rank } => self.hosting().exposed(rank, false),
-            R::Saved(saved) => self.saver().router_saved(role.id, saved),
+            R::Saved(saved) => self.saver().router_saved(RouterId(role.id), saved),
             R::Fatal { reason } if self.config.roles_on_nodes => {
                 self.hosting().role_lost(role, reason)
             }
@@ -141,22 +141,22 @@ impl Machine {
                 self.hosting().role_up(role, addr)
             }
             S::Listening(addr) => {
-                self.stores.listens(store, addr);
-                self.counting().store_up(store);
+                self.stores.listens(StoreId(store), addr);
+                self.counting().store_up(StoreId(store));
             }
             S::Begun { instance, image } => self.captures().image_begun(instance, image),
             S::Stored { instance, stored, .. } => {
-                let (image, is_up) = (stored.image, self.stores.is_up(store));
-                self.counting().image_stored(store, instance, stored);
+                let (image, is_up) = (stored.image, self.stores.is_up(StoreId(store)));
+                self.counting().image_stored(StoreId(store), instance, stored);
                 if is_up {
                     // The store then answers the agent that has sent it.
-                    self.out.send_store(store, StoreCommand::Heard { instance, image });
+                    self.out.send_store(StoreId(store), StoreCommand::Heard { instance, image });
                 }
             }
             S::Failed { instance, image, reason } => {
-                self.counting().image_failed(store, instance, image, reason)
+                self.counting().image_failed(StoreId(store), instance, image, reason)
             }
-            S::Full { reason } => self.hosting().store_full(store, &reason),
+            S::Full { reason } => self.hosting().store_full(StoreId(store), &reason),
             S::Note(text) => self.out.note(text),
             // The runtime compares it with what was saved.
             S::Inventory { .. } => {}
@@ -229,7 +229,7 @@ impl Machine {
             }
             R::StdinWanted { offset } => {
                 let node = r.node();
-                if instance.rank == 0 {
+                if instance.rank == Rank(0) {
                     self.out.push(Command::SendStdin { node, instance, offset });
                 }
             }

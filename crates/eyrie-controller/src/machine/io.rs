@@ -11,8 +11,8 @@ use eyrie_interface::Manner;
 use eyrie_router::{RouterCommand, RouterEvent};
 use eyrie_store::role::{StoreCommand, StoreEvent};
 use eyrie_wire::control::{FromAgent, ImageAt, Role, StandardStream, StartRank, StoreAt, ToAgent};
-use eyrie_wire::directory::{Directory, RouterId};
-use eyrie_wire::{ImageId, Node, Rank, RankInstance, StoreId};
+use eyrie_wire::directory::Directory;
+use eyrie_wire::{ImageId, Node, Rank, RankInstance, RouterId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ pub fn start_rank(instance: RankInstance, from: Option<Source>) -> Box<StartRank
         instance,
         image: from.map(ImageAt::from),
         beginning: Vec::new(),
-        stdin: instance.rank == 0,
+        stdin: instance.rank == Rank(0),
         leftovers: Vec::new(),
         signals: Vec::new(),
     })

@@ -16,14 +16,14 @@ impl Leftovers {
 
     /// A rank has made a file.
     pub fn add(&mut self, rank: Rank, path: String) {
-        if let Some(paths) = self.0.get_mut(rank as usize) {
+        if let Some(paths) = self.0.get_mut(rank.index()) {
             paths.insert(path);
         }
     }
 
     /// Those of a rank.
     pub fn of(&self, rank: Rank) -> Vec<String> {
-        let paths = self.0.get(rank as usize).into_iter().flatten();
+        let paths = self.0.get(rank.index()).into_iter().flatten();
         paths.cloned().collect()
     }
 

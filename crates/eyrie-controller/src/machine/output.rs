@@ -18,7 +18,7 @@ impl Ledger {
 
     /// Takes so many bytes from `offset` of the stream on; returns how many of them were known.
     pub fn take(&mut self, rank: Rank, stream: StandardStream, offset: u64, bytes: u64) -> u64 {
-        let Some(taken) = self.taken.get_mut(rank as usize) else { return bytes };
+        let Some(taken) = self.taken.get_mut(rank.index()) else { return bytes };
         let taken = &mut taken[stream as usize];
         let known = taken.saturating_sub(offset).min(bytes);
         *taken = (*taken).max(offset.saturating_add(bytes));
@@ -27,7 +27,7 @@ impl Ledger {
 
     /// Bytes taken of (standard output, standard error).
     pub fn taken(&self, rank: Rank) -> [u64; 2] {
-        self.taken.get(rank as usize).copied().unwrap_or_default()
+        self.taken.get(rank.index()).copied().unwrap_or_default()
     }
 
     /// Bytes taken of both: a sign of progress.
@@ -43,12 +43,12 @@ mod tests {
     #[test]
     fn what_was_shown_is_not_shown_again() {
         let mut l = Ledger::new(2);
-        assert_eq!(l.take(1, StandardStream::Stdout, 0, 6), 0);
+        assert_eq!(l.take(Rank(1), StandardStream::Stdout, 0, 6), 0);
         // The next incarnation writes it again, in other pieces.
-        assert_eq!(l.take(1, StandardStream::Stdout, 0, 3), 3);
-        assert_eq!(l.take(1, StandardStream::Stdout, 3, 8), 3);
-        assert_eq!(l.take(1, StandardStream::Stderr, 0, 1), 0);
-        assert_eq!(l.taken(1), [11, 1]);
-        assert_eq!(l.take(9, StandardStream::Stdout, 0, 12), 12, "no such rank");
+        assert_eq!(l.take(Rank(1), StandardStream::Stdout, 0, 3), 3);
+        assert_eq!(l.take(Rank(1), StandardStream::Stdout, 3, 8), 3);
+        assert_eq!(l.take(Rank(1), StandardStream::Stderr, 0, 1), 0);
+        assert_eq!(l.taken(Rank(1)), [11, 1]);
+        assert_eq!(l.take(Rank(9), StandardStream::Stdout, 0, 12), 12, "no such rank");
     }
 }

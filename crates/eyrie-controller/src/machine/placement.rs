@@ -33,16 +33,16 @@ impl Destinations<'_> {
             self.nodes.iter().map(|(node, _)| self.placement_node(node)).collect();
         for r in self.ranks.living() {
             if r.on_node().is_some() {
-                nodes[r.node() as usize].ranks += 1;
+                nodes[r.node().index()].ranks += 1;
             }
             let coming = self.assigned_node(r.rank()).filter(|_| !without.contains(&r.rank()));
             let Some((to, choice)) = coming.filter(|(to, _)| *to != r.node()) else { continue };
-            let node = &mut nodes[to as usize];
+            let node = &mut nodes[to.index()];
             node.ranks += 1;
             match choice {
                 // It stays free for the ranks of a lost node until the rank has come.
                 Choice::Asked => continue,
-                Choice::Spare if node.is_free_spare => node.replaces = Some(r.node()),
+                Choice::Spare if node.is_free_spare => node.replaces = Some(r.node().0),
                 Choice::Spare | Choice::Shared | Choice::Same => {}
             }
             node.is_free_spare = false;
@@ -58,8 +58,9 @@ impl Destinations<'_> {
             (true, true) => NodeState::Closed,
             (true, false) => NodeState::Open,
         };
-        let slots = self.config.slots.get(node as usize).copied().flatten().unwrap_or(u32::MAX);
-        let (is_free_spare, replaces) = (entry.is_free_spare(), entry.stands_for());
+        let slots = self.config.slots.get(node.index()).copied().flatten().unwrap_or(u32::MAX);
+        let (is_free_spare, replaces) =
+            (entry.is_free_spare(), entry.stands_for().map(|node| node.0));
         eyrie_placement::Node { state, slots, ranks: 0, is_free_spare, replaces }
     }
 
@@ -70,12 +71,12 @@ impl Destinations<'_> {
         let mut avoids = Vec::new();
         let moving = self.moves.get(rank).filter(|moving| moving.asked_for().is_none());
         if let Some(moving) = moving {
-            avoids.push(moving.from());
+            avoids.push(moving.from().0);
         }
         if r.node_may_be_at_fault() {
-            avoids.push(r.node());
+            avoids.push(r.node().0);
         }
-        Displaced { rank, from: r.node(), avoids }
+        Displaced { rank: rank.0, from: r.node().0, avoids }
     }
 
     /// Ranks that have lost their node, or the one that they were going to, and have no other.
@@ -92,7 +93,7 @@ impl Destinations<'_> {
     pub fn assigned_node(self, rank: Rank) -> Option<(Node, Choice)> {
         let asked = self.moves.get(rank).and_then(|moving| moving.asked_for());
         let asked = asked.map(|to| (to, Choice::Asked));
-        let assigned = self.ranks[rank].goes_to().map(|a| (a.to, a.choice));
+        let assigned = self.ranks[rank].goes_to().map(|a| (Node(a.to), a.choice));
         let takes_ranks = |(node, _): &(Node, Choice)| {
             self.nodes.get(*node).is_some_and(|entry| entry.is_up() && !entry.is_drained())
         };
@@ -104,19 +105,24 @@ impl Destinations<'_> {
 mod tests {
     use crate::machine::{said, Command, Config, Event, Machine, ToPeer};
     use eyrie_wire::control::{RankReport, ToAgent};
-    use eyrie_wire::{Node, Rank, RankInstance};
+    use eyrie_wire::{Incarnation, Node, Rank, RankInstance, RouterId};
     use std::time::Duration;
 
     /// Four ranks on the first of these nodes, with two routers; all of it is up and runs.
     fn running(nodes: u32) -> Machine {
-        let config =
-            Config { ranks: 4, nodes, start: vec![0; 4], routers: 2, ..Config::of_one_rank() };
+        let config = Config {
+            ranks: 4,
+            nodes,
+            start: vec![Node(0); 4],
+            routers: 2,
+            ..Config::of_one_rank()
+        };
         let mut machine = Machine::new(config);
         for node in 0..nodes {
-            machine.handle(Duration::ZERO, said::joined(node));
+            machine.handle(Duration::ZERO, said::joined(Node(node)));
         }
         for rank in 0..4 {
-            let instance = RankInstance { rank, incarnation: 1 };
+            let instance = RankInstance { rank: Rank(rank), incarnation: Incarnation(1) };
             let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
             for report in [RankReport::Started { fetched, restored }, RankReport::ProviderLoaded] {
                 machine.handle(Duration::ZERO, said::rank(instance, report));
@@ -128,20 +134,20 @@ mod tests {
     #[test]
     fn the_ranks_of_a_drained_node_are_spread_before_any_of_them_has_moved() {
         let mut machine = running(3);
-        machine.handle(Duration::ZERO, Event::Drain { request: None, node: 0 });
+        machine.handle(Duration::ZERO, Event::Drain { request: None, node: Node(0) });
         let to: Vec<Option<Node>> = machine.moves().map(|(_, moving)| moving.goes_to()).collect();
-        assert_eq!(to, [1, 2, 1, 2].map(Some));
+        assert_eq!(to, [1, 2, 1, 2].map(|node| Some(Node(node))));
     }
 
     /// The routers confirm the fences of the ranks in this order.
     fn nodes_after_loss(order: [Rank; 4]) -> Vec<(Rank, Node)> {
         let mut machine = running(3);
-        machine.handle(Duration::ZERO, Event::AgentGone(0));
+        machine.handle(Duration::ZERO, Event::AgentGone(Node(0)));
         let mut started = Vec::new();
         for rank in order {
             for router in 0..2 {
-                let instance = RankInstance { rank, incarnation: 2 };
-                let fenced = said::fenced(router, instance, 0);
+                let instance = RankInstance { rank, incarnation: Incarnation(2) };
+                let fenced = said::fenced(RouterId(router), instance, 0);
                 for command in machine.handle(Duration::ZERO, fenced) {
                     if let Command::Send(ToPeer::Agent(node, ToAgent::Start(start))) = command {
                         started.push((start.instance.rank, node));
@@ -155,8 +161,8 @@ mod tests {
 
     #[test]
     fn where_ranks_of_a_lost_node_go_does_not_depend_on_which_is_fenced_first() {
-        let wanted = [(0, 1), (1, 2), (2, 1), (3, 2)];
-        assert_eq!(nodes_after_loss([0, 1, 2, 3]), wanted);
-        assert_eq!(nodes_after_loss([1, 0, 3, 2]), wanted);
+        let wanted = [(0, 1), (1, 2), (2, 1), (3, 2)].map(|(r, n)| (Rank(r), Node(n)));
+        assert_eq!(nodes_after_loss([Rank(0), Rank(1), Rank(2), Rank(3)]), wanted);
+        assert_eq!(nodes_after_loss([Rank(1), Rank(0), Rank(3), Rank(2)]), wanted);
     }
 }

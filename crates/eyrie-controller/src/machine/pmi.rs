@@ -46,7 +46,7 @@ impl Pmi {
     /// A rank has arrived at its barrier number `barrier`. When the job passes one: the entries
     /// that the nodes must know first, and with the last of them the number of barriers passed.
     pub fn arrive(&mut self, rank: Rank, barrier: u32) -> Vec<Command> {
-        let Some(arrived) = self.arrived.get_mut(rank as usize) else { return Vec::new() };
+        let Some(arrived) = self.arrived.get_mut(rank.index()) else { return Vec::new() };
         if barrier <= *arrived {
             return Vec::new();
         }
@@ -121,20 +121,22 @@ mod tests {
                 other => panic!("{other:?}"),
             })
         };
-        pmi.put(0, "a".into(), "1".into());
-        assert_eq!(opened(pmi.arrive(0, 1)), None);
+        pmi.put(Rank(0), "a".into(), "1".into());
+        assert_eq!(opened(pmi.arrive(Rank(0), 1)), None);
         // Rank 0 dies at the barrier and arrives again.
-        assert_eq!(opened(pmi.arrive(0, 1)), None);
-        pmi.put(1, "b".into(), "2".into());
-        assert_eq!(opened(pmi.arrive(1, 1)), Some((2, 1)));
-        assert_eq!(opened(pmi.arrive(0, 1)), None);
-        assert_eq!(opened(pmi.arrive(7, 1)), None);
-        assert_eq!(opened(pmi.arrive(1, 2)), None);
-        assert_eq!(opened(pmi.arrive(0, 2)), Some((0, 2)));
+        assert_eq!(opened(pmi.arrive(Rank(0), 1)), None);
+        pmi.put(Rank(1), "b".into(), "2".into());
+        assert_eq!(opened(pmi.arrive(Rank(1), 1)), Some((2, 1)));
+        assert_eq!(opened(pmi.arrive(Rank(0), 1)), None);
+        assert_eq!(opened(pmi.arrive(Rank(7), 1)), None);
+        assert_eq!(opened(pmi.arrive(Rank(1), 2)), None);
+        assert_eq!(opened(pmi.arrive(Rank(0), 2)), Some((0, 2)));
         // A node that comes later hears all of it.
-        let all: usize = (pmi.so_far(Some(3)).iter())
+        let all: usize = (pmi.so_far(Some(Node(3))).iter())
             .map(|command| match command {
-                Command::Send(ToPeer::Agent(3, ToAgent::Pmi { entries, .. })) => entries.len(),
+                Command::Send(ToPeer::Agent(Node(3), ToAgent::Pmi { entries, .. })) => {
+                    entries.len()
+                }
                 other => panic!("{other:?}"),
             })
             .sum();
@@ -148,8 +150,8 @@ mod tests {
         let mut commands = Vec::new();
         for rank in 0..RANKS {
             // As long as MPICH may make them.
-            pmi.put(rank, format!("-bc-{rank}-{}", "k".repeat(50)), "v".repeat(1024));
-            commands.extend(pmi.arrive(rank, 1));
+            pmi.put(Rank(rank), format!("-bc-{rank}-{}", "k".repeat(50)), "v".repeat(1024));
+            commands.extend(pmi.arrive(Rank(rank), 1));
         }
         assert!(commands.len() > 10, "{} pieces", commands.len());
         let (mut entries, last) = (0, commands.len() - 1);

@@ -9,8 +9,7 @@ use super::saving::contents::Saved;
 use super::state::{NodeStateName, RankStateName};
 use eyrie_interface::Summary;
 use eyrie_wire::control::{Role, RoleKind};
-use eyrie_wire::directory::RouterId;
-use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
+use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance, RouterId};
 use std::time::Duration;
 
 impl Machine {
@@ -135,7 +134,7 @@ impl Machine {
 
     /// The routers on this node.
     pub fn routers_on(&self, node: Node) -> Vec<RouterId> {
-        self.roles.of_kind_on(RoleKind::Router, node)
+        self.roles.of_kind_on(RoleKind::Router, node).into_iter().map(RouterId).collect()
     }
 
     /// What was promised to be kept twice, and is not at present.

@@ -8,19 +8,18 @@ use eyrie_wire::control::{
     FromAgent, ImageAt, NodeUsage, RankReport, Role, RoleKind, StartRank, ToAgent,
 };
 use eyrie_wire::data::Determinant;
-use eyrie_wire::directory::RouterId;
-use eyrie_wire::{ImageId, Node, Rank, RankInstance, StoreId};
+use eyrie_wire::{ImageId, Node, Rank, RankInstance, RouterId, StoreId};
 
 pub fn agent(node: Node, message: FromAgent) -> Event {
     Event::From(FromPeer::Agent(node, message))
 }
 
 pub fn router(id: RouterId, message: RouterEvent) -> Event {
-    Event::From(FromPeer::Router(Role::first(RoleKind::Router, id), message))
+    Event::From(FromPeer::Router(Role::first(RoleKind::Router, id.0), message))
 }
 
 pub fn store(id: StoreId, message: StoreEvent) -> Event {
-    Event::From(FromPeer::Store(Role::first(RoleKind::Store, id), message))
+    Event::From(FromPeer::Store(Role::first(RoleKind::Store, id.0), message))
 }
 
 pub fn joined(node: Node) -> Event {
@@ -29,7 +28,7 @@ pub fn joined(node: Node) -> Event {
 
 /// No report depends on the node that it comes from.
 pub fn rank(instance: RankInstance, report: RankReport) -> Event {
-    agent(0, FromAgent::Rank(instance, report))
+    agent(Node(0), FromAgent::Rank(instance, report))
 }
 
 pub fn reached(from: Node, to: Node, reached: bool) -> Event {
@@ -58,7 +57,7 @@ pub fn measured(node: Node, n: u64, used: NodeUsage) -> Event {
 }
 
 pub fn begun(instance: RankInstance, image: ImageId) -> Event {
-    store(0, StoreEvent::Begun { instance, image })
+    store(StoreId(0), StoreEvent::Begun { instance, image })
 }
 
 pub fn stored(id: StoreId, instance: RankInstance, stored: Stored) -> Event {
@@ -83,31 +82,31 @@ pub fn fenced(id: RouterId, instance: RankInstance, rsn: u64) -> Event {
 }
 
 pub fn connected(instance: RankInstance) -> Event {
-    router(0, RouterEvent::Connected(instance))
+    router(RouterId(0), RouterEvent::Connected(instance))
 }
 
 pub fn replayed(instance: RankInstance, messages: u64) -> Event {
-    router(0, RouterEvent::Replayed { instance, messages })
+    router(RouterId(0), RouterEvent::Replayed { instance, messages })
 }
 
 pub fn refused(instance: Option<RankInstance>, reason: String) -> Event {
-    router(0, RouterEvent::Refused { instance, reason })
+    router(RouterId(0), RouterEvent::Refused { instance, reason })
 }
 
 pub fn unprotected(rank: Rank, reason: String) -> Event {
-    router(0, RouterEvent::Unprotected { rank, reason })
+    router(RouterId(0), RouterEvent::Unprotected { rank, reason })
 }
 
 pub fn log_grown(rank: Rank, bytes: u64) -> Event {
-    router(0, RouterEvent::LogGrown { rank, bytes })
+    router(RouterId(0), RouterEvent::LogGrown { rank, bytes })
 }
 
 pub fn log_scarce(rank: Rank) -> Event {
-    router(0, RouterEvent::LogScarce { rank })
+    router(RouterId(0), RouterEvent::LogScarce { rank })
 }
 
 pub fn exposed(rank: Rank) -> Event {
-    router(0, RouterEvent::Exposed { rank })
+    router(RouterId(0), RouterEvent::Exposed { rank })
 }
 
 pub fn saved(id: RouterId, saved: Result<u64, String>) -> Event {

@@ -19,8 +19,7 @@ use eyrie_wire::control::{
     CheckpointMode, Ending, FromAgent, MpiStage, NodeUsage, RankReport, RankUsage, Role, RoleKind,
     StartFault, StartRank, StoreAt, ToAgent,
 };
-use eyrie_wire::directory::RouterId;
-use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance, StoreId};
+use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance, RouterId, StoreId};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -247,11 +246,11 @@ impl Cluster {
         let routers = random.gen_range(1..4);
         let roles_on_nodes = nodes + spares > 1 && random.gen_bool(0.5);
         let hung = random.gen_bool(0.02) && !roles_on_nodes;
-        let hung = hung.then(|| (random.gen_range(0..routers), None));
+        let hung = hung.then(|| (RouterId(random.gen_range(0..routers)), None));
         let stores_on_nodes = roles_on_nodes && random.gen();
         let stores = if stores_on_nodes { 2 } else { random.gen_range(1..4) };
         let copies = if stores_on_nodes { 2 } else { random.gen_range(1..=stores.min(2)) };
-        let start = eyrie_placement::assign::spread(ranks, nodes).collect();
+        let start = eyrie_placement::assign::spread(ranks, nodes).map(Node).collect();
         let config = Config {
             job: "simulated".into(),
             ranks,
@@ -281,9 +280,9 @@ impl Cluster {
         Cluster {
             config: config.clone(),
             was_saved: false,
-            stores: (0..stores).filter(|_| !stores_on_nodes).collect(),
+            stores: StoreId::first(if stores_on_nodes { 0 } else { stores }).collect(),
             lost_stores: BTreeSet::new(),
-            next_store: if stores_on_nodes { 0 } else { stores },
+            next_store: StoreId(if stores_on_nodes { 0 } else { stores }),
             stores_on_nodes,
             started_on: BTreeMap::new(),
             apart: None,
@@ -298,7 +297,7 @@ impl Cluster {
             on_nodes: Vec::new(),
             start_failed: false,
             two_lost: false,
-            stubborn: random.gen_bool(0.05).then(|| random.gen_range(0..ranks)),
+            stubborn: random.gen_bool(0.05).then(|| Rank(random.gen_range(0..ranks))),
             asked: BTreeMap::new(),
             overdue: BTreeSet::new(),
             hung,
@@ -306,7 +305,9 @@ impl Cluster {
             queue: BinaryHeap::new(),
             made: 0,
             nodes: (0..nodes + spares).map(|_| SimNode::new()).collect(),
-            ranks: (0..ranks).map(|_| SimRank { fenced: 1, ..SimRank::default() }).collect(),
+            ranks: (0..ranks)
+                .map(|_| SimRank { fenced: Incarnation(1), ..SimRank::default() })
+                .collect(),
             machine,
             barriers: Vec::new(),
             ended: None,
@@ -326,10 +327,10 @@ impl Cluster {
 
     /// The stores and the agents come up.
     fn plan_start(&mut self) {
-        for store in 0..self.next_store {
+        for store in StoreId::first(self.next_store.0) {
             self.tell(said::store_up(store));
         }
-        for node in 0..self.nodes.len() as Node {
+        for node in Node::first(self.nodes.len() as u32) {
             self.after(0..500, Happening::FromNode(node, said::joined(node)));
         }
     }
@@ -337,19 +338,19 @@ impl Cluster {
     /// What fails in this job, and hosts that join; it may be saved.
     fn plan_failures(&mut self) {
         for _ in 0..self.random.gen_range(0..8) {
-            let rank = self.random.gen_range(0..self.ranks.len() as Rank);
-            let node = self.random.gen_range(0..self.nodes.len() as Node);
+            let rank = self.random.gen_range(0..self.ranks.len() as u32);
+            let node = self.random.gen_range(0..self.nodes.len() as u32);
             let what = match self.random.gen_range(0..10) {
-                0..=5 => Happening::KillRank(rank),
-                6..=7 => Happening::KillNode(node),
-                8 => Happening::FreezeNode(node),
-                _ => Happening::Told(said::unprotected(rank, "disk full".into())),
+                0..=5 => Happening::KillRank(Rank(rank)),
+                6..=7 => Happening::KillNode(Node(node)),
+                8 => Happening::FreezeNode(Node(node)),
+                _ => Happening::Told(said::unprotected(Rank(rank), "disk full".into())),
             };
             self.after(600..15_000, what);
         }
         for _ in 0..self.random.gen_range(0..2) {
             let router = self.random.gen_range(0..self.routers);
-            self.after(600..15_000, Happening::KillRouter(router));
+            self.after(600..15_000, Happening::KillRouter(RouterId(router)));
         }
         for _ in 0..self.random.gen_range(0..3) {
             self.after(600..15_000, Happening::Told(Event::Joining { host: "late".into() }));
@@ -358,8 +359,10 @@ impl Cluster {
             self.after(600..15_000, Happening::Told(Event::Save { request: None }));
         }
         for _ in 0..self.random.gen_range(0..3) {
-            let [from, to] = [(); 2].map(|()| self.random.gen_range(0..self.nodes.len() as Node));
-            let part = |reached| Happening::FromNode(from, said::reached(from, to, reached));
+            let [from, to] = [(); 2].map(|()| self.random.gen_range(0..self.nodes.len() as u32));
+            let part = |reached| {
+                Happening::FromNode(Node(from), said::reached(Node(from), Node(to), reached))
+            };
             let (parted, met) = (part(false), part(true));
             self.after(1000..10_000, parted);
             self.after(10_000..20_000, met);
@@ -373,13 +376,16 @@ impl Cluster {
     /// What users ask, and a host that is about to be taken away.
     fn plan_requests(&mut self) {
         for _ in 0..self.random.gen_range(0..3) {
-            let node = self.random.gen_range(0..self.nodes.len() as Node);
-            self.after(600..20_000, Happening::Told(Event::Undrain { request: 0, node }));
+            let node = self.random.gen_range(0..self.nodes.len() as u32);
+            self.after(
+                600..20_000,
+                Happening::Told(Event::Undrain { request: 0, node: Node(node) }),
+            );
         }
         for number in 1..self.random.gen_range(1..5) {
             let request = Some(number);
-            let rank = self.random.gen_range(0..self.ranks.len() as Rank);
-            let node = self.random.gen_range(0..self.nodes.len() as Node);
+            let rank = self.random.gen_range(0..self.ranks.len() as u32);
+            let node = self.random.gen_range(0..self.nodes.len() as u32);
             let pause_budget = ms([0, 50, 100_000][self.random.gen_range(0..3)]);
             let if_slow = [IfSlow::Accept, IfSlow::SlowDown, IfSlow::GiveUp];
             let if_slow = if_slow[self.random.gen_range(0..3)];
@@ -393,21 +399,26 @@ impl Cluster {
                     };
                     Event::Measure { request: 0, over: ms(100), goal }
                 }
-                0 => Event::Migrate { request, ranks: vec![rank], to: None, manner },
-                1 => Event::Migrate { request, ranks: vec![rank], to: Some(node), manner },
-                2 => Event::Checkpoint { request: number, rank: Some(rank) },
-                _ => Event::Drain { request, node },
+                0 => Event::Migrate { request, ranks: vec![Rank(rank)], to: None, manner },
+                1 => Event::Migrate {
+                    request,
+                    ranks: vec![Rank(rank)],
+                    to: Some(Node(node)),
+                    manner,
+                },
+                2 => Event::Checkpoint { request: number, rank: Some(Rank(rank)) },
+                _ => Event::Drain { request, node: Node(node) },
             };
             self.after(600..15_000, Happening::Told(event));
         }
         if self.random.gen_bool(0.1) {
-            let node = self.random.gen_range(0..self.nodes.len() as Node);
+            let node = self.random.gen_range(0..self.nodes.len() as u32);
             let (at, leaves) = (self.random.gen_range(600..15_000), self.random.gen());
-            let notice = said::notice(node, "it goes".into(), leaves);
-            self.after(at..at + 1, Happening::FromNode(node, notice));
+            let notice = said::notice(Node(node), "it goes".into(), leaves);
+            self.after(at..at + 1, Happening::FromNode(Node(node), notice));
             if leaves {
                 // At the latest after its grace.
-                self.after(at + 3000..at + 3001, Happening::KillNode(node));
+                self.after(at + 3000..at + 3001, Happening::KillNode(Node(node)));
             }
         }
     }
@@ -417,14 +428,14 @@ impl Cluster {
         // With one copy of each image the loss of a store is the end of many jobs.
         let losses = if self.copies > 1 { self.random.gen_range(0..4) } else { 0 };
         for _ in 0..losses + usize::from(self.random.gen_bool(0.02)) {
-            let store = self.random.gen_range(0..self.next_store + 2);
-            self.after(600..15_000, Happening::KillStore(store));
+            let store = self.random.gen_range(0..self.next_store.0 + 2);
+            self.after(600..15_000, Happening::KillStore(StoreId(store)));
         }
         for _ in 0..self.random.gen_range(0..20) {
-            let rank = self.random.gen_range(0..self.ranks.len() as Rank);
+            let rank = self.random.gen_range(0..self.ranks.len() as u32);
             let event = match self.random.gen_range(0..5) {
-                0 => said::log_scarce(rank),
-                _ => said::log_grown(rank, self.random.gen_range(0..1 << 30)),
+                0 => said::log_scarce(Rank(rank)),
+                _ => said::log_grown(Rank(rank), self.random.gen_range(0..1 << 30)),
             };
             self.after(0..15_000, Happening::Told(event));
         }
@@ -497,8 +508,8 @@ impl Cluster {
         let again = self.now > since + ms(1500);
         let letters = std::mem::take(&mut self.letters);
         if again {
-            for node in 0..self.nodes.len() as Node {
-                let n = &self.nodes[node as usize];
+            for node in Node::first(self.nodes.len() as u32) {
+                let n = &self.nodes[node.index()];
                 if n.health != Health::Dead && !n.refused && !n.joining {
                     self.after(0..300, Happening::FromNode(node, Event::AgentBack(node)));
                 }
@@ -550,7 +561,7 @@ impl Cluster {
             Happening::KillNode(node) => self.kill_node(node),
             Happening::KillRouter(id) => self.kill_router(id),
             Happening::FreezeNode(node) => {
-                let n = &mut self.nodes[node as usize];
+                let n = &mut self.nodes[node.index()];
                 if n.health == Health::Up {
                     n.health = Health::Frozen;
                     // For shorter or longer than the heartbeat allows.
@@ -579,16 +590,16 @@ impl Cluster {
     fn router_says(&mut self, role: Role, message: &RouterEvent) {
         match message {
             RouterEvent::Unprotected { rank, .. } => {
-                self.ranks[*rank as usize].unprotected = true;
+                self.ranks[(*rank).index()].unprotected = true;
             }
             RouterEvent::Fenced { instance, .. } => {
-                let r = &mut self.ranks[instance.rank as usize];
+                let r = &mut self.ranks[instance.rank.index()];
                 if r.fenced == instance.incarnation {
-                    r.confirmed.insert(role.id);
+                    r.confirmed.insert(RouterId(role.id));
                 }
             }
             RouterEvent::Adopted { instance, .. } => {
-                let r = &mut self.ranks[instance.rank as usize];
+                let r = &mut self.ranks[instance.rank.index()];
                 let is_it = r.fenced == instance.incarnation;
                 r.adopted |= is_it && self.machine.is_current(role);
             }
@@ -598,30 +609,30 @@ impl Cluster {
 
     fn node_of_store(&self, store: StoreId) -> Option<Node> {
         let on = self.nodes.iter().position(|n| n.store == Some(store));
-        on.map(|node| node as Node)
+        on.map(|node| Node(node as u32))
     }
 
     fn is_frozen(&self, store: StoreId) -> bool {
         let node = self.node_of_store(store);
-        node.is_some_and(|node| self.nodes[node as usize].health == Health::Frozen)
+        node.is_some_and(|node| self.nodes[node.index()].health == Health::Frozen)
     }
 
     fn start_store(&mut self, node: Node, id: StoreId) {
-        let n = &mut self.nodes[node as usize];
+        let n = &mut self.nodes[node.index()];
         assert_eq!(n.store, None, "two stores on node {node}");
         assert!(id >= self.next_store, "store {id} is started again");
         assert!(!self.machine.nodes[node].is_drained(), "a store on drained node {node}");
-        self.next_store = id + 1;
+        self.next_store = id.next();
         self.started_on.insert(id, node);
         if n.health == Health::Dead {
             return;
         }
-        let role = Role::first(RoleKind::Store, id);
+        let role = Role::first(RoleKind::Store, id.0);
         if self.random.gen_bool(0.05) {
             let cause = "no space".into();
             return self.after(5..200, Happening::FromNode(node, Event::RoleLost { role, cause }));
         }
-        self.nodes[node as usize].store = Some(id);
+        self.nodes[node.index()].store = Some(id);
         self.stores.insert(id);
         let addr = Addr::Unix(format!("/{role}").into());
         self.after(5..200, Happening::FromNode(node, said::listens(role, addr)));
@@ -631,18 +642,18 @@ impl Cluster {
     fn stop_role(&mut self, node: Node, role: Role) {
         let Role { kind: RoleKind::Store, id, .. } = role else { return };
         for r in self.ranks.iter().filter(|r| !r.counted.is_empty()) {
-            let elsewhere = |(_, stores): &(_, BTreeSet<_>)| stores.iter().any(|s| *s != id);
+            let elsewhere = |(_, stores): &(_, BTreeSet<StoreId>)| stores.iter().any(|s| s.0 != id);
             assert!(r.counted.iter().all(elsewhere), "{role} has the only copy: {:?}", r.counted);
         }
-        self.nodes[node as usize].store = None;
-        self.stores.remove(&id);
+        self.nodes[node.index()].store = None;
+        self.stores.remove(&StoreId(id));
     }
 
     /// The machine declares a node dead. It may only be frozen: its store is used no more.
     fn lose_stores_on(&mut self, node: Node) {
         let on_it = self.started_on.iter().filter(|(_, on)| **on == node);
         let gone: Vec<StoreId> = on_it.map(|(store, _)| *store).collect();
-        self.nodes[node as usize].store = None;
+        self.nodes[node.index()].store = None;
         self.stores.retain(|store| !gone.contains(store));
         gone.into_iter().for_each(|store| self.store_is_lost(store));
     }
@@ -696,9 +707,9 @@ impl Cluster {
     /// A store dies; mostly another takes its place.
     fn kill_store(&mut self, store: StoreId) {
         if let Some(node) = self.node_of_store(store) {
-            self.nodes[node as usize].store = None;
+            self.nodes[node.index()].store = None;
             self.stores.remove(&store);
-            let (role, cause) = (Role::first(RoleKind::Store, store), "killed".into());
+            let (role, cause) = (Role::first(RoleKind::Store, store.0), "killed".into());
             return self.after(0..5, Happening::FromNode(node, Event::RoleLost { role, cause }));
         }
         if !self.stores.remove(&store) {
@@ -707,7 +718,7 @@ impl Cluster {
         self.after(0..5, Happening::Told(Event::StoreLost { store }));
         if self.random.gen_bool(0.9) {
             let store = self.next_store;
-            self.next_store += 1;
+            self.next_store = store.next();
             self.stores.insert(store);
             self.after(5..3000, Happening::Told(said::store_up(store)));
         }
@@ -716,13 +727,13 @@ impl Cluster {
     /// A store has an image whole, and says so.
     fn store(&mut self, store: StoreId, instance: RankInstance, image: ImageId, bad: f64) {
         let damaged = self.random.gen_bool(bad);
-        let r = &mut self.ranks[instance.rank as usize];
+        let r = &mut self.ranks[instance.rank.index()];
         r.stored.insert((store, image));
         r.damaged.remove(&(store, image));
         if damaged {
             r.damaged.insert((store, image));
         }
-        let position = 100 * image;
+        let position = 100 * image.0;
         let image =
             Stored { image, clock: position, rsn: position, observed: 0, stdin: 0, bytes: 1 << 20 };
         self.tell(said::stored(store, instance, image));
@@ -732,7 +743,7 @@ impl Cluster {
         if !self.stores.contains(&store) {
             return;
         }
-        let r = &self.ranks[instance.rank as usize];
+        let r = &self.ranks[instance.rank.index()];
         let there = self.stores.contains(&from) && r.stored.contains(&(from, image));
         // The source finds damage, or it is of a kind that goes over unnoticed.
         let damaged = r.damaged.contains(&(from, image));
@@ -746,7 +757,7 @@ impl Cluster {
 
     /// A host that may come, or not.
     fn join(&mut self) {
-        let node = self.nodes.len() as Node;
+        let node = Node(self.nodes.len() as u32);
         self.nodes.push(SimNode { joining: true, ..SimNode::new() });
         let event = match self.random.gen_bool(0.8) {
             true => said::joined(node),
@@ -756,7 +767,7 @@ impl Cluster {
     }
 
     fn hear_node(&mut self, node: Node, event: Event) {
-        let n = &mut self.nodes[node as usize];
+        let n = &mut self.nodes[node.index()];
         match n.health {
             Health::Dead => {}
             Health::Frozen => n.held.push(event),
@@ -779,7 +790,7 @@ impl Cluster {
                         if n.processes.get(&instance.rank) != Some(&instance.incarnation) {
                             return; // Killed before it could say so.
                         }
-                        self.ranks[instance.rank as usize].restoring = None;
+                        self.ranks[instance.rank.index()].restoring = None;
                     }
                     _ => {}
                 }
@@ -789,7 +800,7 @@ impl Cluster {
     }
 
     fn wake(&mut self, node: Node) {
-        let n = &mut self.nodes[node as usize];
+        let n = &mut self.nodes[node.index()];
         if n.health != Health::Frozen {
             return;
         }
@@ -810,19 +821,19 @@ impl Cluster {
 
     /// The node and the present process of a rank.
     fn process(&self, rank: Rank) -> Option<(Node, Incarnation)> {
-        let fenced = self.ranks[rank as usize].fenced;
+        let fenced = self.ranks[rank.index()].fenced;
         (self.nodes.iter().enumerate()).find_map(|(node, n)| {
             let there = n.processes.get(&rank) == Some(&fenced) && n.health != Health::Dead;
-            there.then_some((node as Node, fenced))
+            there.then_some((Node(node as u32), fenced))
         })
     }
 
     fn kill_rank(&mut self, rank: Rank) {
         let Some((node, incarnation)) = self.process(rank) else { return };
-        self.nodes[node as usize].processes.remove(&rank);
+        self.nodes[node.index()].processes.remove(&rank);
         let instance = RankInstance { rank, incarnation };
         let stage = MpiStage::Within;
-        let event = if self.ranks[rank as usize].restoring == Some(incarnation) {
+        let event = if self.ranks[rank.index()].restoring == Some(incarnation) {
             let (reason, fault) = ("killed".into(), StartFault::Killed(libc::SIGKILL));
             said::rank(instance, RankReport::StartFailed { reason, fault })
         } else {
@@ -835,7 +846,7 @@ impl Cluster {
     }
 
     fn kill_node(&mut self, node: Node) {
-        let n = &mut self.nodes[node as usize];
+        let n = &mut self.nodes[node.index()];
         if n.health != Health::Dead {
             n.health = Health::Dead;
             n.processes.clear();
@@ -847,8 +858,8 @@ impl Cluster {
 
     /// The process of a router dies alone.
     fn kill_router(&mut self, id: RouterId) {
-        let Some(router) = self.on_nodes.get_mut(id as usize).filter(|r| r.up) else { return };
-        let role = Role { kind: RoleKind::Router, id, generation: router.generation };
+        let Some(router) = self.on_nodes.get_mut(id.index()).filter(|r| r.up) else { return };
+        let role = Role { kind: RoleKind::Router, id: id.0, generation: router.generation };
         let (node, cause) = (router.node, "killed".to_string());
         self.after(0..30, Happening::FromNode(node, Event::RoleLost { role, cause }));
     }
@@ -867,10 +878,10 @@ impl Cluster {
             None => self.on_nodes.push(router),
         }
         if takes_over {
-            for (rank, here) in self.machine.at_home(id).into_iter().enumerate() {
+            for (rank, here) in self.machine.at_home(RouterId(id)).into_iter().enumerate() {
                 let r = &mut self.ranks[rank];
                 // It is told who may speak.
-                r.confirmed.insert(id);
+                r.confirmed.insert(RouterId(id));
                 if here {
                     (r.log_lost, r.adopted, r.adopted_before) = (true, false, false);
                 }
@@ -890,21 +901,21 @@ impl Cluster {
 
     /// Ranks hear where their routers are, and tell new ones what they have.
     fn publish(&mut self) {
-        for id in 0..self.on_nodes.len() as RouterId {
-            let router = &mut self.on_nodes[id as usize];
+        for id in RouterId::first(self.on_nodes.len() as u32) {
+            let router = &mut self.on_nodes[id.index()];
             if std::mem::replace(&mut router.up, true) || router.generation == 0 {
                 continue;
             }
-            let role = Role { kind: RoleKind::Router, id, generation: router.generation };
+            let role = Role { kind: RoleKind::Router, id: id.0, generation: router.generation };
             for (rank, here) in self.machine.at_home(id).into_iter().enumerate() {
-                if let Some((_, incarnation)) = self.process(rank as Rank) {
-                    let instance = RankInstance { rank: rank as Rank, incarnation };
+                if let Some((_, incarnation)) = self.process(Rank(rank as u32)) {
+                    let instance = RankInstance { rank: Rank(rank as u32), incarnation };
                     self.after(1..500, Happening::Told(said::heard(role, instance)));
                 }
-                let process = self.process(rank as Rank).filter(|_| here);
+                let process = self.process(Rank(rank as u32)).filter(|_| here);
                 if let Some((node, incarnation)) = process {
-                    let instance = RankInstance { rank: rank as Rank, incarnation };
-                    let recovers = is_recovering(self.machine.ranks[rank as Rank].state());
+                    let instance = RankInstance { rank: Rank(rank as u32), incarnation };
+                    let recovers = is_recovering(self.machine.ranks[Rank(rank as u32)].state());
                     let event = match recovers && self.random.gen_bool(0.3) {
                         // It had not read all that it is to see again.
                         true => {
@@ -925,12 +936,12 @@ impl Cluster {
         if incarnation != instance.incarnation {
             return;
         }
-        let r = &self.ranks[instance.rank as usize];
+        let r = &self.ranks[instance.rank.index()];
         let still = r.still.is_some_and(|(of, _)| of == instance);
         // Also a slowed one comes to its end, but must not be forgotten.
         let moves = self.machine.moves().any(|(rank, _)| rank == instance.rank);
         assert!(r.slowed.is_none() || moves, "it is slowed for nothing: {instance:?}");
-        if still || self.nodes[node as usize].health == Health::Frozen {
+        if still || self.nodes[node.index()].health == Health::Frozen {
             return self.after(50..500, Happening::WorkDone(instance));
         }
         self.hear_node(node, said::rank(instance, RankReport::PmiFinalized));
@@ -985,14 +996,14 @@ impl Cluster {
             Event::From(FromPeer::Store(
                 role,
                 StoreEvent::Stored { instance, stored: Stored { image, .. }, .. },
-            )) if !self.lost_stores.contains(&role.id) => {
+            )) if !self.lost_stores.contains(&StoreId(role.id)) => {
                 let store = role.id;
-                let r = &mut self.ranks[instance.rank as usize];
+                let r = &mut self.ranks[instance.rank.index()];
                 if let Some((_, stores)) = r.counted.iter_mut().find(|(i, _)| *i == image) {
-                    stores.insert(store);
+                    stores.insert(StoreId(store));
                 }
                 if let Some(capture) = self.sim_capture(instance, image) {
-                    capture.stores.insert(store);
+                    capture.stores.insert(StoreId(store));
                     self.count_image(instance, image);
                 }
             }
@@ -1005,7 +1016,7 @@ impl Cluster {
 
     fn sim_capture(&mut self, of: RankInstance, image: ImageId) -> Option<&mut SimCapture> {
         let finished = self.machine.ranks[of.rank].is(RankStateName::Finished);
-        let r = &mut self.ranks[of.rank as usize];
+        let r = &mut self.ranks[of.rank.index()];
         let present = r.fenced == of.incarnation && !finished;
         r.capture.as_mut().filter(|c| present && c.is(of, image))
     }
@@ -1019,7 +1030,7 @@ impl Cluster {
     }
 
     fn count_if(&mut self, instance: RankInstance, image: ImageId, copies: usize) {
-        let r = &mut self.ranks[instance.rank as usize];
+        let r = &mut self.ranks[instance.rank.index()];
         let whole = |c: &SimCapture| c.is(instance, image) && c.checked && c.stores.len() >= copies;
         if !r.capture.as_ref().is_some_and(whole) {
             return;
@@ -1040,7 +1051,7 @@ impl Cluster {
 
     /// No command may go to a node that was declared dead.
     fn check_node(&self, node: Node, command: &Command) {
-        assert!(!self.nodes[node as usize].refused, "to a lost node: {command:?}");
+        assert!(!self.nodes[node.index()].refused, "to a lost node: {command:?}");
     }
 
     fn barriers_passed(&mut self, barriers: u32) {
@@ -1060,7 +1071,7 @@ impl Cluster {
             }
             ToAgent::StopRole(role) => self.stop_role(node, role),
             ToAgent::Kill(instance) => {
-                let n = &mut self.nodes[node as usize];
+                let n = &mut self.nodes[node.index()];
                 if n.processes.get(&instance.rank) == Some(&instance.incarnation) {
                     n.processes.remove(&instance.rank);
                 }
@@ -1069,15 +1080,15 @@ impl Cluster {
                 let Source { image, store } = said::source(to);
                 self.check_store(store, message);
                 self.capture(node, instance, image, store);
-                self.ranks[instance.rank as usize].still = hold.then_some((instance, image));
+                self.ranks[instance.rank.index()].still = hold.then_some((instance, image));
             }
             ToAgent::GoOn { instance, image } => {
-                let r = &mut self.ranks[instance.rank as usize];
+                let r = &mut self.ranks[instance.rank.index()];
                 r.still = r.still.filter(|still| *still != (instance, image));
             }
             ToAgent::Unprepare(_) => {}
             ToAgent::Slow { instance, share } => {
-                let r = &mut self.ranks[instance.rank as usize];
+                let r = &mut self.ranks[instance.rank.index()];
                 assert_eq!(instance.incarnation, r.fenced, "an older one is slowed: {message:?}");
                 assert_ne!(r.slowed.map_or(0, |(_, s)| s), share, "twice: {message:?}");
                 r.slowed = (share > 0).then_some((instance, share));
@@ -1089,7 +1100,7 @@ impl Cluster {
             ToAgent::Pmi { barriers, .. } => self.barriers_passed(barriers),
             ToAgent::Shutdown => {
                 let all_go = self.machine.nodes.up().all(|node| self.machine.nodes[node].leaves());
-                let empty = self.nodes[node as usize].processes.is_empty();
+                let empty = self.nodes[node.index()].processes.is_empty();
                 assert!(all_go || empty || !self.machine.has_started(), "ranks are on node {node}");
                 self.after(1..50, Happening::KillNode(node));
             }
@@ -1108,7 +1119,7 @@ impl Cluster {
         };
         let Source { image, store } = said::source(from);
         self.check_store(store, start);
-        let r = &self.ranks[instance.rank as usize];
+        let r = &self.ranks[instance.rank.index()];
         assert!(instance.incarnation > r.fenced, "it is not about to come: {start:?}");
         let there = !self.stores.contains(&store) || r.stored.contains(&(store, image));
         assert!(there, "the store does not have it: {start:?}");
@@ -1127,14 +1138,14 @@ impl Cluster {
             StoreCommand::Copy { instance, image, from: StoreAt { store: from, .. } } => {
                 self.check_store(from, message);
                 assert_ne!(store, from, "from itself: {message:?}");
-                let r = &self.ranks[instance.rank as usize];
+                let r = &self.ranks[instance.rank.index()];
                 let there = !self.stores.contains(&from) || r.stored.contains(&(from, image));
                 assert!(there, "the source does not have it: {message:?}");
                 self.after(5..500, Happening::Copied(store, from, instance, image));
             }
             StoreCommand::Discard { rank, image } => {
                 let alive = self.stores.contains(&store);
-                let r = &mut self.ranks[rank as usize];
+                let r = &mut self.ranks[rank.index()];
                 let counted =
                     |(i, stores): &(ImageId, BTreeSet<_>)| *i == image && stores.contains(&store);
                 let counts = r.counted.iter().any(counted);
@@ -1157,13 +1168,13 @@ impl Cluster {
         match *message {
             RouterCommand::Fence(instance) => self.fence(instance),
             RouterCommand::Recover { instance, .. } => {
-                let r = &self.ranks[instance.rank as usize];
+                let r = &self.ranks[instance.rank.index()];
                 assert_eq!(instance.incarnation, r.fenced, "an older incarnation is let in");
                 assert_eq!(r.confirmed.len() as u32, self.routers, "not all routers have fenced");
             }
             RouterCommand::Truncate { rank, rsn: position, .. } => {
-                let r = &mut self.ranks[rank as usize];
-                let oldest = r.counted.first().map(|(image, _)| 100 * image);
+                let r = &mut self.ranks[rank.index()];
+                let oldest = r.counted.first().map(|(image, _)| 100 * image.0);
                 let newest = r.counted.last().map_or(0, |(_, stores)| stores.len());
                 let copies = if self.stores_on_nodes { 1 } else { self.copies };
                 assert!(newest >= copies, "rank {rank}: truncates before all copies are there");
@@ -1179,14 +1190,15 @@ impl Cluster {
     }
 
     fn fence(&mut self, instance: RankInstance) {
-        let healthy = self.process(instance.rank).filter(|(n, _)| !self.nodes[*n as usize].refused);
+        let healthy =
+            self.process(instance.rank).filter(|(n, _)| !self.nodes[(*n).index()].refused);
         assert_eq!(
             healthy, None,
             "a healthy incarnation of rank {} is declared dead",
             instance.rank
         );
-        let r = &mut self.ranks[instance.rank as usize];
-        assert_eq!(instance.incarnation, r.fenced + 1, "incarnations are counted one by one");
+        let r = &mut self.ranks[instance.rank.index()];
+        assert_eq!(instance.incarnation, r.fenced.next(), "incarnations are counted one by one");
         r.fenced = instance.incarnation;
         r.capture = None;
         r.slowed = None;
@@ -1194,11 +1206,11 @@ impl Cluster {
         self.overdue.remove(&instance.rank);
         for router in 0..self.routers {
             match &mut self.hung {
-                Some((hung, since)) if *hung == router => {
+                Some((hung, since)) if *hung == RouterId(router) => {
                     since.get_or_insert(self.now);
                 }
                 _ => {
-                    let event = said::fenced(router, instance, 0);
+                    let event = said::fenced(RouterId(router), instance, 0);
                     self.after(0..5, Happening::Told(event));
                 }
             }
@@ -1228,7 +1240,7 @@ impl Cluster {
             }
             Command::StartRole { node, role: Role { kind: RoleKind::Store, id, .. }, .. } => {
                 self.check_node(node, &command);
-                self.start_store(node, id);
+                self.start_store(node, StoreId(id));
             }
             Command::StartRole { node, role, takes_over } => {
                 self.check_node(node, &command);
@@ -1239,7 +1251,7 @@ impl Cluster {
                 self.publish();
             }
             Command::Seek(_) => {}
-            Command::Disconnect(node) => self.nodes[node as usize].refused = true,
+            Command::Disconnect(node) => self.nodes[node.index()].refused = true,
             Command::TruncateStdin(_) | Command::SendStdin { .. } => {}
             // What is heard twice is answered twice.
             Command::Answer { request: request @ 1.., answer } => {
@@ -1259,13 +1271,13 @@ impl Cluster {
                 panic!("it was not asked for: {command:?}")
             }
             Command::SaveRouters => {
-                for rank in 0..self.ranks.len() as Rank {
+                for rank in Rank::first(self.ranks.len() as u32) {
                     assert_eq!(self.process(rank), None, "rank {rank} runs while it is saved");
                 }
                 let fails = self.random.gen_bool(0.2);
                 for router in 0..self.routers {
                     let saved = if fails { Err("disk full".into()) } else { Ok(7) };
-                    self.after(5..500, Happening::Told(said::saved(router, saved)));
+                    self.after(5..500, Happening::Told(said::saved(RouterId(router), saved)));
                 }
             }
             Command::SaveJob => {
@@ -1299,7 +1311,7 @@ impl Cluster {
 
     /// What the ranks on a node are said to have used.
     fn usage(&mut self, node: Node) -> NodeUsage {
-        let processes = self.nodes[node as usize].processes.clone();
+        let processes = self.nodes[node.index()].processes.clone();
         let random = &mut self.random;
         let rank = |(rank, incarnation)| RankUsage {
             instance: RankInstance { rank, incarnation },
@@ -1310,7 +1322,7 @@ impl Cluster {
         NodeUsage {
             over: ms(100),
             kernel: "k".into(),
-            processors: vec![node],
+            processors: vec![node.0],
             limit: 1,
             busy: ms(100),
             ranks: processes.into_iter().map(rank).collect(),
@@ -1323,11 +1335,11 @@ impl Cluster {
         let mut machine = Machine::go_on(self.config.clone(), saved);
         let nodes = self.config.nodes + self.config.spares;
         let commands: Vec<Command> = (0..nodes)
-            .flat_map(|node| machine.handle(Duration::ZERO, said::joined(node)))
+            .flat_map(|node| machine.handle(Duration::ZERO, said::joined(Node(node))))
             .collect();
         for (r, finished) in (0..).zip(finished) {
             let starts = commands.iter().filter_map(said::start);
-            let starts = starts.filter(|(_, instance, _)| instance.rank == r);
+            let starts = starts.filter(|(_, instance, _)| instance.rank == Rank(r));
             let starts = starts.map(|(_, instance, from)| {
                 (instance.incarnation, from.map(|from| (from.store, from.image)))
             });
@@ -1357,7 +1369,7 @@ impl Cluster {
     fn note(&mut self, record: &Record) {
         match record {
             Record::Protected { rank } => {
-                let r = &mut self.ranks[*rank as usize];
+                let r = &mut self.ranks[(*rank).index()];
                 r.unprotected = false;
                 // Images from before the hole are of no use.
                 let newest = r.counted.pop();
@@ -1380,12 +1392,12 @@ impl Cluster {
                 let both = both && self.machine.rank_states().any(died);
                 self.two_lost = unheard || both || lost && cause.contains(NEEDS_ITS_LOG);
             }
-            Record::CheckpointFailed { rank, .. } => self.ranks[*rank as usize].capture = None,
+            Record::CheckpointFailed { rank, .. } => self.ranks[(*rank).index()].capture = None,
             Record::Checkpoint { rank, image, .. } if self.stores_on_nodes => {
-                let incarnation = self.ranks[*rank as usize].fenced;
+                let incarnation = self.ranks[(*rank).index()].fenced;
                 let instance = RankInstance { rank: *rank, incarnation };
                 self.count_if(instance, *image, self.stores.len().clamp(1, 2));
-                let counts = self.ranks[*rank as usize].counted.last();
+                let counts = self.ranks[(*rank).index()].counted.last();
                 assert!(counts.is_some_and(|(i, _)| i == image), "{record:?}: {counts:?}");
             }
             Record::Reconnected { .. } => self.reconnected = Some(self.now),
@@ -1393,7 +1405,7 @@ impl Cluster {
                 self.lose_stores_on(*node);
             }
             Record::NodeLost { node, .. } | Record::NodeLeft { node } => {
-                let n = &self.nodes[*node as usize];
+                let n = &self.nodes[(*node).index()];
                 let lives = n.health == Health::Up && !n.joining;
                 let back = self.reconnected.is_some_and(|at| self.now < at + ms(1900));
                 let aside = self.cut.is_some_and(|since| self.now > since + ms(2600));
@@ -1427,11 +1439,11 @@ impl Cluster {
 
     fn start(&mut self, node: Node, instance: RankInstance, from: Option<Source>) {
         let RankInstance { rank, incarnation } = instance;
-        let r = &mut self.ranks[rank as usize];
+        let r = &mut self.ranks[rank.index()];
         assert_eq!(incarnation, r.fenced, "an older incarnation is started");
         assert!(r.started.insert(incarnation), "{instance:?} is started twice");
         let whole = !r.unprotected && !r.log_lost;
-        assert!(whole || incarnation == 1, "the log of rank {rank} has a hole");
+        assert!(whole || incarnation == Incarnation(1), "the log of rank {rank} has a hole");
         let alive = from.is_none_or(|from| self.stores.contains(&from.store));
         match from {
             None => assert_eq!(r.truncated_to, None, "the log does not reach back to the start"),
@@ -1450,14 +1462,14 @@ impl Cluster {
             };
             let reason = reason.to_string();
             let failed = said::rank(instance, RankReport::StartFailed { reason, fault });
-            self.nodes[node as usize].processes.insert(rank, incarnation);
+            self.nodes[node.index()].processes.insert(rank, incarnation);
             return self.after(5..100, Happening::FromNode(node, failed));
         }
-        if self.nodes[node as usize].health == Health::Dead {
+        if self.nodes[node.index()].health == Health::Dead {
             return;
         }
-        self.nodes[node as usize].processes.insert(rank, incarnation);
-        self.ranks[rank as usize].restoring = from.map(|_| incarnation);
+        self.nodes[node.index()].processes.insert(rank, incarnation);
+        self.ranks[rank.index()].restoring = from.map(|_| incarnation);
         let started = said::rank(instance, RankReport::Started { fetched: ms(1), restored: ms(1) });
         self.after(1..50, Happening::FromNode(node, started));
         // Agents and routers speak over different connections: any order.
@@ -1466,7 +1478,7 @@ impl Cluster {
             51..70,
             Happening::FromNode(node, said::rank(instance, RankReport::ProviderLoaded)),
         );
-        if incarnation > 1 {
+        if incarnation > Incarnation(1) {
             self.after(61..400, Happening::Told(said::replayed(instance, 1)));
         }
         if self.machine_passed_barrier() {
@@ -1498,7 +1510,7 @@ impl Cluster {
     }
 
     fn capture(&mut self, node: Node, instance: RankInstance, image: ImageId, store: StoreId) {
-        let r = &mut self.ranks[instance.rank as usize];
+        let r = &mut self.ranks[instance.rank.index()];
         assert_eq!(r.capture, None, "two checkpoints of one rank at a time");
         assert_eq!(instance.incarnation, r.fenced);
         let state = self.machine.ranks[instance.rank].state();
@@ -1559,7 +1571,7 @@ impl Cluster {
     }
 
     fn refused(&mut self, event: Event, node: Node, instance: RankInstance, image: ImageId) {
-        let r = &mut self.ranks[instance.rank as usize];
+        let r = &mut self.ranks[instance.rank.index()];
         if r.capture.as_ref().is_some_and(|c| c.is(instance, image)) {
             r.capture = None;
         }

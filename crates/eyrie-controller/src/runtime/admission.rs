@@ -80,7 +80,8 @@ impl Admission {
                 Err(format!("node {node} was declared dead"))
             }
             Claim::Agent { node, pid }
-                if node >= inner.nodes || *inner.connected.entry(node).or_insert(pid) != pid =>
+                if node >= Node(inner.nodes)
+                    || *inner.connected.entry(node).or_insert(pid) != pid =>
             {
                 Err(format!("node {node} is not expected"))
             }
@@ -111,6 +112,7 @@ pub struct Services {
 mod tests {
     use super::*;
     use eyrie_wire::control::RoleKind;
+    use eyrie_wire::{ImageId, Rank};
 
     #[test]
     fn it_refuses_the_lost_and_the_unexpected() {
@@ -120,22 +122,24 @@ mod tests {
         let store = Role::first(RoleKind::Store, 0);
         [router(1), store].into_iter().for_each(|role| admission.expect_role(role));
         let agent = |node| Claim::Agent { node, pid: 1 };
-        assert!(admission.admit(&agent(0)).is_ok());
-        assert!(admission.admit(&agent(0)).is_ok(), "it comes back");
-        assert!(admission.admit(&Claim::Agent { node: 0, pid: 2 }).is_err(), "another one");
-        assert!(admission.admit(&agent(2)).is_err(), "no such node");
+        assert!(admission.admit(&agent(Node(0))).is_ok());
+        assert!(admission.admit(&agent(Node(0))).is_ok(), "it comes back");
+        assert!(admission.admit(&Claim::Agent { node: Node(0), pid: 2 }).is_err(), "another one");
+        assert!(admission.admit(&agent(Node(2))).is_err(), "no such node");
         let role = |role| admission.admit(&Claim::Role(role));
         assert!(role(router(0)).is_err(), "an older one");
         assert!(role(router(1)).is_ok() && role(router(1)).is_ok(), "it comes back");
         admission.refuse_role(router(1));
         assert!(role(router(1)).is_err(), "it was replaced");
-        assert!(admission.admit(&Claim::Lost { node: 1 }).is_ok());
-        admission.refuse_node(1);
-        assert!(admission.admit(&Claim::Lost { node: 1 }).is_err());
-        assert!(admission.admit(&agent(1)).unwrap_err().contains("declared dead"));
+        assert!(admission.admit(&Claim::Lost { node: Node(1) }).is_ok());
+        admission.refuse_node(Node(1));
+        assert!(admission.admit(&Claim::Lost { node: Node(1) }).is_err());
+        assert!(admission.admit(&agent(Node(1))).unwrap_err().contains("declared dead"));
         let (rank, image) = (3, 1);
-        for claim in [Claim::ImageFetch { rank, image, since: 0 }, Claim::ImageCopy { rank, image }]
-        {
+        for claim in [
+            Claim::ImageFetch { rank: Rank(rank), image: ImageId(image), since: ImageId(0) },
+            Claim::ImageCopy { rank: Rank(rank), image: ImageId(image) },
+        ] {
             assert!(admission.admit(&claim).unwrap_err().contains("store"));
         }
         assert!(role(store).is_ok());

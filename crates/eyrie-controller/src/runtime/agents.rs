@@ -34,7 +34,7 @@ pub struct Agents {
     /// The last line of the launcher of a node, or of all nodes, that was not passed on yet.
     words: BTreeMap<Option<Node>, String>,
     /// Of how many nodes the machine was told whether they are on this host, and how many are.
-    home: Option<(Node, usize)>,
+    home: Option<(u32, usize)>,
     /// The hosts that agents were told to connect to, and what that follows from.
     watching: BTreeMap<Node, Vec<Node>>,
     watched: Option<WhoMeets>,
@@ -138,7 +138,7 @@ impl Agents {
     }
 
     /// Of how many nodes the machine knows whether they are on this host.
-    pub fn known_home(&self) -> Option<Node> {
+    pub fn known_home(&self) -> Option<u32> {
         self.home.map(|(known, _)| known)
     }
 
@@ -148,7 +148,7 @@ impl Agents {
     }
 
     /// The machine is told of so many nodes; `here` of them are on this host.
-    pub fn set_home(&mut self, known: Node, here: usize) {
+    pub fn set_home(&mut self, known: u32, here: usize) {
         self.home = Some((known, here));
     }
 

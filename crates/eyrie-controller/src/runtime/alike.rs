@@ -134,10 +134,10 @@ mod tests {
     fn a_host_that_differs_is_refused_with_its_difference() {
         let mut alike = Alike::default();
         let mut facts = eyrie_host::gather("1.0", None, &[]);
-        assert_eq!(compare(&mut alike, 0, "a", &facts), None);
-        assert_eq!(compare(&mut alike, 1, "b", &facts), None);
+        assert_eq!(compare(&mut alike, Node(0), "a", &facts), None);
+        assert_eq!(compare(&mut alike, Node(1), "b", &facts), None);
         facts.version = "2.0".into();
-        let refused = compare(&mut alike, 2, "c", &facts).unwrap();
+        let refused = compare(&mut alike, Node(2), "c", &facts).unwrap();
         assert!(refused.contains("2.0") && refused.contains('c'), "{refused}");
     }
 
@@ -145,10 +145,10 @@ mod tests {
     fn two_names_of_one_host_are_refused_while_both_would_be_up() {
         let mut alike = Alike::default();
         let mut facts = eyrie_host::gather("1.0", None, &[]);
-        assert_eq!(compare(&mut alike, 0, "a", &facts), None);
+        assert_eq!(compare(&mut alike, Node(0), "a", &facts), None);
         let same = facts.clone();
-        let up = [(0, "a".to_string())];
-        let again = || Candidate { node: 1, name: "10.0.0.1", facts: &same };
+        let up = [(Node(0), "a".to_string())];
+        let again = || Candidate { node: Node(1), name: "10.0.0.1", facts: &same };
         let refused = told(&mut alike, again(), &up).unwrap();
         assert!(refused.starts_with("10.0.0.1 and a are one host"), "{refused}");
         // Another controller knows it, too.
@@ -157,9 +157,9 @@ mod tests {
         // It comes back, or its kernel does not say which host it is.
         assert_eq!(told(&mut alike, again(), &[]), None);
         facts.identity.clear();
-        assert_eq!(compare(&mut alike, 2, "b", &facts), None);
-        let other = Candidate { node: 3, name: "c", facts: &facts };
-        assert_eq!(told(&mut alike, other, &[(2, "b".into())]), None);
+        assert_eq!(compare(&mut alike, Node(2), "b", &facts), None);
+        let other = Candidate { node: Node(3), name: "c", facts: &facts };
+        assert_eq!(told(&mut alike, other, &[(Node(2), "b".into())]), None);
     }
 
     #[test]

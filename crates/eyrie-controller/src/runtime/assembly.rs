@@ -35,7 +35,7 @@ use eyrie_placement::Placement;
 use eyrie_router::RouterEvent;
 use eyrie_supervision::Sweeper;
 use eyrie_wire::auth::Secret;
-use eyrie_wire::directory::RouterId;
+use eyrie_wire::RouterId;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -179,7 +179,8 @@ fn start_sweeper(options: &JobOptions, dir: &JobDir) -> std::io::Result<Option<S
 
 /// What routers go on with, looked at before any process is started.
 fn saved_routers(images: &ImagesDir, options: &JobOptions) -> anyhow::Result<Vec<PathBuf>> {
-    let files: Vec<PathBuf> = (0..options.routers).filter_map(|id| images.router(id)).collect();
+    let files: Vec<PathBuf> =
+        (0..options.routers).filter_map(|id| images.router(RouterId(id))).collect();
     if options.roles == RolesAt::Nodes {
         files.iter().try_for_each(|file| eyrie_router::verify(file))?;
     }

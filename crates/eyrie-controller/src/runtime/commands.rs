@@ -11,12 +11,12 @@ use eyrie_wire::control::{FromAgent, ToAgent};
 fn log(to: &ToPeer) {
     match to {
         ToPeer::Agent(node, ToAgent::Start(start)) => {
-            tracing::info!(node, instance = %start.instance, image = ?start.image, "start")
+            tracing::info!(%node, instance = %start.instance, image = ?start.image, "start")
         }
         ToPeer::Agent(_, ToAgent::StopRole(_) | ToAgent::Kill(_) | ToAgent::Shutdown)
         | ToPeer::Routers(RouterCommand::Fence(_)) => tracing::info!(?to),
         ToPeer::Router(router, RouterCommand::Recover { instance, .. }) => {
-            tracing::info!(router, %instance, "recover")
+            tracing::info!(%router, %instance, "recover")
         }
         ToPeer::Agent(_, ToAgent::Heartbeat { .. }) => tracing::trace!(?to),
         // Its entries are many.
@@ -37,7 +37,7 @@ impl Job {
                 }
                 // Not its bytes.
                 Event::From(FromPeer::Agent(node, FromAgent::Output { instance, bytes, .. })) => {
-                    tracing::trace!(node, %instance, bytes = bytes.len(), "output")
+                    tracing::trace!(%node, %instance, bytes = bytes.len(), "output")
                 }
                 // Nor all that a router holds of a rank.
                 Event::From(FromPeer::Router(role, RouterEvent::Fenced { instance, .. })) => {
@@ -105,7 +105,7 @@ impl Job {
     fn inject(&mut self, fault: Fault) {
         match fault {
             Fault::KillRank(rank) => {
-                let state = self.machine.rank_states().nth(rank as usize);
+                let state = self.machine.rank_states().nth(rank.index());
                 if let Some((instance, node, _)) = state {
                     self.send(node, &ToAgent::Kill(instance));
                 }

@@ -8,9 +8,9 @@ use super::stdin::SavedInput;
 use super::written;
 use crate::machine::Saved;
 use anyhow::{bail, Context};
-use eyrie_wire::directory::RouterId;
 use eyrie_wire::facts::Facts;
 use eyrie_wire::formats::SAVED_JOB;
+use eyrie_wire::RouterId;
 use rustix::fs::{flock, FlockOperation};
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -162,7 +162,7 @@ impl ImagesDir {
             DirBuilder::new().mode(0o700).create(&dir)
         };
         made().with_context(|| format!("cannot make {shown}"))?;
-        Ok((0..routers).map(|id| dir.join(router_file(id))).collect())
+        Ok((0..routers).map(|id| dir.join(router_file(RouterId(id)))).collect())
     }
 
     /// Saves the rest: from now on this is what the job is gone on with. `written`: the file that
@@ -257,7 +257,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("images");
         let mut images = ImagesDir::open(&path).unwrap();
-        assert!(images.saved().unwrap().is_none() && images.router(0).is_none());
+        assert!(images.saved().unwrap().is_none() && images.router(RouterId(0)).is_none());
         let busy = ImagesDir::open(&path).unwrap_err().to_string();
         assert!(busy.contains("a job runs"), "{busy}");
         for name in ["first", "second"] {
@@ -270,7 +270,7 @@ mod tests {
         drop(images);
         let images = ImagesDir::open(&path).unwrap();
         assert_eq!(images.saved().unwrap().unwrap().beginning.name, "second");
-        assert_eq!(std::fs::read(images.router(0).unwrap()).unwrap(), b"second");
+        assert_eq!(std::fs::read(images.router(RouterId(0)).unwrap()).unwrap(), b"second");
         assert_eq!(numbers(&path, SAVED), [2]);
         images.end(false);
         assert_eq!((numbers(&path, SAVED), numbers(&path, SAVING)), (vec![2], vec![]));

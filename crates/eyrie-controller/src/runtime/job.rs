@@ -24,8 +24,7 @@ use crossbeam_channel::{select, Receiver, Sender};
 use eyrie_router::RouterEvent;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Role, RoleKind};
-use eyrie_wire::directory::RouterId;
-use eyrie_wire::{ImageId, Rank};
+use eyrie_wire::{ImageId, Rank, RouterId};
 use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -118,7 +117,7 @@ impl Job {
 
     /// A router in this process says something.
     fn hear_router(&mut self, router: RouterId, event: RouterEvent) {
-        self.hear_peer(FromPeer::Router(Role::first(RoleKind::Router, router), event));
+        self.hear_peer(FromPeer::Router(Role::first(RoleKind::Router, router.0), event));
     }
 
     /// A controller that is there to save the job does nothing else with it.

@@ -69,7 +69,7 @@ impl Job {
         let host = in_words(node, self.machine.hosts());
         let (refused, notes) = match joined {
             Ok(Some(facts)) => {
-                let up = (0..).zip(self.machine.nodes_up()).filter(|(_, up)| *up);
+                let up = (0..).map(Node).zip(self.machine.nodes_up()).filter(|(_, up)| *up);
                 let named = |(other, _)| (other, in_words(other, self.machine.hosts()));
                 let up: Vec<(Node, String)> = up.map(named).collect();
                 self.alike.compare(&Candidate { node, name: &host, facts: &facts }, &up)
@@ -119,8 +119,8 @@ impl Job {
     fn unstarted(&self, node: Option<Node>) -> Vec<Node> {
         // Those that joined later have a launcher of their own.
         let all = 0..self.beginning.options.nodes + self.beginning.options.spares;
-        let nodes = node.map_or(all, |node| node..node + 1);
-        nodes.filter(|node| !self.agents.has_come(*node)).collect()
+        let nodes = node.map_or(all, |node| node.0..node.0 + 1);
+        nodes.map(Node).filter(|node| !self.agents.has_come(*node)).collect()
     }
 
     /// A launcher has ended. Where an agent has come, it is none of
@@ -153,7 +153,7 @@ impl Job {
             return self.users.answer_now(&refusal(text));
         }
         let Some(cluster) = &mut self.beginning.options.cluster else { return };
-        let node = cluster.hosts.len() as Node;
+        let node = Node(cluster.hosts.len() as u32);
         cluster.hosts.push(Host { name: host.clone(), slots: None });
         self.admission.expect_node();
         self.users.wait_for(node);

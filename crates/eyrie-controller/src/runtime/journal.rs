@@ -540,10 +540,10 @@ pub mod tests {
                     0 | 1 => journal.add(&entry(7)).unwrap(),
                     2 => journal.flush().unwrap(),
                     3 => {
-                        journal.lose(node);
-                        hosts.remove(&node);
-                        wires.remove(&node);
-                        journal.keep_on((0..4).filter(|n| *n != node));
+                        journal.lose(Node(node));
+                        hosts.remove(&Node(node));
+                        wires.remove(&Node(node));
+                        journal.keep_on(Node::first(4).filter(|n| *n != Node(node)));
                     }
                     4 => {
                         journal.flush().unwrap();
@@ -551,10 +551,10 @@ pub mod tests {
                     }
                     _ => {
                         // The wire of a node hands a piece over.
-                        let wire = wires.entry(node).or_default();
+                        let wire = wires.entry(Node(node)).or_default();
                         if !wire.is_empty() {
-                            let end = hosts.entry(node).or_default().hear(wire.remove(0));
-                            journal.kept(node, end);
+                            let end = hosts.entry(Node(node)).or_default().hear(wire.remove(0));
+                            journal.kept(Node(node), end);
                         }
                     }
                 }

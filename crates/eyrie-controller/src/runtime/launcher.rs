@@ -96,7 +96,7 @@ impl Cluster {
             }
             (_, Target::All) => self.srun_command(0..self.hosts.len(), None, controller, log),
             (_, Target::One(node, allocation)) => {
-                let node = node as usize;
+                let node = node.index();
                 self.srun_command(node..node + 1, allocation, controller, log)
             }
         }
@@ -139,7 +139,7 @@ impl Cluster {
 
     /// Whether the node is the host that this process runs on.
     pub fn is_here(&self, node: Node) -> bool {
-        self.hosts.get(node as usize).is_some_and(|host| is_here(&host.name))
+        self.hosts.get(node.index()).is_some_and(|host| is_here(&host.name))
     }
 
     /// What starts the agent of a node on its host, over ssh, and has it start those of `others`.
@@ -165,7 +165,7 @@ impl Cluster {
                 remote.push(" sh");
             }
         }
-        let name = |node: Node| &self.hosts[node as usize].name;
+        let name = |node: Node| &self.hosts[node.index()].name;
         if !others.is_empty() {
             let others: Vec<_> = others.iter().map(|n| format!("{n}={}", name(*n))).collect();
             remote.push(" --ssh ");
@@ -380,7 +380,7 @@ mod tests {
     fn cluster(agent: &str) -> Cluster {
         Cluster {
             hosts: hosts::parse_list("localhost:1,far.example:2").unwrap(),
-            start: vec![0, 1, 1],
+            start: vec![Node(0), Node(1), Node(1)],
             launcher: Launcher::Ssh("ssh".into()),
             agent: agent.into(),
             send_binaries: false,
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn a_command_line_of_ssh_survives_any_path() {
         let command = cluster("/it's here/eyrie").ssh_command(
-            1,
+            Node(1),
             &[],
             &"tcp:10.0.0.1:4000".parse().unwrap(),
             Some(Path::new("/a b.log")),
@@ -411,8 +411,11 @@ mod tests {
     #[test]
     fn many_hosts_are_reached_by_a_tree_in_which_each_is_once() {
         let few = cluster("/eyrie");
-        assert_eq!(few.targets(&[1, 5]), [Target::One(1, None), Target::One(5, None)]);
-        let nodes: Vec<Node> = (0..10_000).collect();
+        assert_eq!(
+            few.targets(&[Node(1), Node(5)]),
+            [Target::One(Node(1), None), Target::One(Node(5), None)]
+        );
+        let nodes: Vec<Node> = Node::first(10_000).collect();
         let targets = few.targets(&nodes);
         let reached: Vec<Node> = (targets.iter())
             .flat_map(|target| match target {
@@ -426,7 +429,7 @@ mod tests {
     #[test]
     fn a_host_is_told_whose_agents_it_starts() {
         let addr = "tcp:10.0.0.1:4000".parse().unwrap();
-        let command = cluster("/eyrie").ssh_command(0, &[1], &addr, None, &[]);
+        let command = cluster("/eyrie").ssh_command(Node(0), &[Node(1)], &addr, None, &[]);
         let words = command.get_args().last().unwrap().to_string_lossy().into_owned();
         assert_eq!(
             words,
@@ -437,7 +440,7 @@ mod tests {
     #[test]
     fn this_host_is_known_by_its_names() {
         let cluster = cluster("/eyrie");
-        assert!(cluster.is_here(0) && !cluster.is_here(1) && !cluster.is_here(2));
+        assert!(cluster.is_here(Node(0)) && !cluster.is_here(Node(1)) && !cluster.is_here(Node(2)));
         let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
         assert!(is_here(&own));
     }

@@ -184,7 +184,7 @@ impl JobOptions {
     pub fn start(&self) -> Vec<Node> {
         match &self.cluster {
             Some(cluster) => cluster.start.clone(),
-            None => eyrie_placement::assign::spread(self.ranks, self.nodes).collect(),
+            None => eyrie_placement::assign::spread(self.ranks, self.nodes).map(Node).collect(),
         }
     }
 

@@ -45,7 +45,7 @@ pub fn start_agents(
     let nodes = 0..options.nodes + options.spares;
     let Some(cluster) = &options.cluster else {
         for node in nodes {
-            let started = children.spawn(Child::Agent(node));
+            let started = children.spawn(Child::Agent(Node(node)));
             started.with_context(|| format!("cannot start the agent of node {node}"))?;
         }
         return Ok(());
@@ -55,7 +55,7 @@ pub fn start_agents(
     match &cluster.launcher {
         Launcher::Ssh(ssh) => {
             let (here, elsewhere): (Vec<Node>, Vec<Node>) =
-                nodes.partition(|node| cluster.is_here(*node));
+                nodes.map(Node).partition(|node| cluster.is_here(*node));
             for node in here {
                 let started = children.spawn(Child::Agent(node));
                 started.with_context(|| format!("cannot start the agent of node {node}"))?;
@@ -64,7 +64,7 @@ pub fn start_agents(
                 let node = target.node();
                 let started = children.launch(cluster, target, &files, hear(node));
                 started.with_context(|| {
-                    let host = node.map(|node| &cluster.hosts[node as usize].name);
+                    let host = node.map(|node| &cluster.hosts[node.index()].name);
                     let (host, ssh) = (host.map_or("other hosts", |h| h), ssh.to_string_lossy());
                     format!("cannot start an agent on {host} with {ssh}; see --launcher-exec")
                 })?;

@@ -4,7 +4,8 @@
 use super::options::JobOptions;
 use eyrie_interface::RolesAt;
 use eyrie_wire::addr::Addr;
-use eyrie_wire::directory::{Directory, RouterId};
+use eyrie_wire::directory::Directory;
+use eyrie_wire::RouterId;
 use std::time::{Duration, Instant};
 
 /// How long a role may take to say where it listens.
@@ -30,7 +31,7 @@ impl Places {
     }
 
     fn of(ranks: u32, routers: u32) -> Places {
-        let home = (0..ranks).map(|rank| rank % routers).collect();
+        let home = (0..ranks).map(|rank| RouterId(rank % routers)).collect();
         Places { home, routers: vec![None; routers as usize], store: None, since: Instant::now() }
     }
 
@@ -41,7 +42,7 @@ impl Places {
 
     /// A router listens; its word counts once.
     pub fn router(&mut self, id: RouterId, addr: Addr) {
-        if let Some(place) = self.routers.get_mut(id as usize) {
+        if let Some(place) = self.routers.get_mut(id.index()) {
             place.get_or_insert(addr);
         }
     }
@@ -139,15 +140,15 @@ mod tests {
     fn all_is_known_when_each_has_said_it_and_the_first_word_counts() {
         let addr = |text: &str| Addr::Unix(text.into());
         let mut places = Places::of(3, 2);
-        assert_eq!(places.at_home(0), [true, false, true]);
-        places.router(1, addr("b"));
-        places.router(1, addr("other"));
-        places.router(7, addr("stranger"));
+        assert_eq!(places.at_home(RouterId(0)), [true, false, true]);
+        places.router(RouterId(1), addr("b"));
+        places.router(RouterId(1), addr("other"));
+        places.router(RouterId(7), addr("stranger"));
         places.store(addr("s"));
         assert!(places.all().is_none());
-        places.router(0, addr("a"));
+        places.router(RouterId(0), addr("a"));
         let (directory, store) = places.all().unwrap();
-        assert_eq!((directory.home, store), (vec![0, 1, 0], addr("s")));
+        assert_eq!((directory.home, store), ([0, 1, 0].map(RouterId).to_vec(), addr("s")));
         assert_eq!(directory.routers, [addr("a"), addr("b")]);
         assert!(places.late().is_none());
         places.since -= PATIENCE;

@@ -89,9 +89,11 @@ mod tests {
     fn each_reason_is_said_once_for_each_rank_and_counted() {
         let mut refusals = Refusals::default();
         assert_eq!(refusals.in_words(), None);
-        assert!(refusals.add(1, "no space") && refusals.add(1, "thread 70 runs"));
+        assert!(refusals.add(Rank(1), "no space") && refusals.add(Rank(1), "thread 70 runs"));
         // Its next incarnation has another thread, for the same reason.
-        assert!(!refusals.add(1, "thread 75 runs") && refusals.add(3, "thread 80 runs"));
+        assert!(
+            !refusals.add(Rank(1), "thread 75 runs") && refusals.add(Rank(3), "thread 80 runs")
+        );
         assert_eq!(
             refusals.in_words().unwrap(),
             "4 images were refused: 3 of ranks 1, 3: thread N runs; 1 of rank 1: no space"
@@ -109,8 +111,8 @@ mod tests {
     fn the_end_stays_a_line_however_many_there_are() {
         let mut refusals = Refusals::default();
         for (i, reason) in ["a", "b", "c", "d", "e", "f"].iter().enumerate() {
-            (0..100).for_each(|rank| _ = refusals.add(rank, reason));
-            (i..6).for_each(|_| assert!(!refusals.add(0, reason)));
+            (0..100).for_each(|rank| _ = refusals.add(Rank(rank), reason));
+            (i..6).for_each(|_| assert!(!refusals.add(Rank(0), reason)));
         }
         let words = refusals.in_words().unwrap();
         assert!(words.starts_with("621 images were refused: 106 of 100 ranks: a; "), "{words}");

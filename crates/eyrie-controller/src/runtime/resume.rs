@@ -418,7 +418,7 @@ impl Job {
                 match called {
                     Ok(_) => return,
                     Err(e) => {
-                        tracing::info!(node, %agent, "not reached: {e}");
+                        tracing::info!(%node, %agent, "not reached: {e}");
                         refusals = if nobody_listens(&e) { refusals + 1 } else { 0 };
                     }
                 }

@@ -3,7 +3,7 @@
 //! name of one that is.
 
 use eyrie_transport::{frame, Stream};
-use eyrie_wire::directory::RouterId;
+use eyrie_wire::RouterId;
 use std::fs::File;
 use std::io;
 use std::net::Shutdown;
@@ -43,7 +43,7 @@ impl RouterFiles {
 
     /// Keeps what a router hands over, and tells it how many bytes are on stable storage.
     pub fn keep(&self, id: RouterId, mut stream: Stream) {
-        let path = self.files().saving.get(id as usize).cloned();
+        let path = self.files().saving.get(id.index()).cloned();
         let path = path.ok_or_else(|| "the job is not being saved".to_string());
         let kept = path.and_then(|path| keep(&path, &mut stream).map_err(|e| e.to_string()));
         // A router that is gone is not waited for.
@@ -52,7 +52,7 @@ impl RouterFiles {
 
     /// Gives a router what another one of its number held: the number of bytes, and these.
     pub fn give(&self, id: RouterId, mut stream: Stream) {
-        let path = self.files().saved.get(id as usize).cloned();
+        let path = self.files().saved.get(id.index()).cloned();
         // One that is gone is not waited for; what is cut off is known by its length.
         let _ = match path {
             Some(path) => give(&path, &mut stream),
@@ -108,10 +108,10 @@ mod tests {
             files.keep(id, controller);
             frame::read::<Result<u64, String>>(&mut router).unwrap()
         };
-        assert!(hand_over(1).unwrap_err().contains("is not being saved"));
+        assert!(hand_over(RouterId(1)).unwrap_err().contains("is not being saved"));
         let paths = [dir.path().join("router-0"), dir.path().join("router-1")];
         files.save_to(paths.to_vec());
-        assert_eq!(hand_over(1), Ok(17));
+        assert_eq!(hand_over(RouterId(1)), Ok(17));
         files.go_on_with(paths.to_vec());
         let fetch = |id| {
             let (mut router, controller) = pair(dir.path());
@@ -120,7 +120,7 @@ mod tests {
             router.read_to_end(&mut bytes).unwrap();
             (said.unwrap(), bytes)
         };
-        assert_eq!(fetch(1), (Ok(17), b"all that it holds".to_vec()));
-        assert!(fetch(0).0.is_err() && fetch(2).0.is_err());
+        assert_eq!(fetch(RouterId(1)), (Ok(17), b"all that it holds".to_vec()));
+        assert!(fetch(RouterId(0)).0.is_err() && fetch(RouterId(2)).0.is_err());
     }
 }

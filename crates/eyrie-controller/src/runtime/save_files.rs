@@ -8,6 +8,7 @@ use super::written;
 use crate::machine::Event;
 use eyrie_interface::RolesAt;
 use eyrie_router::{RouterCommand, SavedAt};
+use eyrie_wire::RouterId;
 
 impl Job {
     /// All routers save what they hold: those on nodes hand it over to this controller.
@@ -22,7 +23,8 @@ impl Job {
                 Ok(files) => files,
                 Err(e) => {
                     let reason = format!("{e:#}");
-                    return self.hear_later([Event::RouterNotSaved { router: 0, reason }]);
+                    return self
+                        .hear_later([Event::RouterNotSaved { router: RouterId(0), reason }]);
                 }
             };
             self.router_files.save_to(files.clone());
@@ -32,7 +34,11 @@ impl Job {
                 true => SavedAt::Controller(self.children.controller().clone()),
                 false => SavedAt::File(files[router as usize].clone()),
             };
-            self.roles.tell_router(self.journal.progress(), router, RouterCommand::Save(at));
+            self.roles.tell_router(
+                self.journal.progress(),
+                RouterId(router),
+                RouterCommand::Save(at),
+            );
         }
     }
 

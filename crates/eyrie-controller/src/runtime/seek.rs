@@ -37,7 +37,7 @@ impl Job {
                 let again = || !over.load(Ordering::SeqCst) && Instant::now() < until;
                 while again() {
                     if let Some(by) = other_controller(&agent, &secret, &ours, &over) {
-                        tracing::info!(node, %by, "has another controller");
+                        tracing::info!(%node, %by, "has another controller");
                         return drop(inbound.send(Inbound::Heard(Event::Replaced { by }.into())));
                     }
                     std::thread::sleep(ASK_AGAIN);

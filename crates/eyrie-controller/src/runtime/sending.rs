@@ -41,7 +41,7 @@ impl Job {
 
     /// Sends to a store. One that is lost is sent nothing: its session would keep it for ever.
     pub fn send_store(&mut self, store: StoreId, command: StoreCommand) {
-        let is_lost = !self.machine.is_current(Role::first(RoleKind::Store, store));
+        let is_lost = !self.machine.is_current(Role::first(RoleKind::Store, store.0));
         let archives = self.is_archive(store);
         // What an earlier controller has had done here is done.
         if is_lost && !archives || self.is_replaying && archives {

@@ -12,14 +12,14 @@ use std::collections::BTreeSet;
 impl Job {
     /// The machine hears which nodes are on this host: without others all of them.
     pub fn tell_home(&mut self) {
-        let all = 0..self.machine.nodes_up().count() as Node;
-        if self.agents.known_home() == Some(all.end) {
+        let count = self.machine.nodes_up().count() as u32;
+        if self.agents.known_home() == Some(count) {
             return;
         }
         let cluster = self.beginning.options.cluster.as_ref();
         let is_here = |node: &Node| cluster.is_none_or(|cluster| cluster.is_here(*node));
-        let home: Vec<Node> = all.clone().filter(is_here).collect();
-        self.agents.set_home(all.end, home.len());
+        let home: Vec<Node> = Node::first(count).filter(is_here).collect();
+        self.agents.set_home(count, home.len());
         self.take(Event::Home(home));
     }
 

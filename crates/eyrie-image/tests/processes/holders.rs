@@ -11,6 +11,7 @@ use eyrie_image_format::{
     bytes_of, exit, fd_kind, take, Descriptor, Header, MetaHash, FILE_DESCRIPTOR,
 };
 use eyrie_store::{ImageInfo, Options, Store};
+use eyrie_wire::{ImageId, Rank};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -76,9 +77,9 @@ fn through_a_store(image: &[u8]) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let options = Options { job: "holders".into(), ..Options::default() };
     let store = Store::create(dir.path().join("store"), options).unwrap();
-    store.receive(7, 1, ImageInfo::default(), image).unwrap();
+    store.receive(Rank(7), ImageId(1), ImageInfo::default(), image).unwrap();
     let mut stored = Vec::new();
-    store.send(7, 1, &mut stored).unwrap();
+    store.send(Rank(7), ImageId(1), &mut stored).unwrap();
     assert!(stored == image, "the store gives another image");
     stored
 }

@@ -1,5 +1,6 @@
 //! Why a rank cannot go on, in words for the user.
 
+use eyrie_wire::RouterId;
 use std::time::Duration;
 
 /// The rank cannot go on.
@@ -9,21 +10,21 @@ pub enum RankError {
     Refused(String),
     /// A router does not know the job's secret.
     Secret {
-        router: u32,
+        router: RouterId,
     },
     OutOfReach {
-        router: u32,
+        router: RouterId,
         waited: Duration,
         cause: String,
     },
     /// A router is connected and does not answer.
     NoAnswer {
-        router: u32,
+        router: RouterId,
         waited: Duration,
     },
     /// A message of the log did not come in time.
     NoReplay {
-        router: u32,
+        router: RouterId,
         rsn: u64,
         waited: Duration,
     },

@@ -315,14 +315,14 @@ mod tests {
         let mut m = Matching::default();
         let (mut a, mut b) = ([0u8; 4], [0u8; 4]);
         assert!(post(&mut m, receive(1, &mut a, None, 5)).is_empty());
-        assert!(post(&mut m, receive(2, &mut b, Some(3), 5)).is_empty());
-        let first = m.arrive(envelope(3, 5, 4), b"abcd".as_slice()).unwrap().unwrap();
+        assert!(post(&mut m, receive(2, &mut b, Some(Rank(3)), 5)).is_empty());
+        let first = m.arrive(envelope(Rank(3), 5, 4), b"abcd".as_slice()).unwrap().unwrap();
         assert_eq!((first.context, first.outcome, first.data), (1, Outcome::Received, Some(9)));
-        assert!(m.arrive(envelope(2, 5, 4), b"2222".as_slice()).unwrap().is_none());
-        let second = m.arrive(envelope(3, 5, 4), b"efgh".as_slice()).unwrap().unwrap();
+        assert!(m.arrive(envelope(Rank(2), 5, 4), b"2222".as_slice()).unwrap().is_none());
+        let second = m.arrive(envelope(Rank(3), 5, 4), b"efgh".as_slice()).unwrap().unwrap();
         assert_eq!(second.context, 2);
         assert_eq!((&a, &b), (b"abcd", b"efgh"));
-        assert!(m.arrive(envelope(2, 5, 2), b"yy".as_slice()).unwrap().is_none());
+        assert!(m.arrive(envelope(Rank(2), 5, 2), b"yy".as_slice()).unwrap().is_none());
         let got = post(&mut m, receive(3, &mut a, None, 5));
         assert_eq!((got[0].context, &a), (3, b"2222"));
     }
@@ -332,14 +332,14 @@ mod tests {
         let mut m = Matching::default();
         let mut a = [0u8; 3];
         post(&mut m, receive(1, &mut a[..2], None, 5));
-        let c = m.arrive(envelope(0, 5, 3), b"xyz".as_slice()).unwrap().unwrap();
+        let c = m.arrive(envelope(Rank(0), 5, 3), b"xyz".as_slice()).unwrap().unwrap();
         assert_eq!((c.outcome, c.len, &a), (Outcome::Truncated { over: 1 }, 2, b"xy\0"));
     }
 
     #[test]
     fn a_claimed_message_is_for_its_claimer_only() {
         let mut m = Matching::default();
-        m.arrive(envelope(1, 7, 2), b"hi".as_slice()).unwrap();
+        m.arrive(envelope(Rank(1), 7, 2), b"hi".as_slice()).unwrap();
         let look = |context, claim| Probe {
             context,
             source: None,
@@ -365,7 +365,7 @@ mod tests {
         let mut a = [0u8; 32];
         let p = Posted { tagged: false, multi: Some(12), ..receive(1, &mut a, None, 0) };
         assert!(post(&mut m, p).is_empty());
-        let e = |len| Envelope { source: 0, tagged: false, tag: 0, data: None, len };
+        let e = |len| Envelope { source: Rank(0), tagged: false, tag: 0, data: None, len };
         let c = m.arrive(e(3), b"abc".as_slice()).unwrap().unwrap();
         assert!(!c.last_of_multi && c.buffer == a.as_mut_ptr());
         let c = m.arrive(e(10), b"0123456789".as_slice()).unwrap().unwrap();

@@ -130,7 +130,8 @@ unsafe extern "C" fn straddr(
 ) -> *const c_char {
     // SAFETY: `addr` is an address; `buf` has room for `*len` bytes.
     unsafe {
-        let rank = rank_of(&addr.cast::<[u8; ADDRESS_LEN]>().read_unaligned()).unwrap_or(Rank::MAX);
+        let rank =
+            rank_of(&addr.cast::<[u8; ADDRESS_LEN]>().read_unaligned()).unwrap_or(Rank(u32::MAX));
         let text = format!("eyrie rank {rank}\0");
         let n = text.len().min(*len);
         std::ptr::copy_nonoverlapping(text.as_ptr(), buf.cast(), n);

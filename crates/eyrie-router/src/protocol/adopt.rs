@@ -15,7 +15,7 @@ use super::ranks::Ranks;
 use super::receipts::Receipts;
 use super::room::Room;
 use crate::space::{Space, Store};
-use eyrie_wire::Rank;
+use eyrie_wire::{Incarnation, Rank};
 
 /// Adopts ranks.
 pub struct Adopt<'a, S: Store> {
@@ -41,7 +41,7 @@ impl<S: Store> Adopt<'_, S> {
     ) -> Result<(), String> {
         let Some(adoption) = self.adoptions.of_mut(rank) else { return Ok(()) };
         let instance = self.ranks.instance(rank);
-        let begins = instance.incarnation == 1 && rsn == 0;
+        let begins = instance.incarnation == Incarnation(1) && rsn == 0;
         let why = match adoption.has {
             _ if adoption.died => "had died before it said what it has received",
             Some(has) if has == rsn => "",
@@ -56,7 +56,7 @@ impl<S: Store> Adopt<'_, S> {
         }
         let mut ssn = vec![0; self.ranks.count()];
         for shown in adoption.table.drain(..).filter(|_| !active(Mutation::ForgetTheTable)) {
-            if let Some(last) = ssn.get_mut(shown.source as usize) {
+            if let Some(last) = ssn.get_mut(shown.source.index()) {
                 *last = shown.ssn;
             }
         }

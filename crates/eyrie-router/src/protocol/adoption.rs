@@ -104,25 +104,25 @@ impl Adoptions {
 
     /// The first rank that is not adopted yet.
     pub fn first(&self) -> Option<Rank> {
-        self.ranks.iter().position(Option::is_some).map(|rank| rank as Rank)
+        self.ranks.iter().position(Option::is_some).map(|rank| Rank(rank as u32))
     }
 
     pub fn of(&self, rank: Rank) -> Option<&Adoption> {
-        self.ranks[rank as usize].as_ref()
+        self.ranks[rank.index()].as_ref()
     }
 
     pub fn of_mut(&mut self, rank: Rank) -> Option<&mut Adoption> {
-        self.ranks[rank as usize].as_mut()
+        self.ranks[rank.index()].as_mut()
     }
 
     /// The rank is adopted.
     pub fn end(&mut self, rank: Rank) {
-        self.ranks[rank as usize] = None;
+        self.ranks[rank.index()] = None;
     }
 
     /// Keeps a message until it can be logged. False: its destination needs no adoption.
     pub fn keep_pending(&mut self, source: Rank, message: &Message, payload: &[u8]) -> bool {
-        let Some(adoption) = &mut self.ranks[message.destination as usize] else { return false };
+        let Some(adoption) = &mut self.ranks[message.destination.index()] else { return false };
         self.pending_bytes += adoption.keep_pending(source, message, payload);
         true
     }

@@ -67,7 +67,7 @@ impl Conns {
     }
 
     fn slot(&mut self, rank: Rank, stream: StreamKind) -> Option<&mut Option<ConnId>> {
-        let of_rank = self.ranks.get_mut(rank as usize)?;
+        let of_rank = self.ranks.get_mut(rank.index())?;
         Some(match stream {
             StreamKind::Delivery => &mut of_rank.delivery,
             StreamKind::Send => &mut of_rank.send,
@@ -102,18 +102,18 @@ impl Conns {
 
     /// The connections of a rank, which does not have them any more.
     pub fn take(&mut self, rank: Rank) -> impl Iterator<Item = ConnId> {
-        let taken = self.ranks.get_mut(rank as usize).map(std::mem::take).unwrap_or_default();
+        let taken = self.ranks.get_mut(rank.index()).map(std::mem::take).unwrap_or_default();
         [taken.delivery, taken.send].into_iter().flatten()
     }
 
     /// The connection on which a rank receives.
     pub fn delivery(&self, rank: Rank) -> Option<ConnId> {
-        self.ranks.get(rank as usize)?.delivery
+        self.ranks.get(rank.index())?.delivery
     }
 
     /// The connection on which a rank sends.
     pub fn send(&self, rank: Rank) -> Option<ConnId> {
-        self.ranks.get(rank as usize)?.send
+        self.ranks.get(rank.index())?.send
     }
 
     /// The connections on which ranks send, in the order of the ranks.

@@ -19,7 +19,7 @@ use eyrie_wire::data::{
     content_hash, Deliver, Frame, Header, Known, Message, Piece, Ready, Repeat,
 };
 use eyrie_wire::directory::KeptUntil;
-use eyrie_wire::Rank;
+use eyrie_wire::{Incarnation, Rank};
 
 const NOT_HERE: &str = "message for a rank whose primary router is another one";
 
@@ -242,7 +242,7 @@ impl<S: Store> FromSender<'_, S> {
         payload: &[u8],
         out: &mut impl Output<S::File>,
     ) {
-        let again = self.ranks.instance(source).incarnation > 1;
+        let again = self.ranks.instance(source).incarnation > Incarnation(1);
         // A payload in a segment is not read for this.
         if self.receipts.kept_until() == KeptUntil::Logged || !again || m.place.is_some() {
             return;

@@ -37,16 +37,16 @@ impl Kept {
     }
 
     pub fn is_primary_of(&self, rank: Rank) -> bool {
-        self.is_primary.get(rank as usize).copied().unwrap_or(false)
+        self.is_primary.get(rank.index()).copied().unwrap_or(false)
     }
 
     pub fn log(&self, rank: Rank) -> &Log {
-        &self.logs[rank as usize]
+        &self.logs[rank.index()]
     }
 
     /// The logs of all ranks, in their order.
     pub fn logs(&self) -> impl Iterator<Item = (Rank, &Log)> {
-        (0..).zip(&self.logs)
+        (0..).map(Rank).zip(&self.logs)
     }
 
     /// Bytes of frames in memory.
@@ -61,12 +61,12 @@ impl Kept {
 
     /// The log of a rank begins behind `rsn`, with these last send sequence numbers.
     pub fn begin_log(&mut self, rank: Rank, rsn: u64, last_ssn: &[u64]) {
-        self.logs[rank as usize].adopt(rsn, last_ssn);
+        self.logs[rank.index()].adopt(rsn, last_ssn);
     }
 
     /// Logs the next message of its sender.
     pub fn append(&mut self, source: Rank, m: &Message, payload: &[u8]) {
-        let log = &mut self.logs[m.destination as usize];
+        let log = &mut self.logs[m.destination.index()];
         let before = log.memory();
         log.append(source, m, payload);
         self.memory += log.memory() - before;
@@ -95,7 +95,7 @@ impl Kept {
         rsn: u64,
         space: &mut Space<S>,
     ) -> Vec<(u32, u32)> {
-        let log = &mut self.logs[rank as usize];
+        let log = &mut self.logs[rank.index()];
         let before = log.memory();
         let freed = log.truncate(rsn, space);
         self.memory -= before - log.memory();

@@ -109,7 +109,7 @@ impl Log {
 
     /// Send sequence number of the newest message from `source`, 0 when there is none.
     pub fn last_ssn(&self, source: Rank) -> u64 {
-        self.last_ssn[source as usize]
+        self.last_ssn[source.index()]
     }
 
     /// Bytes of frames and payloads in the log, in memory and on disk.
@@ -130,7 +130,7 @@ impl Log {
     /// Gives a message its place in the order and logs it. Its ssn must be the next of its source.
     pub fn append(&mut self, source: Rank, message: &Message, payload: &[u8]) {
         note_logged(source, message);
-        self.last_ssn[source as usize] = message.ssn;
+        self.last_ssn[source.index()] = message.ssn;
         self.newest += 1;
         let rsn = self.newest;
         let Message { ssn, envelope, size, place, .. } = *message;
@@ -315,7 +315,7 @@ mod tests {
     fn message(ssn: u64, len: usize) -> (Message, Vec<u8>) {
         let envelope = Envelope::Untagged { data: None };
         let size = len as u64;
-        let m = Message { destination: 0, ssn, clock: 0, envelope, size, place: None };
+        let m = Message { destination: Rank(0), ssn, clock: 0, envelope, size, place: None };
         (m, vec![ssn as u8; len])
     }
 
@@ -336,7 +336,7 @@ mod tests {
         let mut log = Log::new(2);
         for n in 1..=500u64 {
             let (m, payload) = message(n.div_ceil(2), (n as usize * 37) % 9000);
-            log.append((n % 2) as u32, &m, &payload);
+            log.append(Rank((n % 2) as u32), &m, &payload);
             assert_eq!(log.newest(), n);
         }
         let before = read_all(&log, &mut log.cursor_after(0, &space).unwrap(), &space);
@@ -356,8 +356,8 @@ mod tests {
         assert_eq!(got, before[250..]);
         log.truncate(500, &mut space);
         assert_eq!((log.held(), log.memory(), space.disk()), (0, 0, 0));
-        let (m, payload) = message(log.last_ssn(0) + 1, 5);
-        log.append(0, &m, &payload);
+        let (m, payload) = message(log.last_ssn(Rank(0)) + 1, 5);
+        log.append(Rank(0), &m, &payload);
         assert_eq!(read_all(&log, at_end, &space), [(501, m.ssn, 5)]);
     }
 
@@ -371,7 +371,7 @@ mod tests {
             // Also one that is made there now, in the middle of a block.
             let mut anew = log.cursor_after(ssn - 1, &space).unwrap();
             let (m, payload) = message(ssn, 8000);
-            log.append(0, &m, &payload);
+            log.append(Rank(0), &m, &payload);
             assert_eq!(read_all(&log, &mut cursor, &space), [(ssn, ssn, 8000)]);
             assert_eq!(read_all(&log, &mut anew, &space), [(ssn, ssn, 8000)]);
         }
@@ -384,7 +384,7 @@ mod tests {
         for ssn in 1..=8 {
             let place = Some(Place { segment: ssn as u32, offset: 0 });
             let m = Message { size: 1 << 20, place, ..message(ssn, 0).0 };
-            log.append(1, &m, &[]);
+            log.append(Rank(1), &m, &[]);
         }
         assert!(log.appended() > 8 << 20);
         let freed = log.truncate(5, &mut space);
@@ -396,7 +396,7 @@ mod tests {
         assert_eq!(log.held(), 0);
         assert!(log.next(&mut cursor, &space).unwrap().is_none());
         let (m, payload) = message(1, 10);
-        log.append(0, &m, &payload);
+        log.append(Rank(0), &m, &payload);
         assert_eq!(log.next(&mut cursor, &space).unwrap().unwrap().deliver.rsn, 9);
     }
 }

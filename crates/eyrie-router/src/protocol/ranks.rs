@@ -56,7 +56,7 @@ impl Ranks {
     /// This many ranks at their start.
     pub fn new(count: u32) -> Ranks {
         let progress = |_| Progress {
-            incarnation: 1,
+            incarnation: Incarnation(1),
             recovered: true,
             has_reported: true,
             ..Progress::default()
@@ -65,11 +65,11 @@ impl Ranks {
     }
 
     fn of(&self, rank: Rank) -> &Progress {
-        &self.all[rank as usize]
+        &self.all[rank.index()]
     }
 
     fn of_mut(&mut self, rank: Rank) -> &mut Progress {
-        &mut self.all[rank as usize]
+        &mut self.all[rank.index()]
     }
 
     pub fn count(&self) -> usize {
@@ -77,7 +77,7 @@ impl Ranks {
     }
 
     pub fn has(&self, rank: Rank) -> bool {
-        (rank as usize) < self.all.len()
+        rank.index() < self.all.len()
     }
 
     /// Sets the incarnations that may connect at the start.
@@ -89,7 +89,7 @@ impl Ranks {
 
     /// Whether this incarnation may connect.
     pub fn admit(&self, instance: RankInstance) -> Result<(), String> {
-        let Some(progress) = self.all.get(instance.rank as usize) else {
+        let Some(progress) = self.all.get(instance.rank.index()) else {
             return Err("there is no such rank in the job".into());
         };
         if instance.incarnation != progress.incarnation && !active(Mutation::ForgetTheFence) {
@@ -214,8 +214,8 @@ impl Ranks {
         let most = |rank: &usize| self.all[*rank].observed.memory();
         let rank = (0..self.all.len()).max_by_key(most)?;
         let lost = most(&rank);
-        self.change_observed(rank as Rank, ObservedLog::lose);
-        Some((rank as Rank, lost))
+        self.change_observed(Rank(rank as u32), ObservedLog::lose);
+        Some((Rank(rank as u32), lost))
     }
 
     /// Changes the observations of a rank, and counts their memory.

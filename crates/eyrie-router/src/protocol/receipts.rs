@@ -72,12 +72,12 @@ impl Receipts {
 
     /// Messages of a rank up to this receive sequence number were received, as far as is known.
     pub fn rsn(&self, rank: Rank) -> u64 {
-        self.ranks.get(rank as usize).map_or(0, |received| received.rsn)
+        self.ranks.get(rank.index()).map_or(0, |received| received.rsn)
     }
 
     /// Send sequence number of the last message from `source` that `destination` has received.
     pub fn last_ssn(&self, destination: Rank, source: Rank) -> u64 {
-        self.ranks[destination as usize].ssn[source as usize]
+        self.ranks[destination.index()].ssn[source.index()]
     }
 
     /// Notes that a rank has received its messages up to `rsn`, as far as its log has any. Returns
@@ -93,7 +93,7 @@ impl Receipts {
         space: &Space<S>,
     ) -> io::Result<(Vec<Rank>, bool)> {
         let mut sources: Vec<Rank> = Vec::new();
-        let Some(received) = self.ranks.get_mut(rank as usize) else { return Ok((sources, false)) };
+        let Some(received) = self.ranks.get_mut(rank.index()) else { return Ok((sources, false)) };
         while received.rsn < rsn {
             let Some(logged) = log.next(&mut received.cursor, space)? else { break };
             let (deliver, len) = (logged.deliver, logged.frame.len());
@@ -103,7 +103,7 @@ impl Receipts {
             Log::advance(&mut received.cursor, len);
             if deliver.rsn > received.rsn {
                 received.rsn = deliver.rsn;
-                received.ssn[deliver.source as usize] = deliver.ssn;
+                received.ssn[deliver.source.index()] = deliver.ssn;
                 sources.push(deliver.source);
             }
         }
@@ -118,12 +118,12 @@ impl Receipts {
 
     /// Only this router keeps messages of the rank up to `newest`. True: that is new.
     pub fn expose(&mut self, rank: Rank, newest: u64) -> bool {
-        self.ranks[rank as usize].exposed.replace(newest).is_none()
+        self.ranks[rank.index()].exposed.replace(newest).is_none()
     }
 
     /// The rank has been adopted at `rsn` and `ssn`; its messages go on up to `newest`.
     pub fn adopt(&mut self, rank: Rank, rsn: u64, ssn: &[u64], newest: u64) {
-        if let Some(received) = self.ranks.get_mut(rank as usize) {
+        if let Some(received) = self.ranks.get_mut(rank.index()) {
             received.rsn = rsn;
             received.ssn.copy_from_slice(ssn);
             received.exposed = received.exposed.map(|_| newest);
@@ -136,12 +136,12 @@ impl Receipts {
             ssn: received.ssn.clone(),
             exposed: received.exposed,
         };
-        self.ranks.get(rank as usize).map(saved).unwrap_or_default()
+        self.ranks.get(rank.index()).map(saved).unwrap_or_default()
     }
 
     /// Goes on with what was saved; `cursor` is behind the last message that was received.
     pub fn restore(&mut self, rank: Rank, saved: &SavedReceipts, cursor: Cursor) {
-        let Some(received) = self.ranks.get_mut(rank as usize) else { return };
+        let Some(received) = self.ranks.get_mut(rank.index()) else { return };
         if saved.ssn.len() == received.ssn.len() {
             (received.rsn, received.cursor) = (saved.rsn, cursor);
             received.ssn.copy_from_slice(&saved.ssn);

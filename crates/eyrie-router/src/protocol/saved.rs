@@ -112,7 +112,9 @@ impl<S: Store> Save<'_, S> {
             needed_after: progress.needed_after,
             heard: progress.has_reported,
             floor: log.floor(),
-            last_ssn: (0..log.sources() as Rank).map(|source| log.last_ssn(source)).collect(),
+            last_ssn: Rank::first(log.sources() as u32)
+                .map(|source| log.last_ssn(source))
+                .collect(),
             received: receipts.rsn,
             received_ssn: receipts.ssn,
             exposed: receipts.exposed,
@@ -169,7 +171,7 @@ impl<S: Store> Restore<'_, S> {
         if saved != head(self.kept, self.receipts, self.adoptions) {
             return Err(invalid("the saved router has other ranks"));
         }
-        for rank in 0..self.ranks.count() as Rank {
+        for rank in Rank::first(self.ranks.count() as u32) {
             let saved: SavedRank = frame::read_long(from)?;
             let progress = SavedProgress {
                 incarnation: saved.incarnation,

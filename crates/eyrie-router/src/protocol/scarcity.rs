@@ -30,7 +30,7 @@ impl<S: Store> Scarcity<'_, S> {
     /// The rank whose log takes most space.
     pub fn largest(&self) -> Option<Rank> {
         let held = |rank: &Rank| self.kept.log(*rank).held() + self.ranks.observed(*rank).memory();
-        let ranks = 0..self.ranks.count() as Rank;
+        let ranks = Rank::first(self.ranks.count() as u32);
         ranks.filter(|rank| held(rank) > 0).max_by_key(held)
     }
 }

@@ -36,15 +36,15 @@ impl Streams {
     }
 
     pub fn of(&self, rank: Rank) -> &Stream {
-        &self.ranks[rank as usize]
+        &self.ranks[rank.index()]
     }
 
     pub fn of_mut(&mut self, rank: Rank) -> &mut Stream {
-        &mut self.ranks[rank as usize]
+        &mut self.ranks[rank.index()]
     }
 
     /// The stream of a rank, and a buffer for a piece of a payload.
     pub fn with_buffer(&mut self, rank: Rank) -> (&mut Stream, &mut [u8]) {
-        (&mut self.ranks[rank as usize], &mut self.piece)
+        (&mut self.ranks[rank.index()], &mut self.piece)
     }
 }

@@ -119,7 +119,7 @@ struct World {
     next_conn: ConnId,
     processes: Vec<Process>,
     images: Vec<Vec<Model>>,
-    incarnations: Vec<u32>,
+    incarnations: Vec<Incarnation>,
     /// Ranks that cannot be recovered until their next image.
     unprotected: BTreeSet<Rank>,
     /// Whether the log still reaches back to the start.
@@ -156,7 +156,7 @@ impl World {
         };
         let model = |rank: Rank| Model {
             ranks,
-            state: mix(seed, rank.into()),
+            state: mix(seed, rank.0.into()),
             clock: 0,
             rsn: 0,
             ssn: vec![0; ranks as usize],
@@ -175,8 +175,8 @@ impl World {
             wires: BTreeMap::new(),
             next_conn: 10,
             processes: Vec::new(),
-            images: (0..ranks).map(|r| vec![model(r)]).collect(),
-            incarnations: vec![1; ranks as usize],
+            images: (0..ranks).map(|r| vec![model(Rank(r))]).collect(),
+            incarnations: vec![Incarnation(1); ranks as usize],
             unprotected: BTreeSet::new(),
             truncated: BTreeSet::new(),
             sent: BTreeMap::new(),
@@ -190,7 +190,10 @@ impl World {
             random,
         };
         for rank in 0..ranks {
-            let process = world.process(RankInstance { rank, incarnation: 1 }, model(rank));
+            let process = world.process(
+                RankInstance { rank: Rank(rank), incarnation: Incarnation(1) },
+                model(Rank(rank)),
+            );
             world.processes.push(process);
         }
         if seed % 2 == 1 {
@@ -200,7 +203,7 @@ impl World {
     }
 
     fn primary(&self, rank: Rank) -> usize {
-        rank as usize % self.routers.len()
+        rank.index() % self.routers.len()
     }
 
     fn process(&self, instance: RankInstance, model: Model) -> Process {
@@ -464,7 +467,7 @@ impl World {
         let delivery = process.delivery == Some(conn);
         let link = &mut process.links[k];
         match frame.header {
-            Header::Known(known) => link.known[known.destination as usize] = known.ssn,
+            Header::Known(known) => link.known[known.destination.index()] = known.ssn,
             Header::Ready(ready) if delivery => {
                 process.delivery_ready = true;
                 process.received_before = ready.up_to;
@@ -604,13 +607,13 @@ impl World {
         while process.model.rsn < up_to {
             let (d, content) = process.inbox.pop_front().expect("looked at above");
             process.model.rsn = d.rsn;
-            process.model.shown[d.source as usize] = d.ssn;
+            process.model.shown[d.source.index()] = d.ssn;
             if let Some(loss) = &mut self.loss {
                 loss.shown(process.instance.rank, d.source, d.ssn);
             }
             let word = content_hash(&content);
             process.model.state =
-                mix(mix(process.model.state, word), d.ssn << 8 | u64::from(d.source));
+                mix(mix(process.model.state, word), d.ssn << 8 | u64::from(d.source.0));
             seen = true;
         }
         let live = process.script.is_empty();
@@ -681,7 +684,14 @@ impl World {
         let ssn = model.ssn[destination as usize];
         let envelope = Envelope::Tagged { tag: state >> 20 & 7, data: None };
         let size = content.len() as u64;
-        let message = Message { destination, ssn, clock: model.clock, envelope, size, place: None };
+        let message = Message {
+            destination: Rank(destination),
+            ssn,
+            clock: model.clock,
+            envelope,
+            size,
+            place: None,
+        };
         let k = destination as usize % self.routers.len();
         self.processes[p].model.kept[k].push_back(Kept { message, content });
         if self.processes[p].links[k].ready {
@@ -696,7 +706,7 @@ impl World {
         let Some(conn) = link.conn else { return };
         let Kept { mut message, content } = process.model.kept[k][index].clone();
         let mut frames: Vec<(Header, Vec<u8>)> = Vec::new();
-        if message.ssn <= link.known[message.destination as usize] {
+        if message.ssn <= link.known[message.destination.index()] {
             let Message { destination, ssn, clock, envelope, size, .. } = message;
             let hash = content_hash(&content[..content.len().min(eyrie_wire::data::MAX_INLINE)]);
             let repeat = Repeat { destination, ssn, clock, envelope, size, hash };
@@ -814,7 +824,7 @@ impl World {
         }
         // Messages that the router has need not be kept any more.
         let known = self.processes[p].links[k].known.clone();
-        let had = |kept: &Kept| kept.message.ssn <= known[kept.message.destination as usize];
+        let had = |kept: &Kept| kept.message.ssn <= known[kept.message.destination.index()];
         self.processes[p].model.kept[k].retain(|kept| !had(kept));
         for index in 0..self.processes[p].model.kept[k].len() {
             self.send_kept(p, k, index);
@@ -828,7 +838,7 @@ impl World {
         let on_their_way = |(k, kept): (usize, &VecDeque<Kept>)| {
             let known = &process.links[k].known;
             kept.iter().any(|kept| {
-                let new = kept.message.ssn > known[kept.message.destination as usize];
+                let new = kept.message.ssn > known[kept.message.destination.index()];
                 new && kept.content.len() > eyrie_wire::data::MAX_INLINE
             })
         };
@@ -838,7 +848,7 @@ impl World {
         let rank = process.instance.rank;
         let model = process.model.clone();
         let Some(adrift) = self.ends_adrift(rank) else { return };
-        let images = &mut self.images[rank as usize];
+        let images = &mut self.images[rank.index()];
         if self.unprotected.remove(&rank) || adrift {
             images.clear();
         }
@@ -866,8 +876,8 @@ impl World {
             return; // it could not be recovered
         }
         self.recoveries += 1;
-        self.incarnations[rank as usize] += 1;
-        let instance = RankInstance { rank, incarnation: self.incarnations[rank as usize] };
+        self.incarnations[rank.index()].0 += 1;
+        let instance = RankInstance { rank, incarnation: self.incarnations[rank.index()] };
         let (mut determinants, mut observed) = (Vec::new(), Vec::new());
         for k in 0..self.routers.len() {
             // What the kernel has of its frames is a part of its history.
@@ -901,7 +911,7 @@ impl World {
             !self.routers[primary].ranks.is_prepared(rank),
             "rank {rank} counts as prepared before its recovery"
         );
-        let images = &mut self.images[rank as usize];
+        let images = &mut self.images[rank.index()];
         if images.len() == 2 && self.random.gen_bool(0.3) {
             images.pop(); // it was damaged
         }
@@ -921,9 +931,9 @@ impl World {
 
     /// All ranks die, and the routers with them: other routers go on with what was saved.
     fn save_all(&mut self) {
-        let all = 0..self.images.len() as Rank;
+        let all = 0..self.images.len() as u32;
         if self.disk.get()
-            || !all.clone().all(|r| !self.unprotected.contains(&r) && self.may_die(r))
+            || !all.clone().all(|r| !self.unprotected.contains(&Rank(r)) && self.may_die(Rank(r)))
         {
             return;
         }
@@ -951,10 +961,10 @@ impl World {
     /// An older incarnation wakes up and tries to connect again.
     fn zombie(&mut self, p: usize) {
         let RankInstance { rank, incarnation } = self.processes[p].instance;
-        if incarnation < 2 {
+        if incarnation < Incarnation(2) {
             return;
         }
-        let old = RankInstance { rank, incarnation: incarnation - 1 };
+        let old = RankInstance { rank, incarnation: Incarnation(incarnation.0 - 1) };
         for k in 0..self.routers.len() {
             assert!(self.routers[k].admit(old).is_err(), "{old} is admitted after its fence");
         }
@@ -996,8 +1006,8 @@ impl World {
             let log = &self.routers[self.primary(rank)].kept.log(rank);
             assert_eq!(self.processes[p].model.rsn, log.newest(), "rank {rank} waits for messages");
             for source in 0..self.processes.len() {
-                let sent = self.processes[source].model.ssn[rank as usize];
-                assert_eq!(log.last_ssn(source as Rank), sent, "from {source} to {rank}");
+                let sent = self.processes[source].model.ssn[rank.index()];
+                assert_eq!(log.last_ssn(Rank(source as u32)), sent, "from {source} to {rank}");
             }
         }
     }
@@ -1035,12 +1045,12 @@ fn one_router() -> (Protocol<MemoryStore>, Said) {
 }
 
 fn instance(rank: Rank, incarnation: u32) -> RankInstance {
-    RankInstance { rank, incarnation }
+    RankInstance { rank, incarnation: Incarnation(incarnation) }
 }
 
 fn message(ssn: u64, tag: u64, clock: u64) -> Header {
     let envelope = Envelope::Tagged { tag, data: None };
-    Header::Message(Message { destination: 1, ssn, clock, envelope, size: 2, place: None })
+    Header::Message(Message { destination: Rank(1), ssn, clock, envelope, size: 2, place: None })
 }
 
 fn say(router: &mut Protocol<MemoryStore>, said: &mut Said, conn: ConnId, header: &Header) -> bool {
@@ -1053,61 +1063,61 @@ fn say(router: &mut Protocol<MemoryStore>, said: &mut Said, conn: ConnId, header
 
 fn a_gap_in_the_sequence_is_refused() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
+    router.connected(1, instance(Rank(0), 1), StreamKind::Send, true, &mut said);
     assert!(say(&mut router, &mut said, 1, &message(1, 5, 1)));
     assert!(!say(&mut router, &mut said, 1, &message(3, 5, 1)), "message 2 was skipped");
     assert!(matches!(said.events.last(), Some(RouterEvent::Refused { .. })));
-    assert_eq!(router.kept.log(1).newest(), 1);
+    assert_eq!(router.kept.log(Rank(1)).newest(), 1);
 }
 
 fn another_envelope_is_a_divergence_and_other_content_is_reported_once() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
+    router.connected(1, instance(Rank(0), 1), StreamKind::Send, true, &mut said);
     for ssn in 1..=4 {
         assert!(say(&mut router, &mut said, 1, &message(ssn, 5, ssn)));
     }
     let repeat = |ssn, tag, hash| {
         let envelope = Envelope::Tagged { tag, data: None };
-        Header::Repeat(Repeat { destination: 1, ssn, clock: ssn, envelope, size: 2, hash })
+        Header::Repeat(Repeat { destination: Rank(1), ssn, clock: ssn, envelope, size: 2, hash })
     };
     let same = content_hash(b"hi");
     say(&mut router, &mut said, 1, &repeat(1, 5, same));
     assert!(said.events.is_empty(), "{:?}", said.events);
     say(&mut router, &mut said, 1, &repeat(2, 5, same + 1));
     say(&mut router, &mut said, 1, &repeat(3, 5, same + 1));
-    assert!(matches!(said.events[..], [RouterEvent::ContentDiffers { rank: 0, .. }]));
+    assert!(matches!(said.events[..], [RouterEvent::ContentDiffers { rank: Rank(0), .. }]));
     say(&mut router, &mut said, 1, &repeat(4, 6, same));
-    assert!(matches!(said.events.last(), Some(RouterEvent::Divergence { rank: 0, .. })));
+    assert!(matches!(said.events.last(), Some(RouterEvent::Divergence { rank: Rank(0), .. })));
 }
 
 fn a_sender_learns_what_is_logged() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
+    router.connected(1, instance(Rank(0), 1), StreamKind::Send, true, &mut said);
     say(&mut router, &mut said, 1, &message(1, 5, 1));
-    router.connected(2, instance(0, 1), StreamKind::Send, true, &mut said);
+    router.connected(2, instance(Rank(0), 1), StreamKind::Send, true, &mut said);
     let (first, _) = &said.frames[&2][0];
     let known = Frame::parse(first).unwrap().unwrap().header;
-    let expected = eyrie_wire::data::Known { destination: 1, ssn: 1 };
+    let expected = eyrie_wire::data::Known { destination: Rank(1), ssn: 1 };
     assert_eq!(known, Header::Known(expected));
 }
 
 fn a_second_connection_replaces_the_first() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
-    router.connected(2, instance(0, 1), StreamKind::Send, true, &mut said);
+    router.connected(1, instance(Rank(0), 1), StreamKind::Send, true, &mut said);
+    router.connected(2, instance(Rank(0), 1), StreamKind::Send, true, &mut said);
     assert_eq!(said.closed, [1]);
     assert!(!say(&mut router, &mut said, 1, &message(1, 5, 1)), "the old one can still send");
-    assert_eq!(router.kept.log(1).newest(), 0);
+    assert_eq!(router.kept.log(Rank(1)).newest(), 0);
 }
 
 fn a_send_before_the_fence_makes_a_no_delivery_determinant() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
+    router.connected(1, instance(Rank(0), 1), StreamKind::Send, true, &mut said);
     say(&mut router, &mut said, 1, &message(1, 5, 9));
-    router.command(RouterCommand::Fence(instance(0, 2)), &mut said);
+    router.command(RouterCommand::Fence(instance(Rank(0), 2)), &mut said);
     let determinants = vec![Determinant { clock: 9, rsn: 0 }];
     let observed = Vec::new();
-    let fenced = RouterEvent::Fenced { instance: instance(0, 2), determinants, observed };
+    let fenced = RouterEvent::Fenced { instance: instance(Rank(0), 2), determinants, observed };
     assert_eq!(said.events.last(), Some(&fenced));
     assert!(!say(&mut router, &mut said, 1, &message(2, 5, 10)), "it can send behind its fence");
 }
@@ -1125,11 +1135,14 @@ fn what_was_truncated_with_an_image_is_still_stable() {
             other => panic!("{other:?}"),
         }
     };
-    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
+    router.connected(1, instance(Rank(0), 1), StreamKind::Send, true, &mut said);
     assert_eq!(word(&mut router, &mut said, &[Determinant { clock: 7, rsn: 0 }]), 7);
-    router.command(RouterCommand::Truncate { rank: 0, clock: 7, rsn: 0, observed: 0 }, &mut said);
+    router.command(
+        RouterCommand::Truncate { rank: Rank(0), clock: 7, rsn: 0, observed: 0 },
+        &mut said,
+    );
     assert_eq!(word(&mut router, &mut said, &[]), 7);
-    router.connected(2, instance(0, 1), StreamKind::Send, true, &mut said);
+    router.connected(2, instance(Rank(0), 1), StreamKind::Send, true, &mut said);
     let (greeting, _) = said.frames.get_mut(&2).and_then(VecDeque::pop_back).expect("a greeting");
     let ready = eyrie_wire::data::Ready { up_to: 7, observed: 0 };
     assert_eq!(Frame::parse(&greeting).unwrap().unwrap().header, Header::Ready(ready));
@@ -1138,15 +1151,15 @@ fn what_was_truncated_with_an_image_is_still_stable() {
 /// With more visible messages the rank might observe something else than what is replayed.
 fn an_observation_before_the_fence_makes_a_no_delivery_determinant() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
+    router.connected(1, instance(Rank(0), 1), StreamKind::Send, true, &mut said);
     say(&mut router, &mut said, 1, &message(1, 5, 9));
     let observed = vec![ObservedPart { from: 0, clock: 12, bytes: b"hi".to_vec() }];
     let mut bytes = Vec::new();
     put(&mut bytes, &Header::Determinants, std::iter::empty(), Some(observed[0].borrowed()), &[]);
     assert!(router.frame(1, &Frame::parse(&bytes).unwrap().unwrap(), &mut said));
-    router.command(RouterCommand::Fence(instance(0, 2)), &mut said);
+    router.command(RouterCommand::Fence(instance(Rank(0), 2)), &mut said);
     let determinants = vec![Determinant { clock: 12, rsn: 0 }];
-    let fenced = RouterEvent::Fenced { instance: instance(0, 2), determinants, observed };
+    let fenced = RouterEvent::Fenced { instance: instance(Rank(0), 2), determinants, observed };
     assert_eq!(said.events.last(), Some(&fenced));
 }
 
@@ -1154,9 +1167,10 @@ fn an_observation_before_the_fence_makes_a_no_delivery_determinant() {
 /// an event.
 fn observations_have_a_bound() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
-    let asks = |event: &RouterEvent| matches!(event, RouterEvent::LogScarce { rank: 0 });
-    let loses = |event: &RouterEvent| matches!(event, RouterEvent::Unprotected { rank: 0, .. });
+    router.connected(1, instance(Rank(0), 1), StreamKind::Send, true, &mut said);
+    let asks = |event: &RouterEvent| matches!(event, RouterEvent::LogScarce { rank: Rank(0) });
+    let loses =
+        |event: &RouterEvent| matches!(event, RouterEvent::Unprotected { rank: Rank(0), .. });
     let part = vec![7; 1 << 14];
     let (mut from, mut asked_at) = (0, None);
     while !said.events.iter().any(loses) {
@@ -1171,17 +1185,20 @@ fn observations_have_a_bound() {
     }
     assert!(asked_at.unwrap() < 16 << 20 && from > 48 << 20, "{asked_at:?} {from}");
     // An image within the same long calculation has all observations before it.
-    let truncate = RouterCommand::Truncate { rank: 0, clock: 3, rsn: 0, observed: from };
+    let truncate = RouterCommand::Truncate { rank: Rank(0), clock: 3, rsn: 0, observed: from };
     router.command(truncate, &mut said);
     assert_eq!(router.stats().memory_bytes, 0);
 }
 
 fn a_message_that_comes_twice_is_logged_once() {
     let (mut router, mut said) = one_router();
-    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
+    router.connected(1, instance(Rank(0), 1), StreamKind::Send, true, &mut said);
     assert!(say(&mut router, &mut said, 1, &message(1, 5, 1)));
     assert!(say(&mut router, &mut said, 1, &message(1, 5, 1)));
-    assert_eq!((router.kept.log(1).newest(), router.kept.log(1).last_ssn(0)), (1, 1));
+    assert_eq!(
+        (router.kept.log(Rank(1)).newest(), router.kept.log(Rank(1)).last_ssn(Rank(0))),
+        (1, 1)
+    );
 }
 
 fn a_piece_outside_of_its_senders_segments_is_refused() {
@@ -1194,7 +1211,7 @@ fn a_piece_outside_of_its_senders_segments_is_refused() {
     };
     let mut given = Vec::new();
     for (conn, rank) in [(1, 0), (2, 1)] {
-        router.connected(conn, instance(rank, 1), StreamKind::Send, false, &mut said);
+        router.connected(conn, instance(Rank(rank), 1), StreamKind::Send, false, &mut said);
         let request = Header::SegmentRequest(SegmentRequest { bytes: 100_000 });
         assert!(say(&mut router, &mut said, conn, &request));
         given.push(segment(&mut said, conn));
@@ -1205,7 +1222,7 @@ fn a_piece_outside_of_its_senders_segments_is_refused() {
     assert!(put(1, given[0].segment, given[0].bytes - 2));
     assert!(!put(1, given[1].segment, 0), "another sender's segment");
     assert!(!put(2, given[1].segment, given[1].bytes - 1), "beyond the end");
-    router.connected(3, instance(0, 1), StreamKind::Send, false, &mut said);
+    router.connected(3, instance(Rank(0), 1), StreamKind::Send, false, &mut said);
     let wrapping = Header::Piece(Piece { segment: given[0].segment, offset: u64::MAX });
     assert!(!say(&mut router, &mut said, 3, &wrapping), "a segment of an earlier connection");
 }

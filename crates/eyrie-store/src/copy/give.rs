@@ -5,6 +5,7 @@ use crate::error::SendError;
 use crate::manifest::{ImageId, Manifest};
 use crate::send::Reader;
 use crate::store::Store;
+use eyrie_wire::Rank;
 use std::io::{Read, Write};
 
 impl Store {
@@ -17,7 +18,7 @@ impl Store {
     /// the connection broke.
     pub fn copy_to(
         &self,
-        rank: u32,
+        rank: Rank,
         image: ImageId,
         stream: &mut (impl Read + Write),
     ) -> Result<u64, SendError> {

@@ -11,6 +11,7 @@ use crate::manifest::{
     ChunkKey, ChunkRef, ImageId, Manifest, ManifestError, MAX_CHUNKS, MAX_MANIFEST,
 };
 use crate::store::{summary, ImageSummary, Store};
+use eyrie_wire::{Incarnation, Rank};
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -41,7 +42,7 @@ pub enum CopyError {
     #[error(
         "the other store sent image {image} of rank {rank} (incarnation {incarnation}) instead"
     )]
-    Other { rank: u32, image: ImageId, incarnation: u64 },
+    Other { rank: Rank, image: ImageId, incarnation: Incarnation },
     #[error("the manifest has {chunks} chunks in {bytes} bytes, more than an image can have")]
     Fragmented { chunks: usize, bytes: u64 },
     #[error("a piece of {len} bytes does not match the chunks that were asked for")]
@@ -67,9 +68,9 @@ impl Store {
     /// See [`CopyError`].
     pub fn copy_from(
         &self,
-        rank: u32,
+        rank: Rank,
         image: ImageId,
-        incarnation: u64,
+        incarnation: Incarnation,
         stream: &mut (impl Read + Write),
     ) -> Result<Copied, CopyError> {
         let admit = |catalog: &Catalog| self.admit_copy(catalog, rank, image);
@@ -97,13 +98,13 @@ impl Store {
         };
         intake.commit(manifest, admit, |source| CopyError::Storage { source })?;
         if let Err(error) = self.prune(rank, self.keep) {
-            tracing::warn!(rank, %error, "older images stay until the next one");
+            tracing::warn!(%rank, %error, "older images stay until the next one");
         }
         Ok(copied)
     }
 
     /// Whether the store lacks this image and would keep a copy of it.
-    fn admit_copy(&self, catalog: &Catalog, rank: u32, image: ImageId) -> Result<(), CopyError> {
+    fn admit_copy(&self, catalog: &Catalog, rank: Rank, image: ImageId) -> Result<(), CopyError> {
         if catalog.image(rank, image).is_some() {
             return Err(CopyError::Present);
         }

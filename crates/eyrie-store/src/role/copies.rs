@@ -51,8 +51,8 @@ impl StoreRole {
         let stream = role::connect(from, &self.secret, &claim);
         let mut stream = stream.map_err(|e| failed(e.to_string()))?;
         stream.set_timeout(Some(STALL)).map_err(|e| failed(e.to_string()))?;
-        match self.store.copy_from(rank, *image, incarnation.into(), &mut stream) {
-            Ok(copied) => tracing::debug!(rank, image, bytes = copied.bytes, "copied"),
+        match self.store.copy_from(rank, *image, incarnation, &mut stream) {
+            Ok(copied) => tracing::debug!(%rank, %image, bytes = copied.bytes, "copied"),
             // The image is looked up below.
             Err(CopyError::Present) => {}
             Err(e) => {
@@ -83,7 +83,7 @@ impl StoreRole {
     pub(super) fn give(&self, rank: Rank, image: ImageId, mut stream: Stream) {
         let given = match stream.set_timeout(Some(STALL)) {
             Ok(()) => self.store.copy_to(rank, image, &mut stream),
-            Err(source) => Err(SendError::Write { rank, image, source }),
+            Err(source) => Err(SendError::Write { rank: rank, image, source }),
         };
         // The other store may be gone.
         let _ = stream.shutdown(Shutdown::Write);

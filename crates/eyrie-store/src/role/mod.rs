@@ -88,7 +88,7 @@ impl StoreRole {
         let meta: ImageMeta = postcard::from_bytes(&info.meta).map_err(|e| {
             format!("image {image} of rank {rank}: cannot read the metadata of its agent: {e}")
         })?;
-        let instance = RankInstance { rank, incarnation: meta.incarnation };
+        let instance = RankInstance { rank: rank, incarnation: meta.incarnation };
         let ImageMeta { clock, rsn, observed, stream_offsets: [stdin, ..], .. } = meta;
         Ok((instance, Stored { image, clock, rsn, observed, stdin, bytes }))
     }
@@ -130,7 +130,7 @@ impl StoreRole {
         }
         (self.report)(StoreEvent::Begun { instance, image });
         let info = ImageInfo {
-            incarnation: incarnation.into(),
+            incarnation,
             clock: meta.clock,
             rsn: meta.rsn,
             meta: postcard::to_stdvec(&meta).map_err(|e| text(&e))?,
@@ -181,7 +181,7 @@ impl StoreRole {
             .and_then(|()| {
                 let mut out = BufWriter::with_capacity(1 << 20, &mut stream);
                 let sent = match since {
-                    0 => self.store.send(rank, image, &mut out),
+                    ImageId(0) => self.store.send(rank, image, &mut out),
                     since => self.store.send_since(rank, image, since, &mut out),
                 };
                 sent.map_err(|e| e.to_string())?;

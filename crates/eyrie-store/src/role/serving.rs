@@ -153,6 +153,7 @@ mod tests {
     use crate::role::Stored;
     use crossbeam_channel::{unbounded, Receiver};
     use eyrie_wire::addr::Bind;
+    use eyrie_wire::{ImageId, Incarnation, Rank};
 
     fn role(dir: &Path) -> (Arc<StoreRole>, Receiver<StoreEvent>) {
         let listen = Bind::Unix(dir.join("store.sock"));
@@ -168,13 +169,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (role, _told) = role(dir.path());
         let upload = |incarnation| Claim::ImageUpload {
-            instance: RankInstance { rank: 3, incarnation },
-            image: 1,
+            instance: RankInstance { rank: Rank(3), incarnation },
+            image: ImageId(1),
         };
-        assert!(role.admit(&upload(1)).is_ok());
-        role.command(StoreCommand::Present(RankInstance { rank: 3, incarnation: 2 })).unwrap();
-        assert!(role.admit(&upload(1)).is_err() && role.admit(&upload(2)).is_ok());
-        assert!(role.admit(&Claim::ImageFetch { rank: 3, image: 1, since: 0 }).is_ok());
+        assert!(role.admit(&upload(Incarnation(1))).is_ok());
+        role.command(StoreCommand::Present(RankInstance {
+            rank: Rank(3),
+            incarnation: Incarnation(2),
+        }))
+        .unwrap();
+        assert!(
+            role.admit(&upload(Incarnation(1))).is_err()
+                && role.admit(&upload(Incarnation(2))).is_ok()
+        );
+        assert!(role
+            .admit(&Claim::ImageFetch { rank: Rank(3), image: ImageId(1), since: ImageId(0) })
+            .is_ok());
         assert!(role.admit(&Claim::User).is_err());
     }
 
@@ -183,9 +193,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (role, received) = role(dir.path());
         assert!(matches!(received.recv().unwrap(), StoreEvent::Listening(_)));
-        role.command(StoreCommand::Present(RankInstance { rank: 3, incarnation: 2 })).unwrap();
-        let instance = RankInstance { rank: 3, incarnation: 1 };
-        let upload = Claim::ImageUpload { instance, image: 1 };
+        role.command(StoreCommand::Present(RankInstance {
+            rank: Rank(3),
+            incarnation: Incarnation(2),
+        }))
+        .unwrap();
+        let instance = RankInstance { rank: Rank(3), incarnation: Incarnation(1) };
+        let upload = Claim::ImageUpload { instance, image: ImageId(1) };
         let refusal = || HandshakeError::Refused("because".into());
         role.refused(Some(upload), refusal());
         assert!(received.try_recv().is_err());
@@ -197,9 +211,10 @@ mod tests {
     fn no_agent_learns_of_an_image_before_the_controller_does() {
         let dir = tempfile::tempdir().unwrap();
         let (role, received) = role(dir.path());
-        let instance = RankInstance { rank: 0, incarnation: 1 };
+        let instance = RankInstance { rank: Rank(0), incarnation: Incarnation(1) };
         let image = 5;
-        let stored = Stored { image, clock: 1, rsn: 2, observed: 3, stdin: 0, bytes: 9 };
+        let stored =
+            Stored { image: ImageId(image), clock: 1, rsn: 2, observed: 3, stdin: 0, bytes: 9 };
         assert!(matches!(received.recv().unwrap(), StoreEvent::Listening(_)));
         let waiting = {
             let role = Arc::clone(&role);
@@ -211,9 +226,9 @@ mod tests {
         );
         assert!(!waiting.is_finished());
         // The acknowledgement of another image has no effect.
-        role.command(StoreCommand::Heard { instance, image: 4 }).unwrap();
-        assert!(role.state().unacknowledged.contains(&(instance, image)));
-        role.command(StoreCommand::Heard { instance, image }).unwrap();
+        role.command(StoreCommand::Heard { instance, image: ImageId(4) }).unwrap();
+        assert!(role.state().unacknowledged.contains(&(instance, ImageId(image))));
+        role.command(StoreCommand::Heard { instance, image: ImageId(image) }).unwrap();
         assert_eq!(waiting.join().unwrap(), Ok(()));
     }
 }

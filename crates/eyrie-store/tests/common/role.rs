@@ -6,7 +6,7 @@ use eyrie_transport::{frame, role};
 use eyrie_wire::addr::{Addr, Bind, Interface, Ports, Security};
 use eyrie_wire::auth::{Secret, SECRET_LEN};
 use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta};
-use eyrie_wire::RankInstance;
+use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub fn upload(
     image: u64,
     bytes: &[u8],
 ) -> io::Result<ImageAnswer> {
-    let claim = Claim::ImageUpload { instance, image };
+    let claim = Claim::ImageUpload { instance, image: ImageId(image) };
     let mut stream = role::connect(store, &SECRET, &claim).map_err(io::Error::other)?;
     let stream_offsets = [image, 0, 0];
     let incarnation = instance.incarnation;
@@ -45,7 +45,7 @@ pub fn upload(
 
 /// Fetches an image as an agent does.
 pub fn fetch(store: &Addr, rank: u32, image: u64) -> io::Result<Vec<u8>> {
-    let claim = Claim::ImageFetch { rank, image, since: 0 };
+    let claim = Claim::ImageFetch { rank: Rank(rank), image: ImageId(image), since: ImageId(0) };
     let mut stream = role::connect(store, &SECRET, &claim).map_err(io::Error::other)?;
     match frame::read(&mut stream)? {
         ImageAnswer::Stream(_) => {}

@@ -221,16 +221,22 @@ impl Header {
             Header::Message(m) => {
                 let (segment, offset) = place_fields(m.place);
                 let numbers = [m.ssn, m.clock];
-                put_message(out, [m.destination, segment], numbers, &m.envelope, [m.size, offset]);
+                put_message(
+                    out,
+                    [m.destination.0, segment],
+                    numbers,
+                    &m.envelope,
+                    [m.size, offset],
+                );
             }
             Header::Repeat(r) => {
                 let numbers = [r.ssn, r.clock];
-                put_message(out, [r.destination, 0], numbers, &r.envelope, [r.size, r.hash]);
+                put_message(out, [r.destination.0, 0], numbers, &r.envelope, [r.size, r.hash]);
             }
             Header::Deliver(d) => {
                 let (segment, offset) = place_fields(d.place);
                 let numbers = [d.ssn, d.rsn];
-                put_message(out, [d.source, segment], numbers, &d.envelope, [d.size, offset]);
+                put_message(out, [d.source.0, segment], numbers, &d.envelope, [d.size, offset]);
             }
             Header::Determinants | Header::DeterminantsPart => {}
             Header::Flush | Header::Replay | Header::Refused => {}
@@ -239,11 +245,11 @@ impl Header {
             Header::SegmentDrop(s) => put_numbers(out, [s.segment], []),
             Header::Resume(r) => put_numbers(out, [], [r.rsn, r.clock]),
             Header::Replayed(r) => put_numbers(out, [], [r.rsn]),
-            Header::Shown(s) => put_numbers(out, [s.source], [s.ssn]),
+            Header::Shown(s) => put_numbers(out, [s.source.0], [s.ssn]),
             Header::Received(r) => put_numbers(out, [], [r.rsn]),
             Header::Ack(a) => put_numbers(out, [], [a.frames, a.clock, a.observed]),
             Header::Segment(s) => put_numbers(out, [s.segment], [s.bytes]),
-            Header::Known(k) => put_numbers(out, [k.destination], [k.ssn]),
+            Header::Known(k) => put_numbers(out, [k.destination.0], [k.ssn]),
             Header::Ready(r) => put_numbers(out, [], [r.up_to, r.observed]),
             Header::Piece(p) => put_numbers(out, [p.segment], [p.offset]),
         }
@@ -263,7 +269,14 @@ impl Header {
                 let envelope = Envelope::decode(&r.array())?;
                 let size = r.u64();
                 let place = place_of(segment, r.u64(), size, inline)?;
-                Header::Message(Message { destination, ssn, clock, envelope, size, place })
+                Header::Message(Message {
+                    destination: Rank(destination),
+                    ssn,
+                    clock,
+                    envelope,
+                    size,
+                    place,
+                })
             }
             Kind::Repeat => {
                 let destination = r.u32();
@@ -271,7 +284,14 @@ impl Header {
                 let [ssn, clock] = [r.u64(), r.u64()];
                 let envelope = Envelope::decode(&r.array())?;
                 let [size, hash] = [r.u64(), r.u64()];
-                Header::Repeat(Repeat { destination, ssn, clock, envelope, size, hash })
+                Header::Repeat(Repeat {
+                    destination: Rank(destination),
+                    ssn,
+                    clock,
+                    envelope,
+                    size,
+                    hash,
+                })
             }
             Kind::Deliver => {
                 let [source, segment] = [r.u32(), r.u32()];
@@ -279,7 +299,7 @@ impl Header {
                 let envelope = Envelope::decode(&r.array())?;
                 let size = r.u64();
                 let place = place_of(segment, r.u64(), size, inline)?;
-                Header::Deliver(Deliver { source, ssn, rsn, envelope, size, place })
+                Header::Deliver(Deliver { source: Rank(source), ssn, rsn, envelope, size, place })
             }
             Kind::Determinants => Header::Determinants,
             Kind::DeterminantsPart => Header::DeterminantsPart,
@@ -288,12 +308,12 @@ impl Header {
             Kind::Flush => Header::Flush,
             Kind::Resume => Header::Resume(Resume { rsn: r.u64(), clock: r.u64() }),
             Kind::Replayed => Header::Replayed(Replayed { rsn: r.u64() }),
-            Kind::Shown => Header::Shown(Shown { source: r.u32(), ssn: r.u64() }),
+            Kind::Shown => Header::Shown(Shown { source: Rank(r.u32()), ssn: r.u64() }),
             Kind::Received => Header::Received(Received { rsn: r.u64() }),
             Kind::Ack => Header::Ack(Ack { frames: r.u64(), clock: r.u64(), observed: r.u64() }),
             Kind::Segment => Header::Segment(Segment { segment: r.u32(), bytes: r.u64() }),
             Kind::SegmentDrop => Header::SegmentDrop(SegmentDrop { segment: r.u32() }),
-            Kind::Known => Header::Known(Known { destination: r.u32(), ssn: r.u64() }),
+            Kind::Known => Header::Known(Known { destination: Rank(r.u32()), ssn: r.u64() }),
             Kind::Replay => Header::Replay,
             Kind::Ready => Header::Ready(Ready { up_to: r.u64(), observed: r.u64() }),
             Kind::Refused => Header::Refused,

@@ -155,11 +155,12 @@ pub fn content_hash(content: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Rank;
     use proptest::prelude::*;
 
     fn message(size: u64, place: Option<Place>) -> Header {
         let envelope = Envelope::Tagged { tag: 5, data: Some(9) };
-        Header::Message(Message { destination: 3, ssn: 4, clock: 2, envelope, size, place })
+        Header::Message(Message { destination: Rank(3), ssn: 4, clock: 2, envelope, size, place })
     }
 
     proptest! {
@@ -169,7 +170,7 @@ mod tests {
             seen in prop::collection::vec(any::<u8>(), 0..40)) {
             let envelope = Envelope::Tagged { tag, data };
             let size = payload.len() as u64;
-            let header = Header::Message(Message { destination: 7, ssn, clock, envelope, size, place: None });
+            let header = Header::Message(Message { destination: Rank(7), ssn, clock, envelope, size, place: None });
             let list: Vec<_> = clocks.iter().map(|c| Determinant { clock: *c, rsn: c / 2 }).collect();
             let part = ObservedPart { from: ssn, clock, bytes: &seen[..] };
             let part = (!part.bytes.is_empty()).then_some(part);

@@ -6,6 +6,7 @@ use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::ask;
 use eyrie_interface::answer::{Checkpoints, Outcome};
 use eyrie_interface::Request;
+use eyrie_wire::Rank;
 
 /// Take a checkpoint of a running job now, and wait until the images are stored.
 ///
@@ -16,7 +17,7 @@ pub struct CheckpointArgs {
     /// Name of the job (see `eyrie status`)
     job: String,
     /// The rank; without it, all
-    rank: Option<u32>,
+    rank: Option<Rank>,
     /// Print what became of each rank as one JSON object
     #[arg(long)]
     json: bool,

@@ -5,6 +5,7 @@ use super::{node_named, JobPlace};
 use eyrie_controller::runtime::jobdir;
 use eyrie_interface::{IfSlow, Manner, Request, Way};
 use eyrie_units::duration;
+use eyrie_wire::Rank;
 use std::time::Duration;
 
 /// Move ranks of a running job to another node, and wait until they run there.
@@ -18,7 +19,7 @@ pub struct MigrateArgs {
     job: String,
     /// The ranks: 3 or 3,4,7
     #[arg(value_delimiter = ',', required = true, value_name = "RANK[,RANK]")]
-    ranks: Vec<u32>,
+    ranks: Vec<Rank>,
     /// The node, by its number or the name of its host [default: a spare, else the one with the
     /// fewest ranks]
     #[arg(long, value_name = "NODE")]

@@ -64,18 +64,18 @@ pub fn node_named(dir: &Path, name: &str) -> anyhow::Result<Node> {
 fn last_named(hosts: &[String], nodes_up: &[bool], name: &str) -> Option<Node> {
     let named: Vec<usize> = (0..hosts.len()).filter(|node| hosts[*node] == name).collect();
     let up = named.iter().rev().find(|node| nodes_up.get(**node) == Some(&true));
-    up.or(named.last()).map(|node| *node as Node)
+    up.or(named.last()).map(|node| Node(*node as u32))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::last_named;
+    use super::{last_named, Node};
 
     #[test]
     fn a_host_is_its_last_node_that_is_up() {
         let hosts = ["a", "b", "a", "a"].map(String::from);
-        assert_eq!(last_named(&hosts, &[true, true, true, false], "a"), Some(2));
-        assert_eq!(last_named(&hosts, &[false; 4], "a"), Some(3));
+        assert_eq!(last_named(&hosts, &[true, true, true, false], "a"), Some(Node(2)));
+        assert_eq!(last_named(&hosts, &[false; 4], "a"), Some(Node(3)));
         assert_eq!(last_named(&hosts, &[true; 4], "c"), None);
     }
 }

@@ -128,27 +128,47 @@ pub fn of_one(moving: &MoveStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyrie_wire::{ImageId, Node};
 
     #[test]
     fn each_move_in_words() {
-        let moving =
-            MoveStatus { rank: 3, to: Some(2), rounds: 4, bytes: 1 << 20, took: 0.5, slowed: 20 };
+        let moving = MoveStatus {
+            rank: Rank(3),
+            to: Some(Node(2)),
+            rounds: 4,
+            bytes: 1 << 20,
+            took: 0.5,
+            slowed: 20,
+        };
         let line = of_one(&moving);
         assert_eq!(
             line,
             "rank 3 moves to node 2: round 4 brought 1 MiB in 500 ms (2 MiB/s), slowed by 20 %"
         );
-        let begun = MoveStatus { rank: 3, to: None, rounds: 0, bytes: 0, took: 0.0, slowed: 0 };
+        let begun =
+            MoveStatus { rank: Rank(3), to: None, rounds: 0, bytes: 0, took: 0.0, slowed: 0 };
         assert_eq!(of_one(&begun), "rank 3 moves to another node");
         let mut moves = Moves::default();
-        moves.hear(&Record::NodeDraining { node: 0, ranks: vec![3] });
+        moves.hear(&Record::NodeDraining { node: Node(0), ranks: vec![Rank(3)] });
         assert_eq!(moves.shown(), of_one(&begun));
         let took = Duration::from_millis(500);
         let (rank, node) = (3, 2);
-        moves.hear(&Record::MoveRound { rank, node, image: 7, round: 4, bytes: 1 << 20, took });
-        moves.hear(&Record::MoveSlowed { rank, share: 20 });
+        moves.hear(&Record::MoveRound {
+            rank: Rank(rank),
+            node: Node(node),
+            image: ImageId(7),
+            round: 4,
+            bytes: 1 << 20,
+            took,
+        });
+        moves.hear(&Record::MoveSlowed { rank: Rank(rank), share: 20 });
         assert_eq!(moves.shown(), line);
-        moves.hear(&Record::RankMoved { rank, from: 0, node, pause: took });
+        moves.hear(&Record::RankMoved {
+            rank: Rank(rank),
+            from: Node(0),
+            node: Node(node),
+            pause: took,
+        });
         assert_eq!(moves.shown(), "waiting until nothing needs the node");
     }
 }

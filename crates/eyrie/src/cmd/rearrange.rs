@@ -109,13 +109,13 @@ fn rank_row(share: &RankShare, name: &impl Fn(u32) -> String) -> Vec<String> {
     let moves = |text: String| if to.is_some() { text } else { String::new() };
     vec![
         rank.to_string(),
-        name(*node),
+        name(node.0),
         percent(*computing),
         percent(*polling),
         bytes(*memory),
         moves(time(Duration::from_secs_f64(*cost))),
         brings.map_or(String::new(), percent),
-        to.map_or(String::new(), |to| format!("moves to node {}", name(to))),
+        to.map_or(String::new(), |to| format!("moves to node {}", name(to.0))),
     ]
 }
 
@@ -123,11 +123,11 @@ fn node_row(share: &NodeShare, proposal: &Proposal, name: &impl Fn(u32) -> Strin
     let NodeShare { node, processors, others, computing, busy, then, same_as } = share;
     let note = match same_as {
         _ if proposal.left.contains(node) => "becomes free".into(),
-        Some(other) => format!("has the processors of node {}", name(*other)),
+        Some(other) => format!("has the processors of node {}", name(other.0)),
         None => String::new(),
     };
     vec![
-        name(*node),
+        name(node.0),
         format!("{processors:.0}"),
         percent(*computing),
         percent(*others),
@@ -145,10 +145,11 @@ fn percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyrie_wire::{Node, Rank};
 
     #[test]
     fn a_table_says_what_moves_and_why() {
-        let rank = |rank, node, to: Option<u32>| RankShare {
+        let rank = |rank, node, to: Option<Node>| RankShare {
             rank,
             node,
             computing: 0.5,
@@ -169,8 +170,8 @@ mod tests {
         };
         let proposal = Proposal {
             over: 5.0,
-            nodes: vec![node(0, None), node(1, Some(0))],
-            ranks: vec![rank(0, 0, None), rank(1, 0, Some(1))],
+            nodes: vec![node(Node(0), None), node(Node(1), Some(Node(0)))],
+            ranks: vec![rank(Rank(0), Node(0), None), rank(Rank(1), Node(0), Some(Node(1)))],
             left: vec![],
             busiest: 0.5,
             then: 0.25,

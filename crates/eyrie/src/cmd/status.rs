@@ -8,7 +8,7 @@ use eyrie_controller::runtime::users::ask;
 use eyrie_interface::status::OverdueStatus;
 use eyrie_interface::{Request, Status};
 use eyrie_units::plain;
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{Node, Rank, RouterId};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -100,7 +100,8 @@ fn row(status: &Status) -> Vec<String> {
 /// How much a router has logged, in parentheses; nothing for other roles.
 fn log_of(status: &Status, role: &str) -> String {
     let router = role.strip_prefix("router ").and_then(|number| number.parse().ok());
-    let log = router.and_then(|router: u32| status.logs.iter().find(|log| log.router == router));
+    let log = router
+        .and_then(|router: u32| status.logs.iter().find(|log| log.router == RouterId(router)));
     let held = log.map(|log| eyrie_units::bytes(log.memory_bytes + log.disk_bytes));
     held.map_or(String::new(), |held| format!(" (log {held})"))
 }
@@ -141,8 +142,8 @@ fn overdue(status: &Status) -> BTreeMap<&str, String> {
 }
 
 /// `1, 2`.
-fn list(numbers: &[u32]) -> String {
-    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+fn list(ranks: &[Rank]) -> String {
+    ranks.iter().map(Rank::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn in_full(status: &Status) -> Result<String, std::fmt::Error> {
@@ -187,7 +188,7 @@ fn in_full(status: &Status) -> Result<String, std::fmt::Error> {
         writeln!(out, "{}", super::moving::of_one(moving))?;
     }
     if !status.journal.is_empty() {
-        let host = |node: &Node| match status.hosts.get(*node as usize) {
+        let host = |node: &Node| match status.hosts.get((*node).index()) {
             None => format!("node {node}"),
             Some(name) => name.clone(),
         };
@@ -195,13 +196,13 @@ fn in_full(status: &Status) -> Result<String, std::fmt::Error> {
         writeln!(out, "journal     on {}", hosts.join(", "))?;
     }
     for (node, is_up) in (0..).zip(&status.nodes_up) {
-        let ranks = status.ranks.iter().filter(|rank| rank.node == node);
+        let ranks = status.ranks.iter().filter(|rank| rank.node == Node(node));
         let ranks = ranks.map(|rank| format!("{} ({})", rank.instance.rank, rank.state));
-        let roles = status.roles.iter().filter(|role| role.node == node);
+        let roles = status.roles.iter().filter(|role| role.node == Node(node));
         let roles = roles.map(|role| format!("{}{}", role.role, log_of(status, &role.role)));
         let there: Vec<String> = ranks.chain(roles).collect();
         let up = match is_up {
-            true if status.drained.contains(&node) => "drained",
+            true if status.drained.contains(&Node(node)) => "drained",
             true => "up  ",
             false => "lost",
         };

@@ -6,6 +6,7 @@ use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::ask;
 use eyrie_interface::answer::Traced;
 use eyrie_interface::Request;
+use eyrie_wire::Rank;
 
 /// Show what a rank of a running job did last: messages, clocks, connections, images
 ///
@@ -16,7 +17,7 @@ pub struct TraceArgs {
     /// Name of the job (see `eyrie status`)
     job: String,
     /// The rank
-    rank: u32,
+    rank: Rank,
     /// Print them as one JSON object
     #[arg(long)]
     json: bool,

@@ -58,7 +58,7 @@ impl Job {
             ranks,
             nodes,
             spares: 1,
-            start: (0..ranks).map(|rank| rank / RANKS).collect(),
+            start: (0..ranks).map(|rank| Node(rank / RANKS)).collect(),
             slots: vec![],
             hosts: (0..=nodes).map(|node| format!("n{node}")).collect(),
             routers: ROLES,
@@ -100,7 +100,7 @@ impl Job {
     }
 
     fn report(&mut self, instance: RankInstance, report: RankReport) -> Vec<Command> {
-        self.send(from_agent(0, FromAgent::Rank(instance, report)))
+        self.send(from_agent(Node(0), FromAgent::Rank(instance, report)))
     }
 
     /// The cost of `run`.
@@ -119,7 +119,7 @@ impl Job {
     fn start(&mut self) {
         let join = ToAgent::Join(Box::new(common(self.instances().len() as u32)));
         self.bytes += self.nodes * bytes_in(&join);
-        for node in 0..self.nodes as Node {
+        for node in Node::first(self.nodes as u32) {
             self.send(from_agent(node, FromAgent::Joined(Ok(None))));
         }
         assert!(self.machine.has_started());
@@ -168,7 +168,7 @@ impl Job {
 
     /// A node dies; its ranks come back on the spare.
     fn lose(&mut self) {
-        let mut due = self.send(Event::AgentGone(0));
+        let mut due = self.send(Event::AgentGone(Node(0)));
         while let Some(command) = due.pop() {
             match command {
                 Command::Send(ToPeer::Routers(RouterCommand::Fence(instance))) => {
@@ -188,7 +188,7 @@ impl Job {
                 _ => {}
             }
         }
-        let left = |(_, node, _): (RankInstance, Node, RankStateName)| node == 0;
+        let left = |(_, node, _): (RankInstance, Node, RankStateName)| node == Node(0);
         assert!(!self.machine.rank_states().any(left), "ranks are on the lost node");
     }
 }
@@ -202,7 +202,7 @@ fn from_router(id: u32, message: RouterEvent) -> Event {
 }
 
 fn from_store(id: StoreId, message: StoreEvent) -> Event {
-    Event::From(FromPeer::Store(Role::first(RoleKind::Store, id), message))
+    Event::From(FromPeer::Store(Role::first(RoleKind::Store, id.0), message))
 }
 
 /// The immediate answer of a node, or a role, to a command.

@@ -29,7 +29,7 @@ impl Copies {
         if stores.len() > 1 {
             stores.retain(|store| Some(*store) != avoid);
         }
-        (!stores.is_empty()).then(|| stores[rank as usize % stores.len()])
+        (!stores.is_empty()).then(|| stores[rank.index() % stores.len()])
     }
 
     /// Stores that have it whole.
@@ -118,23 +118,37 @@ mod tests {
     #[test]
     fn only_what_was_handed_or_ordered_counts() {
         let mut copies = Copies::default();
-        assert!(!copies.arrive(1, false) && copies.are_lost(), "it was not told to");
-        assert!(copies.arrive(1, true) && copies.order(2) && !copies.order(2));
+        assert!(!copies.arrive(StoreId(1), false) && copies.are_lost(), "it was not told to");
+        assert!(
+            copies.arrive(StoreId(1), true)
+                && copies.order(StoreId(2))
+                && !copies.order(StoreId(2))
+        );
         assert_eq!((copies.count(), copies.expected()), (1, 2));
-        assert!(copies.arrive(2, false) && !copies.are_coming() && copies.has(2));
-        assert!(copies.are_beside(1) && !Copies::in_one(1).are_beside(1));
+        assert!(copies.arrive(StoreId(2), false) && !copies.are_coming() && copies.has(StoreId(2)));
+        assert!(
+            copies.are_beside(StoreId(1)) && !Copies::in_one(StoreId(1)).are_beside(StoreId(1))
+        );
     }
 
     #[test]
     fn a_store_that_failed_is_known_and_what_it_had_is_no_source() {
-        let mut copies = Copies::in_one(1);
-        assert!(!copies.fail(2), "it was not told to");
-        assert!(copies.order(2) && copies.fail(2) && copies.concerns(2) && !copies.has(2));
-        assert!(copies.arrive(3, true));
-        assert_eq!(copies.source(0, Some(1)), Some(3));
-        assert_eq!(copies.drop_bad(Some(3)), Copies::in_one(3));
-        assert_eq!((copies.source(0, Some(1)), copies.concerns(3)), (Some(1), true));
-        assert_eq!(copies.drop_bad(None), Copies::in_one(1));
-        assert!(copies.are_lost() && copies.source(0, None).is_none());
+        let mut copies = Copies::in_one(StoreId(1));
+        assert!(!copies.fail(StoreId(2)), "it was not told to");
+        assert!(
+            copies.order(StoreId(2))
+                && copies.fail(StoreId(2))
+                && copies.concerns(StoreId(2))
+                && !copies.has(StoreId(2))
+        );
+        assert!(copies.arrive(StoreId(3), true));
+        assert_eq!(copies.source(Rank(0), Some(StoreId(1))), Some(StoreId(3)));
+        assert_eq!(copies.drop_bad(Some(StoreId(3))), Copies::in_one(StoreId(3)));
+        assert_eq!(
+            (copies.source(Rank(0), Some(StoreId(1))), copies.concerns(StoreId(3))),
+            (Some(StoreId(1)), true)
+        );
+        assert_eq!(copies.drop_bad(None), Copies::in_one(StoreId(1)));
+        assert!(copies.are_lost() && copies.source(Rank(0), None).is_none());
     }
 }

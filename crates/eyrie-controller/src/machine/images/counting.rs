@@ -21,7 +21,7 @@ use crate::machine::timeouts::{BEGIN_TIMEOUT, RETRY, STORE_TIMEOUT};
 use crate::record::Record;
 use eyrie_router::RouterCommand;
 use eyrie_store::role::Stored;
-use eyrie_wire::{ImageId, RankInstance};
+use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::time::Duration;
 
 /// Longest wait until one is tried again whose files were gone when it was stored; the first comes
@@ -170,7 +170,7 @@ impl Counting<'_> {
         if let Some(Stored { clock, rsn, observed, stdin, .. }) = reach {
             let truncate = RouterCommand::Truncate { rank, clock, rsn, observed };
             self.out.push(Command::Send(ToPeer::Routers(truncate)));
-            if rank == 0 {
+            if rank == Rank(0) {
                 self.out.push(Command::TruncateStdin(stdin));
             }
         }

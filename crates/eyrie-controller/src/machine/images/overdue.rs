@@ -80,6 +80,7 @@ mod tests {
     use eyrie_store::role::Stored;
     use eyrie_wire::control::{Ending, MpiStage, RankReport};
     use eyrie_wire::{ImageId, RankInstance};
+    use eyrie_wire::{Incarnation, Node, StoreId};
 
     const INTERVAL: Duration = Duration::from_secs(10);
 
@@ -95,7 +96,7 @@ mod tests {
     }
 
     fn first(rank: Rank) -> RankInstance {
-        RankInstance { rank, incarnation: 1 }
+        RankInstance { rank, incarnation: Incarnation(1) }
     }
 
     fn gone(image: ImageId) -> Option<RankReport> {
@@ -123,7 +124,7 @@ mod tests {
             let config = Config {
                 ranks: 2,
                 nodes: 2,
-                start: vec![0, 1],
+                start: vec![Node(0), Node(1)],
                 checkpoint_every,
                 checkpoint_order,
                 can_be_saved: true,
@@ -137,12 +138,12 @@ mod tests {
                 captures: BTreeMap::new(),
                 fate,
             };
-            job.tell(said::store_up(0));
-            (0..2).for_each(|node| job.tell(said::joined(node)));
+            job.tell(said::store_up(StoreId(0)));
+            (0..2).for_each(|node| job.tell(said::joined(Node(node))));
             for rank in 0..2 {
                 let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
-                job.tell(said::rank(first(rank), RankReport::Started { fetched, restored }));
-                job.tell(said::rank(first(rank), RankReport::ProviderLoaded));
+                job.tell(said::rank(first(Rank(rank)), RankReport::Started { fetched, restored }));
+                job.tell(said::rank(first(Rank(rank)), RankReport::ProviderLoaded));
             }
             job
         }
@@ -171,13 +172,13 @@ mod tests {
             while self.now < end {
                 for (rank, image) in std::mem::take(&mut self.captures) {
                     let instance = first(rank);
-                    let fate = if rank == 0 { self.fate } else { usable };
+                    let fate = if rank == Rank(0) { self.fate } else { usable };
                     let Some(report) = fate(image) else { continue };
                     if !matches!(report, RankReport::CaptureFailed { .. }) {
                         self.tell(said::begun(instance, image));
                         let image =
                             Stored { image, clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 };
-                        self.tell(said::stored(0, instance, image));
+                        self.tell(said::stored(StoreId(0), instance, image));
                     }
                     self.tell(said::rank(instance, report));
                 }
@@ -225,7 +226,7 @@ mod tests {
     fn what_its_program_has_done_is_a_reason_too() {
         let mut job = Job::new(Interval::Every(INTERVAL), usable);
         job.pass(INTERVAL);
-        job.tell(said::rank(first(0), RankReport::PmiFinalized));
+        job.tell(said::rank(first(Rank(0)), RankReport::PmiFinalized));
         job.pass(INTERVAL * 4);
         assert!(job.lines[0].contains("called MPI_Finalize"), "{:?}", job.lines);
         // So is that of another rank, where they are imaged one after the other.
@@ -245,26 +246,30 @@ mod tests {
         for interval in [Interval::Off, Interval::Every(INTERVAL)] {
             for fate in [gone, not_now] {
                 let mut job = Job::new(interval, fate);
-                let (to, manner) = (Some(1), Manner::default());
-                job.tell(Event::Migrate { request: Some(1), ranks: vec![0], to, manner });
+                let (to, manner) = (Some(Node(1)), Manner::default());
+                job.tell(Event::Migrate { request: Some(1), ranks: vec![Rank(0)], to, manner });
                 job.pass(IMAGE_TIMEOUT - slack);
                 assert_eq!(job.answers, []);
                 job.pass(slack * 2);
                 let [Answer::Refused(why)] = &job.answers[..] else { panic!("{:?}", job.answers) };
-                let cause = if fate(1) == gone(1) { "a file was replaced" } else { "not now" };
+                let cause = if fate(ImageId(1)) == gone(ImageId(1)) {
+                    "a file was replaced"
+                } else {
+                    "not now"
+                };
                 assert!(why.starts_with("rank 0 did not move") && why.ends_with(cause), "{why}");
                 // The next one, and then it can: a drained node that is not free is drained again.
-                job.tell(Event::Drain { request: Some(2), node: 0 });
+                job.tell(Event::Drain { request: Some(2), node: Node(0) });
                 job.pass(IMAGE_TIMEOUT + slack);
                 assert!(matches!(&job.answers[1..], [Answer::Refused(_)]), "{:?}", job.answers);
                 job.fate = usable;
-                job.tell(Event::Drain { request: Some(3), node: 0 });
+                job.tell(Event::Drain { request: Some(3), node: Node(0) });
                 job.pass(Duration::from_secs(1));
                 assert_eq!(job.answers.len(), 2, "{:?}", job.answers);
                 assert!(job
                     .machine
                     .moves()
-                    .any(|(rank, moving)| rank == 0 && moving.live().is_some()));
+                    .any(|(rank, moving)| rank == Rank(0) && moving.live().is_some()));
             }
         }
     }
@@ -272,31 +277,31 @@ mod tests {
     #[test]
     fn a_user_whose_rank_ends_before_it_moves_learns_that() {
         let mut job = Job::new(Interval::Off, not_now);
-        let (to, manner) = (Some(1), Manner::default());
-        job.tell(Event::Migrate { request: Some(1), ranks: vec![0], to, manner });
-        job.tell(said::rank(first(0), RankReport::PmiFinalized));
+        let (to, manner) = (Some(Node(1)), Manner::default());
+        job.tell(Event::Migrate { request: Some(1), ranks: vec![Rank(0)], to, manner });
+        job.tell(said::rank(first(Rank(0)), RankReport::PmiFinalized));
         let (ending, stage) = (Ending::Code(0), MpiStage::After);
-        job.tell(said::rank(first(0), RankReport::Exited { ending, stage }));
+        job.tell(said::rank(first(Rank(0)), RankReport::Exited { ending, stage }));
         let [Answer::Refused(why)] = &job.answers[..] else { panic!("{:?}", job.answers) };
         assert_eq!(why, "rank 0 did not move: it has come to its end before");
         // The node of one that was to be drained is free.
         let mut job = Job::new(Interval::Off, not_now);
-        job.tell(Event::Drain { request: Some(2), node: 0 });
-        job.tell(said::rank(first(0), RankReport::PmiFinalized));
+        job.tell(Event::Drain { request: Some(2), node: Node(0) });
+        job.tell(said::rank(first(Rank(0)), RankReport::PmiFinalized));
         let (ending, stage) = (Ending::Code(0), MpiStage::After);
-        job.tell(said::rank(first(0), RankReport::Exited { ending, stage }));
+        job.tell(said::rank(first(Rank(0)), RankReport::Exited { ending, stage }));
         assert_eq!(job.answers, [Answer::Accepted]);
     }
 
     #[test]
     fn a_checkpoint_that_cannot_be_begun_is_answered_in_time() {
         let mut job = Job::new(Interval::Off, usable);
-        job.tell(said::rank(first(0), RankReport::PmiFinalized));
+        job.tell(said::rank(first(Rank(0)), RankReport::PmiFinalized));
         job.tell(Event::Checkpoint { request: 1, rank: None });
         job.pass(IMAGE_TIMEOUT + Duration::from_secs(10));
         let [Answer::Checkpoints(outcomes)] = &job.answers[..] else { panic!("{:?}", job.answers) };
         let failed = outcomes.iter().find_map(|outcome| match outcome {
-            Outcome::Failed { rank: 0, failed } => Some(failed.as_str()),
+            Outcome::Failed { rank: Rank(0), failed } => Some(failed.as_str()),
             _ => None,
         });
         assert!(failed.is_some_and(|f| f.contains("called MPI_Finalize")), "{outcomes:?}");

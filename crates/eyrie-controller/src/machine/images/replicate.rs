@@ -169,6 +169,7 @@ mod tests {
     use eyrie_interface::Order;
     use eyrie_router::RouterCommand;
     use eyrie_wire::control::{Ending, MpiStage, RankReport, StartFault, StoreAt};
+    use eyrie_wire::{Incarnation, Node, RouterId};
     use std::time::Duration;
 
     /// A machine whose ranks run, and the time.
@@ -178,22 +179,22 @@ mod tests {
     }
 
     fn first(rank: Rank) -> RankInstance {
-        RankInstance { rank, incarnation: 1 }
+        RankInstance { rank, incarnation: Incarnation(1) }
     }
 
     impl Running {
         fn new(stores: u32, image_copies: u32) -> Running {
             let machine = Machine::new(Config {
                 ranks: 2,
-                start: vec![0, 0],
+                start: vec![Node(0), Node(0)],
                 stores,
                 image_copies,
                 checkpoint_order: Order::Batch,
                 ..Config::of_one_rank()
             });
             let mut running = Running { machine, now: Duration::ZERO };
-            running.tell(said::joined(0));
-            (0..2).for_each(|rank| running.goes_on(first(rank)));
+            running.tell(said::joined(Node(0)));
+            (0..2).for_each(|rank| running.goes_on(first(Rank(rank))));
             running
         }
 
@@ -218,7 +219,7 @@ mod tests {
         }
 
         fn stored(&mut self, store: StoreId, rank: Rank, image: ImageId) -> Vec<Command> {
-            let rsn = 10 * image;
+            let rsn = 10 * image.0;
             let image = Stored { image, clock: rsn, rsn, observed: 0, stdin: 0, bytes: 1000 };
             self.tell(said::stored(store, first(rank), image))
         }
@@ -233,7 +234,7 @@ mod tests {
             let (image, store) = self.capture(rank);
             self.stored(store, rank, image);
             self.checked(rank, image);
-            self.stored(1 - store, rank, image);
+            self.stored(StoreId(1 - store.0), rank, image);
             assert_eq!(self.images(rank).last(), Some(&image));
             image
         }
@@ -246,11 +247,11 @@ mod tests {
         fn dies(&mut self, instance: RankInstance) -> (RankInstance, Option<Source>) {
             let ending = Ending::Signal(libc::SIGKILL);
             self.tell(said::rank(instance, RankReport::Exited { ending, stage: MpiStage::Within }));
-            self.fenced(RankInstance { incarnation: instance.incarnation + 1, ..instance })
+            self.fenced(RankInstance { incarnation: instance.incarnation.next(), ..instance })
         }
 
         fn fenced(&mut self, instance: RankInstance) -> (RankInstance, Option<Source>) {
-            let told = self.tell(said::fenced(0, instance, 0));
+            let told = self.tell(said::fenced(RouterId(0), instance, 0));
             let start = told.iter().find_map(said::start);
             let (_, instance, from) = start.unwrap_or_else(|| panic!("{told:?}"));
             (instance, from)
@@ -274,124 +275,140 @@ mod tests {
     fn an_image_counts_when_all_copies_are_there_and_its_agent_has_checked_it() {
         for checked_first in [true, false] {
             let mut job = Running::new(2, 2);
-            let (image, store) = job.capture(1);
-            assert_eq!(store, 1, "ranks go round the stores");
-            assert_eq!(job.stored(1, 1, image), [copy(0, 1, 1, image)]);
+            let (image, store) = job.capture(Rank(1));
+            assert_eq!(store, StoreId(1), "ranks go round the stores");
+            assert_eq!(
+                job.stored(StoreId(1), Rank(1), image),
+                [copy(StoreId(0), StoreId(1), Rank(1), image)]
+            );
             if checked_first {
-                assert!(job.checked(1, image).is_empty() && job.images(1).is_empty());
-                job.stored(0, 1, image);
+                assert!(job.checked(Rank(1), image).is_empty() && job.images(Rank(1)).is_empty());
+                job.stored(StoreId(0), Rank(1), image);
             } else {
-                assert!(job.stored(0, 1, image).is_empty() && job.images(1).is_empty());
-                job.checked(1, image);
+                assert!(
+                    job.stored(StoreId(0), Rank(1), image).is_empty()
+                        && job.images(Rank(1)).is_empty()
+                );
+                job.checked(Rank(1), image);
             }
-            assert_eq!(job.images(1), [image]);
+            assert_eq!(job.images(Rank(1)), [image]);
         }
     }
 
     #[test]
     fn only_then_are_older_images_discarded_everywhere_and_logs_truncated() {
         let mut job = Running::new(2, 2);
-        let images = [job.imaged(0), job.imaged(0)];
-        let (third, _) = job.capture(0);
-        job.stored(0, 0, third);
-        assert!(job.checked(0, third).is_empty());
-        let discard = |store| said::discard(store, 0, images[0]);
-        let (clock, rsn) = (10 * images[1], 10 * images[1]);
-        let truncate = RouterCommand::Truncate { rank: 0, clock, rsn, observed: 0 };
+        let images = [job.imaged(Rank(0)), job.imaged(Rank(0))];
+        let (third, _) = job.capture(Rank(0));
+        job.stored(StoreId(0), Rank(0), third);
+        assert!(job.checked(Rank(0), third).is_empty());
+        let discard = |store| said::discard(store, Rank(0), images[0]);
+        let (clock, rsn) = (10 * images[1].0, 10 * images[1].0);
+        let truncate = RouterCommand::Truncate { rank: Rank(0), clock, rsn, observed: 0 };
         let truncate = Command::Send(ToPeer::Routers(truncate));
-        let told = job.stored(1, 0, third);
-        assert_eq!(told[..3], [discard(0), discard(1), truncate]);
+        let told = job.stored(StoreId(1), Rank(0), third);
+        assert_eq!(told[..3], [discard(StoreId(0)), discard(StoreId(1)), truncate]);
     }
 
     #[test]
     fn a_checkpoint_that_cannot_be_copied_fails_and_leaves_nothing() {
         let mut job = Running::new(2, 2);
-        let (image, _) = job.capture(0);
-        job.stored(0, 0, image);
-        let (instance, reason) = (first(0), "the disk is full".to_string());
-        let told = job.tell(said::failed(1, instance, image, reason));
-        assert_eq!(told[0], said::discard(0, 0, image));
-        assert!(job.checked(0, image).is_empty() && job.images(0).is_empty());
+        let (image, _) = job.capture(Rank(0));
+        job.stored(StoreId(0), Rank(0), image);
+        let (instance, reason) = (first(Rank(0)), "the disk is full".to_string());
+        let told = job.tell(said::failed(StoreId(1), instance, image, reason));
+        assert_eq!(told[0], said::discard(StoreId(0), Rank(0), image));
+        assert!(job.checked(Rank(0), image).is_empty() && job.images(Rank(0)).is_empty());
         // What comes of the copy all the same is not kept.
-        assert_eq!(job.stored(1, 0, image), [said::discard(1, 0, image)]);
+        assert_eq!(
+            job.stored(StoreId(1), Rank(0), image),
+            [said::discard(StoreId(1), Rank(0), image)]
+        );
     }
 
     #[test]
     fn what_a_lost_store_had_is_copied_to_the_next_newest_first() {
         let mut job = Running::new(2, 2);
-        let older = [job.imaged(0), job.imaged(1)];
-        let newer = [job.imaged(0), job.imaged(1)];
-        let (taken, store) = job.capture(0);
-        assert_eq!(store, 0);
-        job.stored(0, 0, taken);
-        assert!(job.tell(Event::StoreLost { store: 1 }).is_empty());
+        let older = [job.imaged(Rank(0)), job.imaged(Rank(1))];
+        let newer = [job.imaged(Rank(0)), job.imaged(Rank(1))];
+        let (taken, store) = job.capture(Rank(0));
+        assert_eq!(store, StoreId(0));
+        job.stored(StoreId(0), Rank(0), taken);
+        assert!(job.tell(Event::StoreLost { store: StoreId(1) }).is_empty());
         assert_eq!(
-            (job.images(0), job.images(1)),
+            (job.images(Rank(0)), job.images(Rank(1))),
             (vec![older[0], newer[0]], vec![older[1], newer[1]])
         );
         // Nothing of a lost store counts, whatever is heard of it.
-        assert!(job.stored(1, 0, taken).is_empty() && job.tell(said::store_up(1)).is_empty());
-        let copies = job.tell(said::store_up(2));
+        assert!(
+            job.stored(StoreId(1), Rank(0), taken).is_empty()
+                && job.tell(said::store_up(StoreId(1))).is_empty()
+        );
+        let copies = job.tell(said::store_up(StoreId(2)));
         assert_eq!(
             copies,
             [
-                copy(2, 0, 0, taken),
-                copy(2, 0, 0, newer[0]),
-                copy(2, 0, 1, newer[1]),
-                copy(2, 0, 0, older[0]),
-                copy(2, 0, 1, older[1]),
+                copy(StoreId(2), StoreId(0), Rank(0), taken),
+                copy(StoreId(2), StoreId(0), Rank(0), newer[0]),
+                copy(StoreId(2), StoreId(0), Rank(1), newer[1]),
+                copy(StoreId(2), StoreId(0), Rank(0), older[0]),
+                copy(StoreId(2), StoreId(0), Rank(1), older[1]),
             ]
         );
-        assert!(job.stored(2, 1, newer[1]).is_empty());
+        assert!(job.stored(StoreId(2), Rank(1), newer[1]).is_empty());
         // One that cannot be copied is replaced by a new one.
         let reason = "chunk 3 is damaged".to_string();
-        let (instance, image) = (first(1), older[1]);
-        let told = job.tell(said::failed(2, instance, image, reason));
-        assert_eq!(captured(&told).0.rank, 1);
-        let told = job.tell(Event::StoreLost { store: 0 });
+        let (instance, image) = (first(Rank(1)), older[1]);
+        let told = job.tell(said::failed(StoreId(2), instance, image, reason));
+        assert_eq!(captured(&told).0.rank, Rank(1));
+        let told = job.tell(Event::StoreLost { store: StoreId(0) });
         let (instance, Source { store, .. }) = captured(&told);
-        assert_eq!((instance, store), (first(0), 2));
-        assert_eq!((job.images(0), job.images(1)), (vec![], vec![newer[1]]));
+        assert_eq!((instance, store), (first(Rank(0)), StoreId(2)));
+        assert_eq!((job.images(Rank(0)), job.images(Rank(1))), (vec![], vec![newer[1]]));
     }
 
     #[test]
     fn ranks_whose_only_image_is_lost_are_captured_at_once() {
         let mut job = Running::new(1, 1);
-        let (image, _) = job.capture(0);
-        job.stored(0, 0, image);
-        job.checked(0, image);
-        let (under_way, _) = job.capture(1);
-        assert!(job.tell(Event::StoreLost { store: 0 }).is_empty(), "there is no store");
-        assert!(job.images(0).is_empty() && job.stored(0, 1, under_way).is_empty());
-        let mut told = job.tell(said::store_up(1));
+        let (image, _) = job.capture(Rank(0));
+        job.stored(StoreId(0), Rank(0), image);
+        job.checked(Rank(0), image);
+        let (under_way, _) = job.capture(Rank(1));
+        assert!(job.tell(Event::StoreLost { store: StoreId(0) }).is_empty(), "there is no store");
+        assert!(
+            job.images(Rank(0)).is_empty() && job.stored(StoreId(0), Rank(1), under_way).is_empty()
+        );
+        let mut told = job.tell(said::store_up(StoreId(1)));
         job.now += Duration::from_secs(3);
         told.extend(job.tell(Event::Tick));
         let captured = |rank| {
             let captures = told.iter().filter_map(said::capture);
-            captures.filter(|(of, at)| of.rank == rank && at.store == 1).count() > 0
+            captures.filter(|(of, at)| of.rank == rank && at.store == StoreId(1)).count() > 0
         };
-        assert!(captured(0) && captured(1), "{told:?}");
+        assert!(captured(Rank(0)) && captured(Rank(1)), "{told:?}");
     }
 
     #[test]
     fn a_copy_that_cannot_be_used_leaves_the_other() {
         let mut job = Running::new(2, 2);
-        let image = job.imaged(0);
-        let (instance, from) = job.dies(first(0));
-        assert_eq!(from, Some(Source { image, store: 0 }));
+        let image = job.imaged(Rank(0));
+        let (instance, from) = job.dies(first(Rank(0)));
+        assert_eq!(from, Some(Source { image, store: StoreId(0) }));
         let fail = |fault| RankReport::StartFailed { reason: "r".into(), fault };
         // It was not the image's fault: another store is tried first.
         job.tell(said::rank(instance, fail(StartFault::Attempt)));
-        let (instance, from) = job.fenced(RankInstance { rank: 0, incarnation: 3 });
-        assert_eq!(from, Some(Source { image, store: 1 }));
+        let (instance, from) =
+            job.fenced(RankInstance { rank: Rank(0), incarnation: Incarnation(3) });
+        assert_eq!(from, Some(Source { image, store: StoreId(1) }));
         let told = job.tell(said::rank(instance, fail(StartFault::Image)));
-        assert!(told.contains(&said::discard(1, 0, image)), "{told:?}");
-        let (instance, from) = job.fenced(RankInstance { rank: 0, incarnation: 4 });
-        assert_eq!(from, Some(Source { image, store: 0 }));
+        assert!(told.contains(&said::discard(StoreId(1), Rank(0), image)), "{told:?}");
+        let (instance, from) =
+            job.fenced(RankInstance { rank: Rank(0), incarnation: Incarnation(4) });
+        assert_eq!(from, Some(Source { image, store: StoreId(0) }));
         // It is imaged anew as soon as it runs, since this one has a copy less than promised.
         job.goes_on(instance);
         job.now += Duration::from_secs(1);
         let told = job.tell(Event::Tick);
-        assert_eq!(captured(&told).1.image, 2);
+        assert_eq!(captured(&told).1.image, ImageId(2));
     }
 }

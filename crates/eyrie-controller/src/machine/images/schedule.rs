@@ -115,13 +115,13 @@ impl Schedule {
                 // The first of them after a share of the interval, so that the round ends with it.
                 Order::Sequential | Order::SelfTimed => now + interval * (rank + 1) / ranks,
             };
-            self.set(rank, |_| Some(due));
+            self.set(Rank(rank), |_| Some(due));
         }
     }
 
     /// Changes when a rank is due.
     fn set(&mut self, rank: Rank, change: impl FnOnce(Option<Duration>) -> Option<Duration>) {
-        let Some(due) = self.due.get_mut(rank as usize) else { return };
+        let Some(due) = self.due.get_mut(rank.index()) else { return };
         let before = *due;
         *due = change(before);
         if *due != before {
@@ -146,7 +146,7 @@ impl Schedule {
             Order::Sequential => usize::from(!busy),
             Order::Batch | Order::SelfTimed => usize::MAX,
         };
-        let due = self.by_time.range(..=(now, Rank::MAX)).take(most);
+        let due = self.by_time.range(..=(now, Rank(u32::MAX))).take(most);
         let by_time = due.map(|(_, rank)| *rank);
         let by_log = self.outgrown.iter().copied();
         let mut all: Vec<Rank> = by_log.collect();
@@ -159,7 +159,7 @@ impl Schedule {
         let Interval::Auto { log_share, .. } = self.interval else { return };
         let cost = self.cost.unwrap_or_default().as_secs_f64();
         let worth = image_bytes.max(log_share / LOG_PARTS).max((cost * DISK_BYTES_PER_S) as u64);
-        let Some(log) = self.logs.get_mut(rank as usize) else { return };
+        let Some(log) = self.logs.get_mut(rank.index()) else { return };
         log.bytes = bytes;
         if log.at_request.is_none() && bytes.saturating_sub(log.at_image) > worth {
             self.outgrown.insert(rank);
@@ -168,7 +168,7 @@ impl Schedule {
 
     /// The space for logs comes to an end; that of this rank takes most of it.
     pub fn log_scarce(&mut self, rank: Rank) {
-        let asked = self.logs.get(rank as usize).is_none_or(|log| log.at_request.is_some());
+        let asked = self.logs.get(rank.index()).is_none_or(|log| log.at_request.is_some());
         if self.interval != Interval::Off && !asked {
             self.outgrown.insert(rank);
         }
@@ -178,7 +178,7 @@ impl Schedule {
     pub fn asked(&mut self, rank: Rank, now: Duration) {
         let interval = self.interval();
         self.outgrown.remove(&rank);
-        if let Some(log) = self.logs.get_mut(rank as usize) {
+        if let Some(log) = self.logs.get_mut(rank.index()) {
             log.at_request = Some(log.bytes);
         }
         let order = self.order;
@@ -194,7 +194,7 @@ impl Schedule {
 
     /// A checkpoint of the rank has ended after `cost` (`None`: it failed).
     pub fn ended(&mut self, rank: Rank, now: Duration, cost: Option<Duration>) {
-        if let Some(log) = self.logs.get_mut(rank as usize) {
+        if let Some(log) = self.logs.get_mut(rank.index()) {
             // What cannot be taken is not asked for at every message.
             let at_request = log.at_request.take();
             log.at_image = at_request.filter(|_| cost.is_some()).unwrap_or(log.bytes);
@@ -221,7 +221,7 @@ impl Schedule {
 
     /// When the next rank that is not due yet will be.
     pub fn next_after(&self, now: Duration) -> Option<Duration> {
-        self.by_time.range((now, Rank::MAX)..).map(|(at, _)| *at).find(|at| *at > now)
+        self.by_time.range((now, Rank(u32::MAX))..).map(|(at, _)| *at).find(|at| *at > now)
     }
 }
 
@@ -250,9 +250,9 @@ mod tests {
         let mut c = Schedule::new(Interval::Every(s(10)), Order::Batch, 3);
         c.begin(s(0));
         assert!(c.due(s(9), false).is_empty());
-        assert_eq!(c.due(s(10), true), [0, 1, 2]);
-        c.asked(1, s(10));
-        assert_eq!(c.due(s(10), true), [0, 2]);
+        assert_eq!(c.due(s(10), true), [0, 1, 2].map(Rank));
+        c.asked(Rank(1), s(10));
+        assert_eq!(c.due(s(10), true), [0, 2].map(Rank));
         assert_eq!(c.next_after(s(10)), Some(s(20)));
     }
 
@@ -260,24 +260,24 @@ mod tests {
     fn sequential_wants_one_after_another() {
         let mut c = Schedule::new(Interval::Every(s(9)), Order::Sequential, 3);
         c.begin(s(0));
-        assert_eq!(c.due(s(3), false), [0]);
-        c.asked(0, s(3));
+        assert_eq!(c.due(s(3), false), [0].map(Rank));
+        c.asked(Rank(0), s(3));
         assert!(c.due(s(20), true).is_empty());
-        assert_eq!(c.due(s(6), false), [1]);
-        c.asked(1, s(30));
+        assert_eq!(c.due(s(6), false), [1].map(Rank));
+        c.asked(Rank(1), s(30));
         // Late, but not twice in a row to make up for it.
-        assert_eq!(c.due(s(30), false), [2]);
+        assert_eq!(c.due(s(30), false), [2].map(Rank));
     }
 
     #[test]
     fn self_timed_counts_from_the_end() {
         let mut c = Schedule::new(Interval::Every(s(10)), Order::SelfTimed, 2);
         c.begin(s(0));
-        assert_eq!(c.due(s(5), true), [0]);
-        c.asked(0, s(5));
-        c.ended(0, s(8), Some(s(3)));
-        assert!(!c.due(s(17), true).contains(&0));
-        assert!(c.due(s(18), true).contains(&0));
+        assert_eq!(c.due(s(5), true), [0].map(Rank));
+        c.asked(Rank(0), s(5));
+        c.ended(Rank(0), s(8), Some(s(3)));
+        assert!(!c.due(s(17), true).contains(&Rank(0)));
+        assert!(c.due(s(18), true).contains(&Rank(0)));
     }
 
     #[test]
@@ -285,9 +285,9 @@ mod tests {
         let mut c = Schedule::new(Interval::Off, Order::Batch, 2);
         c.begin(s(0));
         assert_eq!(c.next_after(s(0)), None);
-        c.want(1, s(4));
-        assert_eq!(c.due(s(4), false), [1]);
-        c.asked(1, s(4));
+        c.want(Rank(1), s(4));
+        assert_eq!(c.due(s(4), false), [1].map(Rank));
+        c.asked(Rank(1), s(4));
         assert!(c.due(s(1000), false).is_empty());
     }
 
@@ -296,7 +296,7 @@ mod tests {
         let auto = Interval::Auto { mtbf: s(7200), log_share: 1 << 20 };
         let mut c = Schedule::new(auto, Order::Batch, 1);
         assert_eq!(c.interval(), Some(FIRST_AUTO));
-        c.ended(0, s(0), Some(s(1)));
+        c.ended(Rank(0), s(0), Some(s(1)));
         assert_eq!(c.interval(), Some(daly(s(1), s(7200))));
     }
 
@@ -306,29 +306,29 @@ mod tests {
         let auto = Interval::Auto { mtbf: s(7200), log_share: 40 * MIB };
         let mut c = Schedule::new(auto, Order::Sequential, 3);
         c.begin(s(0));
-        c.logged(1, 10 * MIB, 0);
+        c.logged(Rank(1), 10 * MIB, 0);
         assert!(c.due(s(0), false).is_empty());
-        c.logged(1, 11 * MIB, 0);
-        c.logged(2, 11 * MIB, 0);
-        assert_eq!(c.due(s(0), true), [1, 2], "whatever the order");
-        c.asked(1, s(0));
-        c.logged(1, 30 * MIB, 0);
-        assert_eq!(c.due(s(0), true), [2], "one is under way");
-        c.ended(1, s(0), Some(Duration::from_millis(1)));
-        c.asked(2, s(0));
+        c.logged(Rank(1), 11 * MIB, 0);
+        c.logged(Rank(2), 11 * MIB, 0);
+        assert_eq!(c.due(s(0), true), [1, 2].map(Rank), "whatever the order");
+        c.asked(Rank(1), s(0));
+        c.logged(Rank(1), 30 * MIB, 0);
+        assert_eq!(c.due(s(0), true), [2].map(Rank), "one is under way");
+        c.ended(Rank(1), s(0), Some(Duration::from_millis(1)));
+        c.asked(Rank(2), s(0));
         // It counts from when the image was asked for.
-        c.logged(1, 20 * MIB, 0);
+        c.logged(Rank(1), 20 * MIB, 0);
         assert!(c.due(s(0), true).is_empty());
-        c.logged(1, 22 * MIB, 0);
-        assert_eq!(c.due(s(0), true), [1]);
+        c.logged(Rank(1), 22 * MIB, 0);
+        assert_eq!(c.due(s(0), true), [1].map(Rank));
         // A large image, or a slow one, waits for a larger log.
-        c.asked(1, s(0));
-        c.ended(1, s(0), Some(s(1)));
-        c.logged(1, 40 * MIB, 100 * MIB);
-        c.logged(1, 200 * MIB, 100 * MIB);
+        c.asked(Rank(1), s(0));
+        c.ended(Rank(1), s(0), Some(s(1)));
+        c.logged(Rank(1), 40 * MIB, 100 * MIB);
+        c.logged(Rank(1), 200 * MIB, 100 * MIB);
         assert!(c.due(s(0), true).is_empty(), "the cost is a quarter of a second by now");
-        c.logged(1, 270 * MIB, 100 * MIB);
-        assert_eq!(c.due(s(0), true), [1]);
+        c.logged(Rank(1), 270 * MIB, 100 * MIB);
+        assert_eq!(c.due(s(0), true), [1].map(Rank));
     }
 
     #[test]
@@ -336,30 +336,30 @@ mod tests {
         let auto = Interval::Auto { mtbf: s(7200), log_share: 4000 };
         let mut c = Schedule::new(auto, Order::Batch, 1);
         c.begin(s(0));
-        c.logged(0, 1001, 0);
-        c.asked(0, s(0));
-        c.logged(0, 5000, 0);
-        c.ended(0, s(0), None);
-        c.logged(0, 6000, 0);
+        c.logged(Rank(0), 1001, 0);
+        c.asked(Rank(0), s(0));
+        c.logged(Rank(0), 5000, 0);
+        c.ended(Rank(0), s(0), None);
+        c.logged(Rank(0), 6000, 0);
         assert!(c.due(s(0), false).is_empty());
-        c.logged(0, 6001, 0);
-        assert_eq!(c.due(s(0), false), [0]);
+        c.logged(Rank(0), 6001, 0);
+        assert_eq!(c.due(s(0), false), [0].map(Rank));
     }
 
     #[test]
     fn scarce_space_asks_for_images_but_where_there_are_none() {
         let mut c = Schedule::new(Interval::Every(s(10)), Order::Batch, 2);
         c.begin(s(0));
-        c.log_scarce(1);
-        assert_eq!(c.due(s(0), false), [1]);
-        c.asked(1, s(0));
-        c.log_scarce(1);
+        c.log_scarce(Rank(1));
+        assert_eq!(c.due(s(0), false), [1].map(Rank));
+        c.asked(Rank(1), s(0));
+        c.log_scarce(Rank(1));
         assert!(c.due(s(0), false).is_empty());
-        c.ended(1, s(0), Some(s(0)));
-        c.log_scarce(1);
-        assert_eq!(c.due(s(0), false), [1]);
+        c.ended(Rank(1), s(0), Some(s(0)));
+        c.log_scarce(Rank(1));
+        assert_eq!(c.due(s(0), false), [1].map(Rank));
         let mut none = Schedule::new(Interval::Off, Order::Batch, 1);
-        none.log_scarce(0);
+        none.log_scarce(Rank(0));
         assert!(none.due(s(0), false).is_empty());
     }
 }

@@ -25,12 +25,12 @@ impl StoreChoice<'_> {
         let up: Vec<StoreId> = self.stores.for_images().collect();
         let r = &self.ranks[rank];
         let far = |id: &StoreId| {
-            let node = self.roles.node(RoleKind::Store, *id);
+            let node = self.roles.node(RoleKind::Store, id.0);
             node.is_some_and(|node| self.reach.cannot_meet(r.node(), node))
         };
         let newest = r.images().newest();
         let knows = |store: &StoreId| newest.is_some_and(|i| i.copies.has(*store));
-        let (before, after) = up.split_at(rank as usize % up.len().max(1));
+        let (before, after) = up.split_at(rank.index() % up.len().max(1));
         let free = after.iter().chain(before).copied().filter(|s| !copies.concerns(*s));
         free.min_by_key(|store| (far(store), !knows(store)))
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
 /// The store that has the images of a saved job: the only one, or the archive.
-pub const SAVED: StoreId = 0;
+pub const SAVED: StoreId = StoreId(0);
 
 /// The stores of a job.
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,7 +25,12 @@ pub struct Stores {
 
 impl Stores {
     pub fn new(count: u32, has_archive: bool) -> Stores {
-        Stores { up: (0..count).collect(), lost: BTreeSet::new(), has_archive, beside: None }
+        Stores {
+            up: StoreId::first(count).collect(),
+            lost: BTreeSet::new(),
+            has_archive,
+            beside: None,
+        }
     }
 
     pub fn is_archive(&self, store: StoreId) -> bool {

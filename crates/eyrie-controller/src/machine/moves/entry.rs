@@ -327,13 +327,14 @@ pub struct Round {
 mod tests {
     use super::*;
     use eyrie_wire::RankInstance;
+    use eyrie_wire::{Incarnation, Rank};
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
     }
 
     fn live() -> Live {
-        Live::new(9, RankInstance { rank: 0, incarnation: 2 }, ms(0))
+        Live::new(Node(9), RankInstance { rank: Rank(0), incarnation: Incarnation(2) }, ms(0))
     }
 
     fn step(event: MoveEvent) -> MoveStep {
@@ -359,7 +360,7 @@ mod tests {
             MoveName::Last => &[Begun, Ready, Departed],
             MoveName::Stopped => &[Begun, Stopped],
         };
-        let mut moving = Move::queued(0, None, ms(0), Manner::default());
+        let mut moving = Move::queued(Node(0), None, ms(0), Manner::default());
         way.iter().for_each(|event| assert!(moving.advance(step(*event)), "{state:?}: {event:?}"));
         moving
     }
@@ -389,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_rank_is_slowed_up_to_a_bound() {
-        let mut moving = Move::new(0, None, ms(0), Manner::default());
+        let mut moving = Move::new(Node(0), None, ms(0), Manner::default());
         let shares: Vec<u8> = std::iter::from_fn(|| moving.slow_down()).collect();
         assert_eq!(shares, [20, 30, 40, 50, 60, 70, 80]);
     }
@@ -397,7 +398,7 @@ mod tests {
     #[test]
     fn a_rank_that_is_ready_stays_so_though_a_later_round_may_be_longer() {
         let manner = Manner { pause_budget: ms(50), ..Manner::default() };
-        let mut moving = Move::new(0, None, ms(0), manner);
+        let mut moving = Move::new(Node(0), None, ms(0), manner);
         assert!(moving.end_round(ms(0), 1).is_none(), "it has not begun");
         moving.begin(Some(live()), ms(0));
         for at in [10, 1010] {
@@ -415,7 +416,7 @@ mod tests {
 
     #[test]
     fn its_pause_begins_when_it_stands_still_or_dies() {
-        let mut moving = Move::new(0, None, ms(5), Manner::default());
+        let mut moving = Move::new(Node(0), None, ms(5), Manner::default());
         assert!(!moving.goes_with(ms(4)) && moving.goes_with(ms(5)));
         moving.stand_still(ms(10));
         moving.compute_on(ms(20));
@@ -423,7 +424,7 @@ mod tests {
         moving.stand_still(ms(30));
         moving.stop(ms(40));
         assert_eq!((moving.pause(ms(50)), moving.goes_with(ms(20))), (Some(ms(20)), false));
-        let mut moving = Move::new(0, None, ms(5), Manner::default());
+        let mut moving = Move::new(Node(0), None, ms(5), Manner::default());
         moving.die(ms(40));
         assert_eq!(moving.pause(ms(50)), Some(ms(10)));
     }

@@ -97,18 +97,24 @@ impl Live {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyrie_wire::{Incarnation, Rank};
 
     #[test]
     fn a_rank_is_ready_when_a_round_is_short_or_does_not_shrink() {
         let ms = Duration::from_millis;
-        let mut live = Live::new(9, RankInstance { rank: 0, incarnation: 2 }, ms(0));
-        assert!(live.send(1, ms(0)) && !live.send(2, ms(0)) && live.is_sending(1));
+        let mut live =
+            Live::new(Node(9), RankInstance { rank: Rank(0), incarnation: Incarnation(2) }, ms(0));
+        assert!(
+            live.send(ImageId(1), ms(0))
+                && !live.send(ImageId(2), ms(0))
+                && live.is_sending(ImageId(1))
+        );
         let mut is_ready_at = |at| live.end_round(ms(at), 7, ms(50)).1;
         assert!(!is_ready_at(10), "the first may have put an old image in place");
         assert!(!is_ready_at(1010));
         assert!(!is_ready_at(1310), "300 ms after 1000 ms");
         assert!(is_ready_at(1590), "280 ms after 300 ms");
-        assert!(live.send(2, ms(1600)), "a round that is over has room for the next");
+        assert!(live.send(ImageId(2), ms(1600)), "a round that is over has room for the next");
         assert_eq!((live.rounds(), live.took(), live.bytes()), (4, ms(280), 7));
     }
 }

@@ -114,6 +114,7 @@ mod tests {
     use super::live::Live;
     use super::*;
     use eyrie_interface::Manner;
+    use eyrie_wire::Incarnation;
     use eyrie_wire::RankInstance;
 
     fn ms(ms: u64) -> Duration {
@@ -123,7 +124,7 @@ mod tests {
     /// A rank leaves this node, round by round.
     fn leave(moves: &mut Moves, rank: Rank, from: Node) {
         let mut moving = Move::new(from, None, ms(0), Manner::default());
-        let live = Live::new(9, RankInstance { rank, incarnation: 2 }, ms(0));
+        let live = Live::new(Node(9), RankInstance { rank, incarnation: Incarnation(2) }, ms(0));
         moving.begin(Some(live), ms(0));
         moves.add(rank, moving);
     }
@@ -140,26 +141,26 @@ mod tests {
     #[test]
     fn ranks_of_a_node_depart_together() {
         let mut moves = Moves::default();
-        ready(&mut moves, 0, 7, ms(100));
-        leave(&mut moves, 1, 7);
-        leave(&mut moves, 2, 8);
-        assert!(moves.depart(7, ms(200)).is_empty(), "rank 1 is not ready");
-        ready(&mut moves, 1, 7, ms(300));
-        assert_eq!(moves.depart(7, ms(300)), [0, 1], "rank 2 is on another node");
-        assert!(moves.depart(7, ms(301)).is_empty(), "each is told once");
-        assert!(moves.holds(0) && moves.holds(1) && !moves.holds(2));
+        ready(&mut moves, Rank(0), Node(7), ms(100));
+        leave(&mut moves, Rank(1), Node(7));
+        leave(&mut moves, Rank(2), Node(8));
+        assert!(moves.depart(Node(7), ms(200)).is_empty(), "rank 1 is not ready");
+        ready(&mut moves, Rank(1), Node(7), ms(300));
+        assert_eq!(moves.depart(Node(7), ms(300)), [0, 1].map(Rank), "rank 2 is on another node");
+        assert!(moves.depart(Node(7), ms(301)).is_empty(), "each is told once");
+        assert!(moves.holds(Rank(0)) && moves.holds(Rank(1)) && !moves.holds(Rank(2)));
     }
 
     #[test]
     fn no_rank_waits_for_the_others_forever() {
         let mut moves = Moves::default();
-        ready(&mut moves, 0, 7, ms(100));
-        leave(&mut moves, 1, 7);
-        assert!(moves.depart(7, ms(5099)).is_empty());
-        assert_eq!(moves.depart(7, ms(5100)), [0]);
+        ready(&mut moves, Rank(0), Node(7), ms(100));
+        leave(&mut moves, Rank(1), Node(7));
+        assert!(moves.depart(Node(7), ms(5099)).is_empty());
+        assert_eq!(moves.depart(Node(7), ms(5100)), [0].map(Rank));
         // One that was stopped is not waited for.
-        ready(&mut moves, 2, 7, ms(6000));
-        moves.get_mut(1).unwrap().stop(ms(6000));
-        assert_eq!(moves.depart(7, ms(6000)), [2]);
+        ready(&mut moves, Rank(2), Node(7), ms(6000));
+        moves.get_mut(Rank(1)).unwrap().stop(ms(6000));
+        assert_eq!(moves.depart(Node(7), ms(6000)), [2].map(Rank));
     }
 }

@@ -50,7 +50,7 @@ impl Mover<'_> {
             self.assign(&[rank]);
         }
         let r = &self.ranks[rank];
-        let instance = RankInstance { rank, incarnation: r.incarnation() + 1 };
+        let instance = RankInstance { rank, incarnation: r.incarnation().next() };
         let node = self.destinations().assigned_node(rank).map(|(node, _)| node);
         let now = self.out.now();
         if let Some(moving) = self.moves.get_mut(rank) {

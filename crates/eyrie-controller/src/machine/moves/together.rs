@@ -122,22 +122,22 @@ mod tests {
 
     #[test]
     fn a_drain_is_over_when_ranks_have_left_and_roles_too_or_one_does_not() {
-        let mut drain = asked(&[0, 1], &[7]);
-        drain.end(0, MoveEnd::Moved);
-        drain.end(5, MoveEnd::Stays("it is another's"));
+        let mut drain = asked(&[Rank(0), Rank(1)], &[Node(7)]);
+        drain.end(Rank(0), MoveEnd::Moved);
+        drain.end(Rank(5), MoveEnd::Stays("it is another's"));
         assert!(!drain.are_over(|_| true) && !drain.waits_for_roles(), "rank 1 is there");
-        drain.end(1, MoveEnd::Finished);
+        drain.end(Rank(1), MoveEnd::Finished);
         assert!(drain.waits_for_roles() && !drain.are_over(|_| false) && drain.are_over(|_| true));
         drain.stay(["a router".to_string()]);
         assert!(drain.are_over(|_| false) && drain.outcome().stayed == ["a router"]);
-        let mut one = asked(&[0], &[]);
-        one.end(0, MoveEnd::Finished);
+        let mut one = asked(&[Rank(0)], &[]);
+        one.end(Rank(0), MoveEnd::Finished);
         assert!(one.outcome().stayed[0].ends_with("it has come to its end before"));
     }
 
     #[test]
     fn roles_have_their_time_anew_with_each_that_leaves() {
-        let (s, mut drain) = (Duration::from_secs, asked(&[], &[7]));
+        let (s, mut drain) = (Duration::from_secs, asked(&[], &[Node(7)]));
         assert!(!drain.are_roles_late(2, s(0), s(10)) && drain.are_roles_late(2, s(10), s(10)));
         assert!(!drain.are_roles_late(1, s(11), s(10)) && !drain.are_roles_late(1, s(20), s(10)));
         drain.extend(s(5));
@@ -147,10 +147,10 @@ mod tests {
 
     #[test]
     fn a_node_that_is_undrained_is_waited_for_no_longer() {
-        let mut drain = asked(&[], &[7]);
-        drain.no_longer_drains(8);
+        let mut drain = asked(&[], &[Node(7)]);
+        drain.no_longer_drains(Node(8));
         assert!(!drain.are_over(|_| false));
-        drain.no_longer_drains(7);
+        drain.no_longer_drains(Node(7));
         assert!(drain.are_over(|_| false) && drain.outcome().stayed[0].contains("undrained"));
     }
 }

@@ -99,7 +99,7 @@ mod tests {
             let config = Config { nodes, heartbeat_timeout, alone_for, ..Config::of_one_rank() };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
             job.tell(Event::Home(home.to_vec()));
-            (0..nodes).for_each(|node| drop(job.tell(said::joined(node))));
+            (0..nodes).for_each(|node| drop(job.tell(said::joined(Node(node)))));
             job
         }
 
@@ -151,18 +151,18 @@ mod tests {
     #[test]
     fn a_controller_that_hears_no_other_host_stands_aside_and_goes_on_with_half_of_the_nodes() {
         let mut job = Job::new(3, &[]);
-        assert_eq!(job.pass(ms(200), &[0, 1, 2]), [""; 0]);
+        assert_eq!(job.pass(ms(200), &[Node(0), Node(1), Node(2)]), [""; 0]);
         assert_eq!(job.pass(ms(60), &[]), ["cut off", "seek [0, 1, 2]"]);
         assert_eq!(job.pass(ms(800), &[]), [""; 0]);
         // What ends meanwhile is an old connection.
-        assert!(in_short(&job.tell(Event::AgentGone(1))).is_empty());
-        assert!(in_short(&job.tell(Event::AgentBack(2))).is_empty(), "one of three");
-        let back = job.tell_and_answer(Event::AgentBack(0), &[0, 2]);
+        assert!(in_short(&job.tell(Event::AgentGone(Node(1)))).is_empty());
+        assert!(in_short(&job.tell(Event::AgentBack(Node(2)))).is_empty(), "one of three");
+        let back = job.tell_and_answer(Event::AgentBack(Node(0)), &[Node(0), Node(2)]);
         assert_eq!(back, ["seek [1]", "back without [1]"]);
-        assert!(in_short(&job.tell(Event::AgentGone(1))).is_empty(), "it may come back");
-        assert_eq!(job.pass(ms(30), &[0, 2]), [""; 0]);
-        assert_eq!(job.pass(ms(30), &[0, 2]), ["seek [1]", "lost 1"]);
-        assert_eq!(job.pass(ms(200), &[0, 2]), [""; 0]);
+        assert!(in_short(&job.tell(Event::AgentGone(Node(1)))).is_empty(), "it may come back");
+        assert_eq!(job.pass(ms(30), &[Node(0), Node(2)]), [""; 0]);
+        assert_eq!(job.pass(ms(30), &[Node(0), Node(2)]), ["seek [1]", "lost 1"]);
+        assert_eq!(job.pass(ms(200), &[Node(0), Node(2)]), [""; 0]);
     }
 
     #[test]
@@ -174,11 +174,11 @@ mod tests {
 
     #[test]
     fn with_one_other_host_that_one_counts_as_lost() {
-        let mut job = Job::new(2, &[0]);
-        assert_eq!(job.pass(ms(60), &[0]), ["seek [1]", "lost 1"]);
-        let mut job = Job::new(3, &[0]);
-        assert_eq!(job.pass(ms(60), &[0]), ["cut off", "seek [1, 2]"]);
-        let back = in_short(&job.tell(Event::AgentBack(1)));
+        let mut job = Job::new(2, &[Node(0)]);
+        assert_eq!(job.pass(ms(60), &[Node(0)]), ["seek [1]", "lost 1"]);
+        let mut job = Job::new(3, &[Node(0)]);
+        assert_eq!(job.pass(ms(60), &[Node(0)]), ["cut off", "seek [1, 2]"]);
+        let back = in_short(&job.tell(Event::AgentBack(Node(1))));
         assert_eq!(back, ["seek [2]", "back without [2]"]);
     }
 

@@ -247,8 +247,8 @@ mod tests {
     #[test]
     fn a_spare_stands_for_the_first_node_that_it_replaces() {
         let mut spare = NodeEntry::new(true);
-        assert!(spare.replace(4) && !spare.replace(5));
-        assert_eq!((spare.stands_for(), spare.is_free_spare()), (Some(4), false));
+        assert!(spare.replace(Node(4)) && !spare.replace(Node(5)));
+        assert_eq!((spare.stands_for(), spare.is_free_spare()), (Some(Node(4)), false));
         spare.close();
         assert!(spare.is_drained());
         spare.reopen(true);

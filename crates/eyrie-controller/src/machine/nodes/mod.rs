@@ -30,13 +30,13 @@ impl Index<Node> for Nodes {
     type Output = NodeEntry;
 
     fn index(&self, node: Node) -> &NodeEntry {
-        &self.all[node as usize]
+        &self.all[node.index()]
     }
 }
 
 impl IndexMut<Node> for Nodes {
     fn index_mut(&mut self, node: Node) -> &mut NodeEntry {
-        &mut self.all[node as usize]
+        &mut self.all[node.index()]
     }
 }
 
@@ -55,15 +55,15 @@ impl Nodes {
     }
 
     pub fn get(&self, node: Node) -> Option<&NodeEntry> {
-        self.all.get(node as usize)
+        self.all.get(node.index())
     }
 
     pub fn get_mut(&mut self, node: Node) -> Option<&mut NodeEntry> {
-        self.all.get_mut(node as usize)
+        self.all.get_mut(node.index())
     }
 
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (Node, &NodeEntry)> + ExactSizeIterator {
-        self.all.iter().enumerate().map(|(node, entry)| (node as Node, entry))
+        self.all.iter().enumerate().map(|(node, entry)| (Node(node as u32), entry))
     }
 
     pub fn hosts(&self) -> &[String] {
@@ -128,7 +128,7 @@ impl Nodes {
     /// The heartbeats of the nodes that are up, with their nodes.
     fn heartbeats_mut(&mut self) -> impl Iterator<Item = (Node, &mut Heartbeat)> {
         let all = self.all.iter_mut().enumerate();
-        all.filter_map(|(node, entry)| Some((node as Node, entry.heartbeat_mut()?)))
+        all.filter_map(|(node, entry)| Some((Node(node as u32), entry.heartbeat_mut()?)))
     }
 
     /// The controller itself stood still for so long.

@@ -6,9 +6,7 @@ use crate::machine::io::Mark;
 use crate::machine::ranks::capture::Capture;
 use crate::machine::ranks::phases::Death;
 use crate::machine::state::NodeEvent;
-use eyrie_wire::directory::RouterId;
-use eyrie_wire::StoreId;
-use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use eyrie_wire::{ImageId, Node, Rank, RankInstance, RouterId, StoreId};
 use std::time::Duration;
 
 /// A node that is to be declared dead, and for how long it has not been heard.

@@ -14,7 +14,7 @@ use consequence::Consequence;
 use eyrie_interface::Summary;
 use eyrie_store::role::StoreCommand;
 use eyrie_wire::control::ToAgent;
-use eyrie_wire::{Node, RankInstance, StoreId};
+use eyrie_wire::{Incarnation, Node, RankInstance, StoreId};
 use notes::Notes;
 use requests::Requests;
 use serde::{Deserialize, Serialize};
@@ -139,8 +139,8 @@ impl Outbox {
     pub fn refused(&mut self, instance: Option<RankInstance>, cause: String) {
         if self.notes.is_first_refusal(instance) {
             let rank = instance.map(|i| i.rank);
-            let incarnation = instance.map_or(0, |i| i.incarnation);
-            self.record(Record::Refused { rank, incarnation, cause });
+            let incarnation = instance.map_or(Incarnation(0), |i| i.incarnation);
+            self.record(Record::Refused { rank, incarnation: incarnation, cause });
         }
     }
 

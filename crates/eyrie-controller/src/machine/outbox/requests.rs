@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn an_answer_waits_for_images_begun_since_and_for_every_rank() {
         let mut requests = Requests::default();
-        requests.add(7, [0, 1], Duration::ZERO).unwrap();
+        requests.add(7, [0, 1].map(Rank), Duration::ZERO).unwrap();
         let stored = |rank, image| Record::Checkpoint {
             rank,
             image,
@@ -149,19 +149,19 @@ mod tests {
             pause: Duration::from_millis(1),
             total: Duration::from_millis(2),
         };
-        requests.note(&stored(0, 3)); // begun before it was asked for
+        requests.note(&stored(Rank(0), ImageId(3))); // begun before it was asked for
         assert!(requests.take_answers().is_empty());
-        requests.note(&Record::CheckpointStarted { rank: 0, image: 4 });
-        requests.note(&stored(0, 4));
+        requests.note(&Record::CheckpointStarted { rank: Rank(0), image: ImageId(4) });
+        requests.note(&stored(Rank(0), ImageId(4)));
         assert!(requests.take_answers().is_empty());
-        requests.note(&Record::RankFinished { rank: 1, code: 0 });
+        requests.note(&Record::RankFinished { rank: Rank(1), code: 0 });
         let answers = requests.take_answers();
         let [Command::Answer { request: 7, answer }] = &answers[..] else { panic!("{answers:?}") };
         let text = serde_json::to_string(answer).unwrap();
         assert!(text.contains("\"image\":4") && text.contains("it has finished"), "{text}");
         assert!(requests.pending.is_empty());
         let at = Duration::ZERO;
-        (0..MAX_PENDING as u64).for_each(|n| requests.add(n, [0], at).unwrap());
-        assert!(requests.add(9, [0], at).is_err(), "there is a bound");
+        (0..MAX_PENDING as u64).for_each(|n| requests.add(n, [Rank(0)], at).unwrap());
+        assert!(requests.add(9, [Rank(0)], at).is_err(), "there is a bound");
     }
 }

@@ -62,6 +62,7 @@ impl Speed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyrie_wire::{ImageId, Node, Rank};
 
     #[test]
     fn what_was_seen_counts_more_than_what_is_assumed() {
@@ -69,15 +70,32 @@ mod tests {
         let s = Duration::from_secs;
         assert_eq!(speed.cost(100_000_000), s(1) + Manner::default().pause_budget);
         let (rank, node, image, round) = (0, 1, 2, 1);
-        let stored =
-            Record::Checkpoint { rank, image, bytes: 400_000_000, pause: s(0), total: s(2) };
+        let stored = Record::Checkpoint {
+            rank: Rank(rank),
+            image: ImageId(image),
+            bytes: 400_000_000,
+            pause: s(0),
+            total: s(2),
+        };
         speed.note(&stored);
         assert_eq!(speed.cost(200_000_000), s(1) + Manner::default().pause_budget);
         // A last round says nothing of how fast all of it goes.
         for (bytes, took) in [(40_000_000, s(1)), (4096, s(1))] {
-            speed.note(&Record::MoveRound { rank, node, image, round, bytes, took });
+            speed.note(&Record::MoveRound {
+                rank: Rank(rank),
+                node: Node(node),
+                image: ImageId(image),
+                round,
+                bytes,
+                took,
+            });
         }
-        speed.note(&Record::RankMoved { rank, from: 0, node, pause: s(3) });
+        speed.note(&Record::RankMoved {
+            rank: Rank(rank),
+            from: Node(0),
+            node: Node(node),
+            pause: s(3),
+        });
         assert_eq!(speed.cost(40_000_000), s(4));
     }
 }

@@ -201,7 +201,8 @@ impl Capture {
 mod tests {
     use super::*;
 
-    const IMAGE: Stored = Stored { image: 7, clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 };
+    const IMAGE: Stored =
+        Stored { image: ImageId(7), clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 };
 
     fn step(event: CaptureEvent) -> CaptureStep {
         match event {
@@ -221,7 +222,8 @@ mod tests {
             CaptureName::Checked => &[Begun, Checked],
             CaptureName::Usable => &[Begun, Checked, Stored],
         };
-        let mut capture = Capture::new(7, 0, false, Duration::ZERO, Duration::ZERO);
+        let mut capture =
+            Capture::new(ImageId(7), StoreId(0), false, Duration::ZERO, Duration::ZERO);
         way.iter().for_each(|event| assert!(capture.advance(step(*event)), "{state:?}: {event:?}"));
         capture
     }

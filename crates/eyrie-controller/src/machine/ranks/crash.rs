@@ -156,17 +156,17 @@ mod tests {
             notes[2].as_ref().unwrap().in_words(signal)
         };
         let fault = "the program itself is at fault";
-        for incarnations in [[None; 3], [None, Some(7), Some(7)]] {
+        for incarnations in [[None; 3], [None, Some(ImageId(7)), Some(ImageId(7))]] {
             assert!(said(libc::SIGSEGV, incarnations).ends_with(fault));
             assert!(said(libc::SIGABRT, incarnations).ends_with(fault));
             assert!(!said(libc::SIGBUS, incarnations).contains(fault));
         }
-        let words = said(libc::SIGSEGV, [Some(7); 3]);
+        let words = said(libc::SIGSEGV, [Some(ImageId(7)); 3]);
         assert_eq!(
             words,
             "for the 3rd time at the same place, each time it was re-executed from image 7"
         );
-        let words = said(libc::SIGSEGV, [Some(7), Some(7), Some(6)]);
+        let words = said(libc::SIGSEGV, [Some(ImageId(7)), Some(ImageId(7)), Some(ImageId(6))]);
         assert!(words.ends_with("each time it was re-executed from an image"), "{words}");
     }
 }

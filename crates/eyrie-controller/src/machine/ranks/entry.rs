@@ -13,8 +13,7 @@ use crate::machine::state::RankStateName;
 use crate::record::Cause;
 use eyrie_placement::Assignment;
 use eyrie_store::role::Stored;
-use eyrie_wire::directory::RouterId;
-use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance, StoreId};
+use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance, RouterId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -75,7 +74,7 @@ impl RankEntry {
     pub fn new(rank: Rank, node: Node) -> RankEntry {
         RankEntry {
             rank,
-            incarnation: 1,
+            incarnation: Incarnation(1),
             node,
             goes_to: None,
             state: RankState::Waiting,
@@ -246,7 +245,7 @@ impl RankEntry {
         if !self.state.advance(Step::Died { now, death, unheard, fence }) {
             return None;
         }
-        self.incarnation += 1;
+        self.incarnation = self.incarnation.next();
         Some((ended, capture))
     }
 
@@ -436,7 +435,7 @@ mod tests {
 
     /// One that runs.
     fn running() -> RankEntry {
-        let mut r = RankEntry::new(0, 3);
+        let mut r = RankEntry::new(Rank(0), Node(3));
         assert!(r.start(s(1)) && r.started(s(1), s(0)).is_none());
         r
     }
@@ -444,10 +443,10 @@ mod tests {
     /// Has an image of it count that was asked for then.
     fn imaged(r: &mut RankEntry, asked: Duration) -> Counted {
         let number = r.images_mut().number();
-        let mut capture = Capture::new(number, 1, false, asked, asked + s(9));
-        capture.copies_mut().arrive(1, true);
+        let mut capture = Capture::new(number, StoreId(1), false, asked, asked + s(9));
+        capture.copies_mut().arrive(StoreId(1), true);
         let rsn = number;
-        let image = Stored { image: number, clock: 1, rsn, observed: 0, stdin: 0, bytes: 1 };
+        let image = Stored { image: number, clock: 1, rsn: rsn.0, observed: 0, stdin: 0, bytes: 1 };
         r.count_image(asked + s(1), image, &capture)
     }
 
@@ -456,17 +455,20 @@ mod tests {
         let mut r = running();
         assert!(imaged(&mut r, s(2)).reach.is_none() && !r.log().is_truncated());
         let second = imaged(&mut r, s(4));
-        assert_eq!(second.reach.map(|image| image.image), Some(1));
+        assert_eq!(second.reach.map(|image| image.image), Some(ImageId(1)));
         assert!(r.log().is_truncated() && !r.is_exposed() && second.needless.is_empty());
         r.log_mut().break_off(s(6));
         assert!(r.is_exposed() && r.way_back().is_err());
         let early = imaged(&mut r, s(5));
         assert!(!early.healed && r.way_back().is_err(), "it was asked for before");
         let healing = imaged(&mut r, s(6));
-        assert_eq!((healing.healed, healing.reach.map(|image| image.image)), (true, Some(4)));
+        assert_eq!(
+            (healing.healed, healing.reach.map(|image| image.image)),
+            (true, Some(ImageId(4)))
+        );
         assert_eq!(
             (healing.needless.len(), r.way_back().unwrap().map(|k| k.image.image)),
-            (2, Some(4))
+            (2, Some(ImageId(4)))
         );
     }
 
@@ -476,7 +478,7 @@ mod tests {
         assert_eq!(r.way_back(), Ok(None));
         imaged(&mut r, s(2));
         imaged(&mut r, s(4));
-        assert!(r.images_mut().lose_store(1) && r.is_exposed() && r.way_back().is_err());
+        assert!(r.images_mut().lose_store(StoreId(1)) && r.is_exposed() && r.way_back().is_err());
     }
 
     #[test]
@@ -484,10 +486,16 @@ mod tests {
         for router_first in [true, false] {
             let mut r = running();
             let died = r.end_incarnation(s(10), Death::Outside, None, Fence::new(1, s(10)));
-            assert_eq!(died, Some((RankInstance { rank: 0, incarnation: 1 }, None)));
+            assert_eq!(
+                died,
+                Some((RankInstance { rank: Rank(0), incarnation: Incarnation(1) }, None))
+            );
             assert_eq!(r.end_incarnation(s(10), Death::Outside, None, Fence::new(1, s(10))), None);
-            assert_eq!((r.incarnation(), r.confirm_fence(0, 5)), (2, Some(5)));
-            assert!(r.bring_back(4, s(11), None, s(99)) && r.node() == 4);
+            assert_eq!(
+                (r.incarnation(), r.confirm_fence(RouterId(0), 5)),
+                (Incarnation(2), Some(5))
+            );
+            assert!(r.bring_back(Node(4), s(11), None, s(99)) && r.node() == Node(4));
             if router_first {
                 assert_eq!(r.caught_up(s(12), 7), None);
                 assert_eq!(r.started(s(13), s(0)).unwrap().caught_up, Some(7));
@@ -507,14 +515,14 @@ mod tests {
         imaged(&mut r, s(2));
         imaged(&mut r, s(4));
         r.end_incarnation(s(5), Death::Outside, None, Fence::new(1, s(5)));
-        let mut other = RankEntry::new(0, 0);
-        other.resume(&r.saved(), 7);
+        let mut other = RankEntry::new(Rank(0), Node(0));
+        other.resume(&r.saved(), StoreId(7));
         assert_eq!(other.saved(), r.saved());
         assert!(other.fence().is_some_and(Fence::is_whole) && other.go_on(s(1)));
-        assert!(other.images().iter().all(|kept| kept.saved && kept.copies.has(7)));
+        assert!(other.images().iter().all(|kept| kept.saved && kept.copies.has(StoreId(7))));
         let mut finished = running();
         assert!(finished.exit(3) && !finished.go_on(s(1)));
-        other.resume(&finished.saved(), 7);
+        other.resume(&finished.saved(), StoreId(7));
         assert_eq!(other.code(), Some(3));
     }
 }

@@ -6,8 +6,7 @@ use super::phases::{Death, RankRecovery};
 use crate::machine::io::Source;
 use crate::machine::state::{next, RankEvent, RankStateName, RANKS};
 use crate::machine::timeouts::FENCE_TIMEOUT;
-use eyrie_wire::directory::RouterId;
-use eyrie_wire::ImageId;
+use eyrie_wire::{ImageId, RouterId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,7 +28,7 @@ pub struct Fence {
 impl Fence {
     /// A fence of so many routers that is asked for now.
     pub fn new(routers: u32, now: Duration) -> Fence {
-        let waiting = (0..routers).collect();
+        let waiting = RouterId::first(routers).collect();
         Fence { waiting, rsn: 0, since: now, until: now + FENCE_TIMEOUT }
     }
 
@@ -407,23 +406,29 @@ mod tests {
         let mut rank = rank_in(RankStateName::Running);
         if let Some(on_node) = rank.on_node_mut() {
             (on_node.loaded, on_node.finalized) = (true, true);
-            (on_node.hit_at, on_node.started_from) = (Some(Duration::ZERO), Some(7));
+            (on_node.hit_at, on_node.started_from) = (Some(Duration::ZERO), Some(ImageId(7)));
         }
         for event in [RankEvent::Died, RankEvent::Fenced] {
             assert!(rank.advance(step(event)));
         }
         let left = rank.on_node().unwrap();
         assert!(!left.has_loaded() && !left.has_finalized() && left.hit_at.is_none());
-        assert_eq!((left.started_from, rank.recovery().unwrap().died_from()), (None, Some(7)));
+        assert_eq!(
+            (left.started_from, rank.recovery().unwrap().died_from()),
+            (None, Some(ImageId(7)))
+        );
     }
 
     #[test]
     fn a_fence_is_whole_when_every_router_has_confirmed_it() {
         let mut fence = Fence::new(2, Duration::ZERO);
-        assert_eq!((fence.confirm(1, 7), fence.first_missing()), (None, Some(0)));
-        assert_eq!(fence.confirm(1, 9), None, "it is counted once");
-        assert!(fence.waits_for(0) && !fence.is_whole());
-        assert_eq!(fence.confirm(0, 3), Some(7), "the highest of all routers");
+        assert_eq!(
+            (fence.confirm(RouterId(1), 7), fence.first_missing()),
+            (None, Some(RouterId(0)))
+        );
+        assert_eq!(fence.confirm(RouterId(1), 9), None, "it is counted once");
+        assert!(fence.waits_for(RouterId(0)) && !fence.is_whole());
+        assert_eq!(fence.confirm(RouterId(0), 3), Some(7), "the highest of all routers");
         assert!(fence.is_whole() && Fence::of_saved_job().is_whole());
     }
 }

@@ -47,7 +47,13 @@ pub struct KeptImages {
 
 impl Default for KeptImages {
     fn default() -> KeptImages {
-        KeptImages { kept: Vec::new(), next: 1, since: Duration::ZERO, refused: None, unusable: 0 }
+        KeptImages {
+            kept: Vec::new(),
+            next: ImageId(1),
+            since: Duration::ZERO,
+            refused: None,
+            unusable: 0,
+        }
     }
 }
 
@@ -89,7 +95,7 @@ impl KeptImages {
     /// A number for one that is asked for now.
     pub fn number(&mut self) -> ImageId {
         let image = self.next;
-        self.next += 1;
+        self.next = image.next();
         image
     }
 
@@ -171,11 +177,12 @@ impl KeptImages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyrie_wire::Incarnation;
 
     fn image(image: ImageId, store: StoreId) -> KeptImage {
         KeptImage {
-            image: Stored { image, clock: image, rsn: image, observed: 0, stdin: 0, bytes: 1 },
-            instance: RankInstance { rank: 0, incarnation: 1 },
+            image: Stored { image, clock: image.0, rsn: image.0, observed: 0, stdin: 0, bytes: 1 },
+            instance: RankInstance { rank: Rank(0), incarnation: Incarnation(1) },
             asked: Duration::ZERO,
             copies: Copies::in_one(store),
             saved: false,
@@ -191,7 +198,7 @@ mod tests {
         let mut images = KeptImages::default();
         for store in 1..3 {
             let number = images.number();
-            assert!(images.count(Duration::ZERO, image(number, store), false).is_empty());
+            assert!(images.count(Duration::ZERO, image(number, StoreId(store)), false).is_empty());
         }
         images
     }
@@ -199,16 +206,22 @@ mod tests {
     #[test]
     fn two_images_are_kept_and_the_log_reaches_back_to_the_older() {
         let mut images = KeptImages::default();
-        assert_eq!((images.number(), images.fallback()), (1, None));
-        images.count(Duration::ZERO, image(1, 1), false);
+        assert_eq!((images.number(), images.fallback()), (ImageId(1), None));
+        images.count(Duration::ZERO, image(ImageId(1), StoreId(1)), false);
         assert_eq!(images.fallback(), None, "the log still reaches back to the start");
         let mut images = two();
-        assert_eq!(images.fallback().map(|i| i.image), Some(1));
-        let needless = images.count(Duration::ZERO, image(3, 1), false);
-        assert_eq!((numbers(&needless), numbers(images.iter())), (vec![1], vec![2, 3]));
-        assert_eq!(images.fallback().map(|i| i.image), Some(2));
-        let needless = images.count(Duration::ZERO, image(4, 1), true);
-        assert_eq!((numbers(&needless), numbers(images.iter())), (vec![2, 3], vec![4]));
+        assert_eq!(images.fallback().map(|i| i.image), Some(ImageId(1)));
+        let needless = images.count(Duration::ZERO, image(ImageId(3), StoreId(1)), false);
+        assert_eq!(
+            (numbers(&needless), numbers(images.iter())),
+            ([1].map(ImageId).to_vec(), [2, 3].map(ImageId).to_vec())
+        );
+        assert_eq!(images.fallback().map(|i| i.image), Some(ImageId(2)));
+        let needless = images.count(Duration::ZERO, image(ImageId(4), StoreId(1)), true);
+        assert_eq!(
+            (numbers(&needless), numbers(images.iter())),
+            ([2, 3].map(ImageId).to_vec(), vec![ImageId(4)])
+        );
     }
 
     #[test]
@@ -217,7 +230,7 @@ mod tests {
         images.refuse("a file is gone".into());
         assert_eq!((images.note_unusable(), images.note_unusable()), (0, 1));
         let now = Duration::from_secs(7);
-        images.count(now, image(1, 1), false);
+        images.count(now, image(ImageId(1), StoreId(1)), false);
         assert_eq!((images.since(), images.refused()), (now, None));
         assert_eq!(images.note_unusable(), 0);
     }
@@ -225,12 +238,18 @@ mod tests {
     #[test]
     fn an_image_goes_with_the_last_store_that_has_it() {
         let mut images = two();
-        assert!(!images.lose_store(1) && numbers(images.iter()) == [2]);
-        assert!(images.lose_store(2) && images.is_empty());
-        assert!(!images.lose_store(3), "there was none");
+        assert!(!images.lose_store(StoreId(1)) && numbers(images.iter()) == [ImageId(2)]);
+        assert!(images.lose_store(StoreId(2)) && images.is_empty());
+        assert!(!images.lose_store(StoreId(3)), "there was none");
         let mut images = two();
-        assert_eq!(images.drop_copies(2, Some(1)), Some((Copies::default(), true)));
-        assert_eq!(images.drop_copies(2, None), Some((Copies::in_one(2), false)));
-        assert_eq!((numbers(images.iter()), images.drop_copies(2, None)), (vec![1], None));
+        assert_eq!(
+            images.drop_copies(ImageId(2), Some(StoreId(1))),
+            Some((Copies::default(), true))
+        );
+        assert_eq!(images.drop_copies(ImageId(2), None), Some((Copies::in_one(StoreId(2)), false)));
+        assert_eq!(
+            (numbers(images.iter()), images.drop_copies(ImageId(2), None)),
+            (vec![ImageId(1)], None)
+        );
     }
 }

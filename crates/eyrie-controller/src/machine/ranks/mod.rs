@@ -44,13 +44,13 @@ impl Index<Rank> for Ranks {
     type Output = RankEntry;
 
     fn index(&self, rank: Rank) -> &RankEntry {
-        &self.all[rank as usize]
+        &self.all[rank.index()]
     }
 }
 
 impl IndexMut<Rank> for Ranks {
     fn index_mut(&mut self, rank: Rank) -> &mut RankEntry {
-        &mut self.all[rank as usize]
+        &mut self.all[rank.index()]
     }
 }
 
@@ -58,7 +58,7 @@ impl Ranks {
     /// Of a job that begins, each on its node.
     pub fn new(start: &[Node]) -> Ranks {
         let all = start.iter().enumerate();
-        let all = all.map(|(rank, node)| RankEntry::new(rank as Rank, *node)).collect();
+        let all = all.map(|(rank, node)| RankEntry::new(Rank(rank as u32), *node)).collect();
         Ranks { all, counts: Counts::default(), asked: BTreeSet::new() }
     }
 
@@ -77,16 +77,16 @@ impl Ranks {
     }
 
     /// The numbers of all ranks.
-    pub fn numbers(&self) -> std::ops::Range<Rank> {
-        0..self.all.len() as Rank
+    pub fn numbers(&self) -> impl Iterator<Item = Rank> {
+        Rank::first(self.all.len() as u32)
     }
 
     pub fn get(&self, rank: Rank) -> Option<&RankEntry> {
-        self.all.get(rank as usize)
+        self.all.get(rank.index())
     }
 
     pub fn get_mut(&mut self, rank: Rank) -> Option<&mut RankEntry> {
-        self.all.get_mut(rank as usize)
+        self.all.get_mut(rank.index())
     }
 
     pub fn iter(&self) -> std::slice::Iter<'_, RankEntry> {
@@ -153,7 +153,7 @@ impl Ranks {
     /// These ranks are to go to these nodes.
     pub fn assign(&mut self, assigned: Vec<Assignment>) {
         for assignment in assigned {
-            self[assignment.rank].assign(assignment);
+            self[Rank(assignment.rank)].assign(assignment);
         }
     }
 
@@ -192,7 +192,7 @@ impl Ranks {
     /// Whether a checkpoint is under way.
     pub fn are_captured(&mut self) -> bool {
         let Ranks { all, asked, .. } = self;
-        asked.retain(|rank| all[*rank as usize].capture().is_some());
+        asked.retain(|rank| all[(*rank).index()].capture().is_some());
         !asked.is_empty()
     }
 

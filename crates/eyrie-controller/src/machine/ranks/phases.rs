@@ -158,9 +158,10 @@ mod tests {
     #[test]
     fn the_phases_add_up_to_the_time_since_the_death_over_failed_attempts_too() {
         let mut first = RankRecovery::after(None, s(10), Death::Outside, s(2), None);
-        first.place(s(13), Some(Source { image: 1, store: 4 }));
-        assert_eq!(first.fail_restore(4), 1);
-        let mut second = RankRecovery::after(Some(&first), s(20), Death::Outside, s(0), Some(1));
+        first.place(s(13), Some(Source { image: ImageId(1), store: StoreId(4) }));
+        assert_eq!(first.fail_restore(StoreId(4)), 1);
+        let mut second =
+            RankRecovery::after(Some(&first), s(20), Death::Outside, s(0), Some(ImageId(1)));
         second.place(s(21), None);
         second.restore(s(26), s(3));
         second.connect(s(27));
@@ -174,11 +175,12 @@ mod tests {
     #[test]
     fn what_failed_is_known_to_the_next_attempt_until_another_image_is_tried() {
         let mut first = RankRecovery::of_saved_job();
-        assert_eq!((first.fail_restore(4), first.fail_restore(5)), (1, 2));
-        let mut second = RankRecovery::after(Some(&first), s(1), Death::Outside, s(0), Some(7));
-        assert_eq!((second.avoid(), second.failed_attempts()), (Some(5), 2));
-        assert_eq!((second.died_from(), second.from()), (Some(7), None));
+        assert_eq!((first.fail_restore(StoreId(4)), first.fail_restore(StoreId(5))), (1, 2));
+        let mut second =
+            RankRecovery::after(Some(&first), s(1), Death::Outside, s(0), Some(ImageId(7)));
+        assert_eq!((second.avoid(), second.failed_attempts()), (Some(StoreId(5)), 2));
+        assert_eq!((second.died_from(), second.from()), (Some(ImageId(7)), None));
         second.try_another();
-        assert_eq!((second.fail_restore(4), second.avoid()), (1, Some(4)));
+        assert_eq!((second.fail_restore(StoreId(4)), second.avoid()), (1, Some(StoreId(4))));
     }
 }

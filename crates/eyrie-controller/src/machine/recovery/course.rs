@@ -28,8 +28,7 @@ use crate::record::Record;
 use eyrie_placement::{Choice, Placement};
 use eyrie_router::RouterCommand;
 use eyrie_wire::control::{StartFault, ToAgent};
-use eyrie_wire::directory::RouterId;
-use eyrie_wire::{Node, Rank, RankInstance};
+use eyrie_wire::{Node, Rank, RankInstance, RouterId};
 use std::time::Duration;
 
 /// What a recovery changes, and what it asks.
@@ -93,7 +92,7 @@ impl Recovery<'_> {
             let mark = Mark { rsn, output: self.output.total(instance.rank) };
             let home = self.roles.home_of(instance.rank);
             // Where routers run beside the controller, ranks go round them.
-            let home = home.unwrap_or(instance.rank % self.config.routers);
+            let home = home.unwrap_or(RouterId(instance.rank.0 % self.config.routers));
             let Told { determinants, observed } = self.gathered.take(instance);
             let recover = RouterCommand::Recover { instance, determinants, observed };
             self.out.push(Command::Send(ToPeer::Router(home, recover)));
@@ -169,7 +168,7 @@ impl Recovery<'_> {
         if assigned.is_none() {
             self.assign(&[rank]);
         }
-        let found = self.ranks[rank].take_assignment().map(|a| (a.to, a.choice));
+        let found = self.ranks[rank].take_assignment().map(|a| (Node(a.to), a.choice));
         assigned.or(found)
     }
 
@@ -310,6 +309,7 @@ mod tests {
     use eyrie_store::role::Stored;
     use eyrie_wire::control::{Ending, MpiStage, RankReport};
     use eyrie_wire::Node;
+    use eyrie_wire::{ImageId, Incarnation, StoreId};
 
     fn start_of(commands: &[Command]) -> (Node, RankInstance) {
         let start = commands.iter().find_map(said::start);
@@ -322,23 +322,24 @@ mod tests {
     fn nodes_of_attempts(with_image: bool, fails: &RankReport) -> [Node; 3] {
         let mut machine = Machine::new(Config { spares: 2, ..Config::of_one_rank() });
         let mut tell = |event| machine.handle(Duration::ZERO, event);
-        let up = [0, 1, 2].map(|node| tell(said::joined(node)));
+        let up = [0, 1, 2].map(|node| tell(said::joined(Node(node))));
         let (_, first) = start_of(&up[2]);
         let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
         tell(said::rank(first, RankReport::Started { fetched, restored }));
         tell(said::rank(first, RankReport::ProviderLoaded));
         if with_image {
-            tell(Event::Checkpoint { request: 1, rank: Some(0) });
-            let image = Stored { image: 1, clock: 5, rsn: 5, observed: 0, stdin: 0, bytes: 1000 };
-            tell(said::stored(0, first, image));
+            tell(Event::Checkpoint { request: 1, rank: Some(Rank(0)) });
+            let image =
+                Stored { image: ImageId(1), clock: 5, rsn: 5, observed: 0, stdin: 0, bytes: 1000 };
+            tell(said::stored(StoreId(0), first, image));
             let (image, output) = (1, [0; 2]);
-            tell(said::rank(first, RankReport::ImageUsable { image, output }));
+            tell(said::rank(first, RankReport::ImageUsable { image: ImageId(image), output }));
         }
-        tell(Event::AgentGone(0));
+        tell(Event::AgentGone(Node(0)));
         let mut incarnation = 2;
         [(); 3].map(|()| {
-            let instance = RankInstance { incarnation, ..first };
-            let (node, _) = start_of(&tell(said::fenced(0, instance, 0)));
+            let instance = RankInstance { incarnation: Incarnation(incarnation), ..first };
+            let (node, _) = start_of(&tell(said::fenced(RouterId(0), instance, 0)));
             if !with_image {
                 tell(said::rank(instance, RankReport::Started { fetched, restored }));
             }
@@ -351,9 +352,12 @@ mod tests {
     #[test]
     fn the_last_attempt_is_made_on_another_node() {
         let (reason, fault) = ("no space is left in /dev/shm".into(), StartFault::Attempt);
-        assert_eq!(nodes_of_attempts(true, &RankReport::StartFailed { reason, fault }), [1, 1, 2]);
+        assert_eq!(
+            nodes_of_attempts(true, &RankReport::StartFailed { reason, fault }),
+            [1, 1, 2].map(Node)
+        );
         let ending = Ending::Signal(libc::SIGBUS);
         let killed = RankReport::Exited { ending, stage: MpiStage::Before };
-        assert_eq!(nodes_of_attempts(false, &killed), [1, 1, 2]);
+        assert_eq!(nodes_of_attempts(false, &killed), [1, 1, 2].map(Node));
     }
 }

@@ -72,6 +72,7 @@ impl Gathered {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyrie_wire::Incarnation;
 
     #[test]
     fn the_beginning_is_what_is_known_without_a_gap() {
@@ -86,20 +87,20 @@ mod tests {
 
     #[test]
     fn only_what_was_told_for_the_newest_incarnation_is_gathered() {
-        let instance = |incarnation| RankInstance { rank: 3, incarnation };
+        let instance = |incarnation| RankInstance { rank: Rank(3), incarnation };
         let part = |from| ObservedPart { from, clock: 1, bytes: vec![1] };
         let told = |clocks: &[u64]| Told {
             determinants: clocks.iter().map(|c| Determinant { clock: *c, rsn: *c }).collect(),
             observed: clocks.iter().map(|c| part(*c)).collect(),
         };
         let mut gathered = Gathered::default();
-        gathered.add(instance(2), told(&[1]));
+        gathered.add(instance(Incarnation(2)), told(&[1]));
         // It died again.
-        gathered.add(instance(3), told(&[2]));
-        gathered.add(instance(2), told(&[9]));
-        gathered.add(instance(3), told(&[1]));
-        assert_eq!(gathered.take(instance(2)), Told::default());
-        assert_eq!(gathered.take(instance(3)), told(&[2, 1]));
-        assert_eq!(gathered.take(instance(3)), Told::default());
+        gathered.add(instance(Incarnation(3)), told(&[2]));
+        gathered.add(instance(Incarnation(2)), told(&[9]));
+        gathered.add(instance(Incarnation(3)), told(&[1]));
+        assert_eq!(gathered.take(instance(Incarnation(2))), Told::default());
+        assert_eq!(gathered.take(instance(Incarnation(3))), told(&[2, 1]));
+        assert_eq!(gathered.take(instance(Incarnation(3))), Told::default());
     }
 }

@@ -185,7 +185,7 @@ mod tests {
             RoleStateName::Up => &[RoleEvent::Listens],
             RoleStateName::Down => &[RoleEvent::Gone],
         };
-        let mut role = RoleEntry::new(0, Duration::from_secs(1));
+        let mut role = RoleEntry::new(Node(0), Duration::from_secs(1));
         way.iter().for_each(|event| assert!(role.advance(step(*event)), "{state:?}: {event:?}"));
         role
     }
@@ -204,20 +204,20 @@ mod tests {
 
     #[test]
     fn starts_that_fail_in_a_row_are_counted_until_one_listens() {
-        let mut role = RoleEntry::new(0, Duration::ZERO);
+        let mut role = RoleEntry::new(Node(0), Duration::ZERO);
         for failed in 1..4 {
             assert!(!role.lose(true));
-            role.replace(failed, Duration::ZERO, false);
+            role.replace(Node(failed), Duration::ZERO, false);
             assert_eq!((role.failed(), role.generation, role.before), (failed, failed, None));
         }
         assert!(
             !role.lose(false) && role.failed() == 3,
             "its node is lost: that is no failed start"
         );
-        role.replace(4, Duration::ZERO, false);
+        role.replace(Node(4), Duration::ZERO, false);
         role.listen(Addr::Unix("/r".into()));
         assert!(role.lose(true));
-        role.replace(9, Duration::ZERO, true);
-        assert_eq!((role.failed(), role.node, role.before), (0, 9, Some(4)));
+        role.replace(Node(9), Duration::ZERO, true);
+        assert_eq!((role.failed(), role.node, role.before), (0, Node(9), Some(Node(4))));
     }
 }

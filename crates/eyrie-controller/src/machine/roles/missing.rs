@@ -83,11 +83,12 @@ mod tests {
     use crate::machine::{Command, Config, Event};
     use eyrie_wire::control::{RankReport, Role, RoleKind};
     use eyrie_wire::RankInstance;
+    use eyrie_wire::{Incarnation, Rank};
 
     /// One whose rank runs.
     fn trial(nodes: u32) -> Trial {
         let mut trial = Trial::new(Config::with_roles_on(nodes));
-        let instance = RankInstance { rank: 0, incarnation: 1 };
+        let instance = RankInstance { rank: Rank(0), incarnation: Incarnation(1) };
         let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
         trial.tell(said::rank(instance, RankReport::Started { fetched, restored }));
         trial
@@ -118,11 +119,11 @@ mod tests {
         let mut job = trial(2);
         assert!(job.missing().is_empty());
         for _ in 0..2 {
-            let said = job.said(Event::Drain { request: None, node: 1 }, true);
+            let said = job.said(Event::Drain { request: None, node: Node(1) }, true);
             assert!(said[0].contains("one store only, on node 0: no other host"), "{said:?}");
             assert_eq!(job.missing(), [Kept::Images]);
             assert!(job.said(Event::Tick, true).is_empty(), "it is said once");
-            assert_eq!(job.said(Event::Undrain { request: 1, node: 1 }, true), ["Images"]);
+            assert_eq!(job.said(Event::Undrain { request: 1, node: Node(1) }, true), ["Images"]);
             assert!(job.missing().is_empty());
         }
     }
@@ -131,21 +132,24 @@ mod tests {
     fn what_is_on_its_way_is_said_when_it_takes_long() {
         let mut job = trial(3);
         let journal = |nodes, coming| JournalCopies { promised: 2, nodes, coming };
-        assert!(job.said(Event::JournalCopies(journal(vec![1], 1)), true).is_empty());
+        assert!(job.said(Event::JournalCopies(journal(vec![Node(1)], 1)), true).is_empty());
         assert_eq!(job.missing(), [Kept::Journal]);
         job.now += SAID_AFTER;
         let said = job.said(Event::Tick, true);
         assert_eq!(said, ["the journal has 1 of 2 copies on other hosts: another is being made"]);
-        assert_eq!(job.said(Event::JournalCopies(journal(vec![1, 2], 0)), true), ["Journal"]);
+        assert_eq!(
+            job.said(Event::JournalCopies(journal(vec![Node(1), Node(2)], 0)), true),
+            ["Journal"]
+        );
     }
 
     #[test]
     fn a_store_that_could_not_be_started_is_tried_again_after_a_while() {
         let mut job = trial(2);
-        let said = job.said(Event::AgentGone(1), true);
+        let said = job.said(Event::AgentGone(Node(1)), true);
         assert!(said[0].contains("one store only, on node 0: no other host"), "{said:?}");
         job.said(Event::Joining { host: "late".into() }, true);
-        assert!(job.said(said::joined(2), false).is_empty(), "it does not listen yet");
+        assert!(job.said(said::joined(Node(2)), false).is_empty(), "it does not listen yet");
         let full =
             Event::RoleLost { role: Role::first(RoleKind::Store, 2), cause: "no space".into() };
         assert!(job.said(full, false).is_empty() && job.missing().contains(&Kept::Images));

@@ -21,9 +21,7 @@ use super::ranks::Ranks;
 use entry::RoleEntry;
 use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{Role, RoleKind};
-use eyrie_wire::directory::RouterId;
-use eyrie_wire::StoreId;
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{Node, Rank, RouterId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -47,7 +45,7 @@ pub struct Roles {
 impl Roles {
     /// None yet. With an `archive` that has the first number.
     pub fn after(archive: bool) -> Roles {
-        Roles { next_store: archive.into(), ..Roles::default() }
+        Roles { next_store: StoreId(archive.into()), ..Roles::default() }
     }
 
     /// Those of a kind, in order of their numbers.
@@ -78,8 +76,8 @@ impl Roles {
     /// As [`Roles::add`], a store with a number that none had before.
     pub fn add_store(&mut self, node: Node, until: Duration) -> StoreId {
         let id = self.next_store;
-        self.next_store += 1;
-        self.add(RoleKind::Store, id, node, until);
+        self.next_store = id.next();
+        self.add(RoleKind::Store, id.0, node, until);
         id
     }
 
@@ -170,7 +168,7 @@ impl Roles {
 
     /// The home router of a rank, where routers are on nodes.
     pub fn home_of(&self, rank: Rank) -> Option<RouterId> {
-        self.home.get(rank as usize).copied()
+        self.home.get(rank.index()).copied()
     }
 
     /// The ranks get their home routers. In a saved job these have saved the logs of the ranks.
@@ -186,7 +184,7 @@ impl Roles {
     /// The ranks that are at home at this router.
     pub fn ranks_at(&self, id: RouterId) -> impl Iterator<Item = Rank> + '_ {
         let home = self.home.iter().enumerate();
-        home.filter(move |(_, home)| **home == id).map(|(rank, _)| rank as Rank)
+        home.filter(move |(_, home)| **home == id).map(|(rank, _)| Rank(rank as u32))
     }
 
     /// Whether it is the last of its number. Those beside the controller always are.
@@ -198,7 +196,12 @@ impl Roles {
     /// Whether a router that took over has not heard a rank that can still speak.
     pub fn is_unheard(&self, r: &RankEntry) -> bool {
         let speaks = !r.on_node().is_some_and(|on_node| on_node.has_finalized());
-        speaks && self.unheard.range((r.rank(), 0)..=(r.rank(), RouterId::MAX)).next().is_some()
+        speaks
+            && self
+                .unheard
+                .range((r.rank(), RouterId(0))..=(r.rank(), RouterId(u32::MAX)))
+                .next()
+                .is_some()
     }
 
     /// Whether ranks can be stopped without need: every router has heard all of them.
@@ -243,22 +246,29 @@ mod tests {
     fn a_number_of_a_store_is_never_given_twice() {
         let mut roles = Roles::after(true);
         let until = Duration::from_secs(1);
-        let first = roles.add_store(3, until);
-        assert_eq!((first, roles.node(RoleKind::Store, first)), (1, Some(3)), "0 is the archive's");
-        assert!(roles.remove(RoleKind::Store, first).is_some());
-        assert_eq!((roles.add_store(3, until), roles.count(RoleKind::Store)), (2, 1));
-        assert!(roles.remove(RoleKind::Store, first).is_none());
+        let first = roles.add_store(Node(3), until);
+        assert_eq!(
+            (first, roles.node(RoleKind::Store, first.0)),
+            (StoreId(1), Some(Node(3))),
+            "0 is the archive's"
+        );
+        assert!(roles.remove(RoleKind::Store, first.0).is_some());
+        assert_eq!(
+            (roles.add_store(Node(3), until), roles.count(RoleKind::Store)),
+            (StoreId(2), 1)
+        );
+        assert!(roles.remove(RoleKind::Store, first.0).is_none());
     }
 
     #[test]
     fn a_router_that_took_over_knows_a_rank_when_it_has_heard_it() {
         let mut roles = Roles::default();
-        let rank = RankEntry::new(1, 0);
-        roles.not_heard(7, 0..3);
-        roles.not_heard(8, 0..3);
-        roles.hear(7, 1);
+        let rank = RankEntry::new(Rank(1), Node(0));
+        roles.not_heard(RouterId(7), Rank::first(3));
+        roles.not_heard(RouterId(8), Rank::first(3));
+        roles.hear(RouterId(7), Rank(1));
         assert!(roles.is_unheard(&rank), "router 8 has not");
-        roles.hear(8, 1);
-        assert!(!roles.is_unheard(&rank) && roles.is_unheard(&RankEntry::new(2, 0)));
+        roles.hear(RouterId(8), Rank(1));
+        assert!(!roles.is_unheard(&rank) && roles.is_unheard(&RankEntry::new(Rank(2), Node(0))));
     }
 }

@@ -25,9 +25,9 @@ impl<'a> Places<'a> {
     pub fn nodes_up_with_ranks(self) -> impl Iterator<Item = (Node, u32)> {
         let mut ranks = vec![0; self.nodes.len()];
         for r in self.ranks.living() {
-            ranks[r.node() as usize] += 1;
+            ranks[r.node().index()] += 1;
         }
-        let nodes: Vec<_> = self.nodes.up().map(|node| (node, ranks[node as usize])).collect();
+        let nodes: Vec<_> = self.nodes.up().map(|node| (node, ranks[node.index()])).collect();
         nodes.into_iter()
     }
 
@@ -47,14 +47,14 @@ impl<'a> Places<'a> {
     /// Whether a rank's own router is on its host.
     fn is_beside(self, r: &RankEntry) -> bool {
         let home = self.roles.home_of(r.rank());
-        let router = home.and_then(|home| self.roles.node(RoleKind::Router, home));
+        let router = home.and_then(|home| self.roles.node(RoleKind::Router, home.0));
         router == Some(r.node())
     }
 
     /// Whether all images that could bring a rank back are on its own host.
     fn is_imaged_beside(self, r: &RankEntry) -> bool {
         let elsewhere =
-            |store: &StoreId| self.roles.node(RoleKind::Store, *store) != Some(r.node());
+            |store: &StoreId| self.roles.node(RoleKind::Store, store.0) != Some(r.node());
         let mut stores = r.images().iter().flat_map(|kept| kept.copies.stores());
         r.log().is_truncated() && !stores.any(|store| elsewhere(&store))
     }

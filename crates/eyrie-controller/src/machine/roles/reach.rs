@@ -30,6 +30,7 @@ mod tests {
     use eyrie_wire::control::RankReport;
     use eyrie_wire::control::ToAgent;
     use eyrie_wire::RankInstance;
+    use eyrie_wire::{Incarnation, Rank};
     use std::time::Duration;
 
     /// A machine of so many nodes whose ranks run; and the time.
@@ -50,9 +51,9 @@ mod tests {
                 ..Config::with_roles_on(nodes)
             };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
-            (0..nodes).for_each(|node| drop(job.tell(said::joined(node))));
+            (0..nodes).for_each(|node| drop(job.tell(said::joined(Node(node)))));
             for rank in 0..ranks {
-                let instance = RankInstance { rank, incarnation: 1 };
+                let instance = RankInstance { rank: Rank(rank), incarnation: Incarnation(1) };
                 let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
                 job.tell(said::rank(instance, RankReport::Started { fetched, restored }));
                 job.tell(said::rank(instance, RankReport::ProviderLoaded));
@@ -106,34 +107,40 @@ mod tests {
 
     #[test]
     fn routers_and_stores_move_to_where_ranks_reach_them() {
-        let mut job = Job::new(4, &[0]);
-        assert_eq!((job.on("router"), job.on("store")), (vec![1], vec![1, 2]));
-        assert!(job.parted(1, 0).is_empty(), "it may last for a moment only");
+        let mut job = Job::new(4, &[Node(0)]);
+        assert_eq!(
+            (job.on("router"), job.on("store")),
+            ([1].map(Node).to_vec(), [1, 2].map(Node).to_vec())
+        );
+        assert!(job.parted(Node(1), Node(0)).is_empty(), "it may last for a moment only");
         assert_eq!(job.pass(3), ["router 0 on 1", "store 0 on 1"]);
-        assert_eq!((job.on("router"), job.on("store")), (vec![2], vec![2, 3]));
+        assert_eq!(
+            (job.on("router"), job.on("store")),
+            ([2].map(Node).to_vec(), [2, 3].map(Node).to_vec())
+        );
         // What heals is no reason to move back.
-        job.tell(said::reached(1, 0, true));
+        job.tell(said::reached(Node(1), Node(0), true));
         assert!(job.pass(5).is_empty());
     }
 
     #[test]
     fn a_moment_of_silence_moves_nothing() {
-        let mut job = Job::new(4, &[0]);
-        job.parted(1, 0);
+        let mut job = Job::new(4, &[Node(0)]);
+        job.parted(Node(1), Node(0));
         job.pass(1);
-        job.tell(said::reached(1, 0, true));
+        job.tell(said::reached(Node(1), Node(0), true));
         assert!(job.pass(5).is_empty());
     }
 
     #[test]
     fn where_no_other_node_is_left_one_of_both_counts_as_lost() {
-        let mut job = Job::new(2, &[0, 1]);
-        job.parted(0, 1);
+        let mut job = Job::new(2, &[Node(0), Node(1)]);
+        job.parted(Node(0), Node(1));
         assert_eq!(job.pass(3)[0], "node 1");
         // The router has what only it has: then its node must stay, and the rank goes there.
-        let mut job = Job::new(2, &[0, 1]);
-        job.tell(said::exposed(0));
-        job.parted(0, 1);
+        let mut job = Job::new(2, &[Node(0), Node(1)]);
+        job.tell(said::exposed(Rank(0)));
+        job.parted(Node(0), Node(1));
         assert_eq!(job.pass(3)[0], "node 0");
     }
 }

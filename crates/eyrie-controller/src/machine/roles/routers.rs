@@ -20,16 +20,16 @@ use crate::record::{in_words, Record};
 use eyrie_interface::status::Kept;
 use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{Role, RoleKind, ToAgent};
-use eyrie_wire::directory::{Directory, KeptUntil, RouterId};
-use eyrie_wire::{Node, Rank, RankInstance};
+use eyrie_wire::directory::{Directory, KeptUntil};
+use eyrie_wire::{Node, Rank, RankInstance, RouterId};
 use std::time::Duration;
 
 /// For each rank the router that is its home. Ranks of one node have one home, so that there is
 /// always another node for it; so have those of nodes in a row, so that the directory is short.
 fn homes(start: &[Node], routers: u32) -> Vec<RouterId> {
-    let nodes = start.iter().max().map_or(1, |last| u64::from(*last) + 1);
-    let home = |node: &Node| u64::from(*node) * u64::from(routers) / nodes;
-    start.iter().map(|node| home(node) as RouterId).collect()
+    let nodes = start.iter().max().map_or(1, |last| u64::from(last.0) + 1);
+    let home = |node: &Node| u64::from(node.0) * u64::from(routers) / nodes;
+    start.iter().map(|node| RouterId(home(node) as u32)).collect()
 }
 
 impl Hosting<'_> {
@@ -40,10 +40,10 @@ impl Hosting<'_> {
         }
         let patience = self.router_patience();
         for id in 0..self.config.routers {
-            let Some(node) = self.places().node_for_router(id) else { return false };
+            let Some(node) = self.places().node_for_router(RouterId(id)) else { return false };
             let until = self.out.now() + patience;
             self.roles.add(RoleKind::Router, id, node, until);
-            self.order_router(id, false);
+            self.order_router(RouterId(id), false);
         }
         true
     }
@@ -60,14 +60,14 @@ impl Hosting<'_> {
     }
 
     fn order_router(&mut self, id: RouterId, takes_over: bool) {
-        let Some(entry) = self.roles.get(RoleKind::Router, id) else { return };
+        let Some(entry) = self.roles.get(RoleKind::Router, id.0) else { return };
         let (node, role) = (entry.node(), router(id, entry));
         self.out.push(Command::StartRole { node, role, takes_over });
     }
 
     /// A router says where it listens.
     pub fn router_listens(&mut self, id: RouterId, addr: Addr) {
-        let Some(entry) = self.roles.get_mut(RoleKind::Router, id) else { return };
+        let Some(entry) = self.roles.get_mut(RoleKind::Router, id.0) else { return };
         entry.listen(addr);
         let (node, role) = (entry.node(), router(id, entry).to_string());
         self.out.record(Record::RoleStarted { role, node });
@@ -84,7 +84,7 @@ impl Hosting<'_> {
     /// A router is gone with all that it held: another one begins with nothing. `by_itself`: its
     /// node is still there.
     pub fn router_lost(&mut self, id: RouterId, cause: String, by_itself: bool) {
-        let Some(entry) = self.roles.get_mut(RoleKind::Router, id) else { return };
+        let Some(entry) = self.roles.get_mut(RoleKind::Router, id.0) else { return };
         let listened = entry.lose(by_itself);
         let (old, failed) = (entry.node(), entry.failed());
         if failed >= ATTEMPTS {
@@ -105,7 +105,7 @@ impl Hosting<'_> {
         }
         let Some(node) = self.places().node_for_router(id) else { return };
         let until = self.out.now() + self.router_patience();
-        if let Some(entry) = self.roles.get_mut(RoleKind::Router, id) {
+        if let Some(entry) = self.roles.get_mut(RoleKind::Router, id.0) {
             entry.replace(node, until, listened);
         }
         let takes_over = self.out.has_started();
@@ -152,7 +152,7 @@ impl Hosting<'_> {
     /// A new router has not heard a rank before that rank died.
     pub fn unheard(&mut self, role: Role, instance: RankInstance) {
         if self.is_current(role) {
-            self.unheard_at(role.id, instance);
+            self.unheard_at(RouterId(role.id), instance);
         }
     }
 
@@ -162,7 +162,7 @@ impl Hosting<'_> {
     fn unheard_at(&mut self, id: RouterId, instance: RankInstance) {
         let r = &self.ranks[instance.rank];
         let lost = r.is(RankStateName::Lost) && r.instance() == instance;
-        let before = self.roles.get(RoleKind::Router, id).and_then(RoleEntry::before);
+        let before = self.roles.get(RoleKind::Router, id.0).and_then(RoleEntry::before);
         if lost && before != Some(r.node()) {
             let rank = instance.rank;
             let text = format!(
@@ -196,7 +196,7 @@ impl Hosting<'_> {
     /// A router that took over has heard the rank.
     pub fn heard(&mut self, role: Role, instance: RankInstance) {
         if self.is_current(role) {
-            self.roles.hear(role.id, instance.rank);
+            self.roles.hear(RouterId(role.id), instance.rank);
         }
     }
 
@@ -208,7 +208,7 @@ impl Hosting<'_> {
         let silent: Vec<Node> = silent.into_iter().map(|(node, _)| node).collect();
         for id in 0..self.config.routers {
             let Some(entry) = self.roles.get(RoleKind::Router, id) else { continue };
-            let (node, role, places) = (entry.node(), router(id, entry), self.places());
+            let (node, role, places) = (entry.node(), router(RouterId(id), entry), self.places());
             let Some(far) = places.rank_that_cannot_meet(node).filter(|_| entry.is_up()) else {
                 continue;
             };
@@ -218,14 +218,14 @@ impl Hosting<'_> {
             let hosts = self.nodes.hosts();
             let (near, away) = (in_words(far, hosts), in_words(node, hosts));
             let cause = format!("{near} and {away} do not reach each other");
-            let better = places.node_for_router(id);
+            let better = places.node_for_router(RouterId(id));
             let better = better.filter(|better| places.rank_that_cannot_meet(*better).is_none());
-            if better.is_some() && places.can_lose_log(id) {
+            if better.is_some() && places.can_lose_log(RouterId(id)) {
                 self.out.send_agent(node, ToAgent::StopRole(role));
-                self.router_lost(id, cause, false);
+                self.router_lost(RouterId(id), cause, false);
             } else {
                 let here = self.roles.of_kind_on(RoleKind::Router, node);
-                let is_needed = here.into_iter().any(|id| !places.can_lose_log(id));
+                let is_needed = here.into_iter().any(|id| !places.can_lose_log(RouterId(id)));
                 return self.part_with_one(far, node, is_needed, cause);
             }
             if self.out.has_ended() {
@@ -241,15 +241,15 @@ impl Hosting<'_> {
                 return;
             }
             let Some(entry) = self.roles.get(RoleKind::Router, id) else { continue };
-            if entry.is_up() && self.places().should_move(id) {
-                let (node, role) = (entry.node(), router(id, entry));
+            if entry.is_up() && self.places().should_move(RouterId(id)) {
+                let (node, role) = (entry.node(), router(RouterId(id), entry));
                 self.out.send_agent(node, ToAgent::StopRole(role));
                 let cause = if self.nodes.is_drained(node) {
                     format!("node {node} is drained")
                 } else {
                     "its host has taken ranks that it serves".to_string()
                 };
-                self.router_lost(id, cause, false);
+                self.router_lost(RouterId(id), cause, false);
             }
         }
     }
@@ -263,12 +263,12 @@ impl Places<'_> {
         self.nodes_up_with_ranks()
             .min_by_key(|(node, ranks)| {
                 let others = self.roles.of_kind_on(RoleKind::Router, *node);
-                let others = others.into_iter().filter(|other| *other != id).count();
-                let itself = self.roles.get(RoleKind::Router, id);
+                let others = others.into_iter().filter(|other| *other != id.0).count();
+                let itself = self.roles.get(RoleKind::Router, id.0);
                 let failed = itself.is_some_and(|r| r.failed() > 0 && r.node() == *node);
                 let drained = self.nodes.is_drained(*node);
                 let far = self.rank_that_cannot_meet(*node).is_some();
-                let served = served[*node as usize];
+                let served = served[(*node).index()];
                 (drained, failed, far, served, *ranks > 0, others, *node)
             })
             .map(|(node, _)| node)
@@ -279,7 +279,7 @@ impl Places<'_> {
         let mut served = vec![false; self.nodes.len()];
         let ranks = self.roles.ranks_at(id).map(|rank| &self.ranks[rank]);
         for r in ranks.filter(|r| !r.is(RankStateName::Finished)) {
-            served[r.node() as usize] = true;
+            served[r.node().index()] = true;
         }
         served
     }
@@ -288,10 +288,10 @@ impl Places<'_> {
     /// ranks are whole: those that it serves will be imaged once more, and the others must tell the
     /// new router themselves what they told the old one.
     pub fn should_move(self, id: RouterId) -> bool {
-        let Some(node) = self.roles.node(RoleKind::Router, id) else { return false };
+        let Some(node) = self.roles.node(RoleKind::Router, id.0) else { return false };
         let served = self.nodes_served(id);
         let drained = |node: Node| self.nodes.is_drained(node);
-        if !drained(node) && !served[node as usize] {
+        if !drained(node) && !served[node.index()] {
             return false;
         }
         let whole = |rank: Rank| {
@@ -304,7 +304,7 @@ impl Places<'_> {
         let can = self.ranks.iter().all(runs) && self.roles.ranks_at(id).all(whole);
         let better = self.node_for_router(id).filter(|_| can);
         let better = better.filter(|better| self.rank_that_cannot_meet(*better).is_none());
-        let is_better = |to: Node| if drained(node) { !drained(to) } else { !served[to as usize] };
+        let is_better = |to: Node| if drained(node) { !drained(to) } else { !served[to.index()] };
         better.is_some_and(is_better)
     }
 
@@ -317,8 +317,9 @@ impl Places<'_> {
     }
 
     fn missing_logs(self) -> Option<Missing> {
-        let beside =
-            |(id, router): &(RouterId, &RoleEntry)| self.nodes_served(*id)[router.node() as usize];
+        let beside = |(id, router): &(u32, &RoleEntry)| {
+            self.nodes_served(RouterId(*id))[router.node().index()]
+        };
         let mut routers = self.roles.of(RoleKind::Router).filter(beside).map(|(id, _)| id);
         let first = routers.next()?;
         let names = match routers.count() {
@@ -327,9 +328,9 @@ impl Places<'_> {
         };
         let better = |id: RouterId| {
             let node = self.node_for_router(id);
-            node.is_some_and(|node| !self.nodes_served(id)[node as usize])
+            node.is_some_and(|node| !self.nodes_served(id)[node.index()])
         };
-        let comes = better(first);
+        let comes = better(RouterId(first));
         let why = if comes { "that ends when all ranks are whole" } else { NO_OTHER_HOST };
         let cause = format!("messages are logged on their receivers' own host, by {names}: {why}");
         Some(Missing { what: Kept::Logs, cause, comes })
@@ -338,7 +339,7 @@ impl Places<'_> {
 
 /// The router with this number, as it is named outside.
 fn router(id: RouterId, entry: &RoleEntry) -> Role {
-    Role { kind: RoleKind::Router, id, generation: entry.generation() }
+    Role { kind: RoleKind::Router, id: id.0, generation: entry.generation() }
 }
 
 /// Routers: they log, order and deliver messages.
@@ -350,11 +351,11 @@ impl Kind for RouterKind {
     }
 
     fn listens(&self, hosting: &mut Hosting<'_>, id: u32, addr: Addr) {
-        hosting.router_listens(id, addr);
+        hosting.router_listens(RouterId(id), addr);
     }
 
     fn lost(&self, hosting: &mut Hosting<'_>, id: u32, cause: String, by_itself: bool) {
-        hosting.router_lost(id, cause, by_itself);
+        hosting.router_lost(RouterId(id), cause, by_itself);
     }
 
     fn looks(&self) -> &'static [Look] {
@@ -370,11 +371,11 @@ impl Kind for RouterKind {
     }
 
     fn why_it_stays(&self, roles: &Roles, ages: ImageAges<'_>, id: u32) -> Option<(Rank, String)> {
-        let at_home = roles.at_home(id);
+        let at_home = roles.at_home(RouterId(id));
         let broken = |r: &&RankEntry| {
             let runs = r.is(RankStateName::Running) && r.can_be_captured();
             let is_whole = r.log().is_whole() && !r.log().is_only_copy();
-            !runs || at_home[r.rank() as usize] && !is_whole
+            !runs || at_home[r.rank().index()] && !is_whole
         };
         ages.ranks.living().find(broken).map(|r| (r.rank(), ages.why_no_image(r.rank())))
     }

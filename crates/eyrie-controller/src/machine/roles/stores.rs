@@ -36,13 +36,13 @@ impl Hosting<'_> {
 
     fn start_store(&mut self, node: Node) {
         let id = self.roles.add_store(node, self.out.now() + ROLE_TIMEOUT);
-        let role = Role::first(RoleKind::Store, id);
+        let role = Role::first(RoleKind::Store, id.0);
         self.out.push(Command::StartRole { node, role, takes_over: false });
     }
 
     /// The disk of a store is full: it moves to another host, if there is one.
     pub fn store_full(&mut self, id: StoreId, reason: &str) {
-        let Some(node) = self.roles.node(RoleKind::Store, id) else { return };
+        let Some(node) = self.roles.node(RoleKind::Store, id.0) else { return };
         if !self.nodes[node].note_full(self.out.now()) {
             return;
         }
@@ -57,18 +57,18 @@ impl Hosting<'_> {
 
     /// A store says where it listens.
     fn store_listens(&mut self, id: StoreId, addr: Addr) {
-        let Some(entry) = self.roles.get_mut(RoleKind::Store, id) else { return };
+        let Some(entry) = self.roles.get_mut(RoleKind::Store, id.0) else { return };
         entry.listen(addr);
         let node = entry.node();
         self.roles.forget_failed_stores();
-        let role = Role::first(RoleKind::Store, id).to_string();
+        let role = Role::first(RoleKind::Store, id.0).to_string();
         self.out.record(Record::RoleStarted { role, node });
         self.out.follows(Consequence::StoreUp(id));
     }
 
     /// A store is gone with all that it held; another one gets copies of what the others hold.
     fn store_lost(&mut self, id: StoreId, cause: String, by_itself: bool) {
-        let Some(entry) = self.roles.remove(RoleKind::Store, id) else { return };
+        let Some(entry) = self.roles.remove(RoleKind::Store, id.0) else { return };
         if !entry.is_up() && by_itself {
             // Another node may do; and where one has the images, the job goes on with that.
             self.nodes[entry.node()].note_full(self.out.now());
@@ -80,7 +80,7 @@ impl Hosting<'_> {
             self.out.note(text);
         }
         if entry.is_up() {
-            let (role, node) = (Role::first(RoleKind::Store, id).to_string(), entry.node());
+            let (role, node) = (Role::first(RoleKind::Store, id.0).to_string(), entry.node());
             self.out.summary_mut().roles_lost += 1;
             self.out.record(Record::RoleLost { role, node, cause, ranks: vec![] });
         }
@@ -99,8 +99,8 @@ impl Hosting<'_> {
             let node = places.node_for_store().filter(|_| all_are_up);
             node.is_some_and(|node| places.cannot_meet_store(id, node).is_none())
         };
-        let leaves = |(id, store): (StoreId, &RoleEntry)| {
-            let on = store.node();
+        let leaves = |(id, store): (u32, &RoleEntry)| {
+            let (id, on) = (StoreId(id), store.node());
             let entry = &self.nodes[on];
             let full = entry.full_since().is_some() && has_room;
             let far = places.cannot_meet_store(id, on);
@@ -118,7 +118,7 @@ impl Hosting<'_> {
         };
         let leaving = self.roles.of(RoleKind::Store).find_map(leaves);
         if let Some((id, node, cause)) = leaving {
-            let role = Role::first(RoleKind::Store, id);
+            let role = Role::first(RoleKind::Store, id.0);
             self.out.send_agent(node, ToAgent::StopRole(role));
             self.store_lost(id, cause, false);
         }
@@ -147,13 +147,13 @@ impl Places<'_> {
             !entry.is_drained() && has_room(entry.full_since()) && !has_store(node)
         };
         let free = self.nodes_up_with_ranks().filter(|(node, _)| can(*node));
-        let far = |node| self.cannot_meet_store(StoreId::MAX, node).is_some();
+        let far = |node| self.cannot_meet_store(StoreId(u32::MAX), node).is_some();
         free.min_by_key(|(node, ranks)| (far(*node), *ranks, *node)).map(|(node, _)| node)
     }
 
     /// A node with ranks or another store that cannot meet this store's.
     pub fn cannot_meet_store(self, id: StoreId, node: Node) -> Option<Node> {
-        let others = self.roles.of(RoleKind::Store).filter(|(other, _)| *other != id);
+        let others = self.roles.of(RoleKind::Store).filter(|(other, _)| *other != id.0);
         let other =
             others.map(|(_, s)| s.node()).find(|other| self.reach.cannot_meet(*other, node));
         other.or_else(|| self.rank_that_cannot_meet(node))
@@ -193,11 +193,11 @@ impl Kind for StoreKind {
     }
 
     fn listens(&self, hosting: &mut Hosting<'_>, id: u32, addr: Addr) {
-        hosting.store_listens(id, addr);
+        hosting.store_listens(StoreId(id), addr);
     }
 
     fn lost(&self, hosting: &mut Hosting<'_>, id: u32, cause: String, by_itself: bool) {
-        hosting.store_lost(id, cause, by_itself);
+        hosting.store_lost(StoreId(id), cause, by_itself);
     }
 
     fn looks(&self) -> &'static [Look] {
@@ -216,7 +216,8 @@ impl Kind for StoreKind {
     }
 
     fn why_it_stays(&self, _: &Roles, ages: ImageAges<'_>, id: u32) -> Option<(Rank, String)> {
-        let has_only = |r: &&RankEntry| r.images().iter().any(|kept| !kept.copies.are_beside(id));
+        let has_only =
+            |r: &&RankEntry| r.images().iter().any(|kept| !kept.copies.are_beside(StoreId(id)));
         let why = "no other store has its images";
         ages.ranks.living().find(has_only).map(|r| (r.rank(), why.to_string()))
     }
@@ -240,8 +241,12 @@ mod tests {
         /// The nodes of the stores by their numbers.
         fn stores(&self) -> Vec<(StoreId, Node)> {
             let stores = self.machine.roles.of(RoleKind::Store);
-            stores.map(|(id, store)| (id, store.node())).collect()
+            stores.map(|(id, store)| (StoreId(id), store.node())).collect()
         }
+    }
+
+    fn on<const N: usize>(stores: [(u32, u32); N]) -> [(StoreId, Node); N] {
+        stores.map(|(store, node)| (StoreId(store), Node(node)))
     }
 
     /// A role on this node cannot be started.
@@ -263,40 +268,40 @@ mod tests {
     #[test]
     fn a_full_store_moves_and_is_told_of_once() {
         let mut job = trial(3);
-        assert_eq!(job.stores(), [(0, 1), (1, 2)]);
-        let told = job.full(0);
+        assert_eq!(job.stores(), on([(0, 1), (1, 2)]));
+        let told = job.full(StoreId(0));
         assert_eq!(
             notes(&told),
             ["node 1 has no room for images (no space): its store moves to another host"]
         );
         let stop = ToAgent::StopRole(Role::first(RoleKind::Store, 0));
-        assert!(told.iter().any(|c| said::to_agent(c) == Some((1, &stop))));
-        assert_eq!(job.stores(), [(1, 2), (2, 0)]);
+        assert!(told.iter().any(|c| said::to_agent(c) == Some((Node(1), &stop))));
+        assert_eq!(job.stores(), on([(1, 2), (2, 0)]));
         // It is no store any more: what it says does not count.
-        assert!(notes(&job.full(0)).is_empty());
+        assert!(notes(&job.full(StoreId(0))).is_empty());
     }
 
     #[test]
     fn a_full_store_stays_where_no_other_node_has_room_until_one_has() {
         let mut job = trial(2);
-        let told = job.full(0);
+        let told = job.full(StoreId(0));
         assert!(notes(&told)[0].contains("no other host can have its store"), "{told:?}");
-        assert_eq!(job.stores(), [(0, 1), (1, 0)]);
-        assert!(notes(&job.full(0)).is_empty());
+        assert_eq!(job.stores(), on([(0, 1), (1, 0)]));
+        assert!(notes(&job.full(StoreId(0))).is_empty());
         job.tell(Event::Joining { host: "late".into() });
-        job.tell(said::joined(2));
+        job.tell(said::joined(Node(2)));
         job.tell(Event::Tick);
-        assert_eq!(job.stores(), [(1, 0), (2, 2)]);
+        assert_eq!(job.stores(), on([(1, 0), (2, 2)]));
     }
 
     #[test]
     fn a_store_that_cannot_be_started_is_tried_elsewhere_and_one_is_enough() {
         let mut job = trial(4);
-        assert_eq!(job.stores(), [(0, 1), (1, 2)]);
-        job.tell_with(Event::AgentGone(2), &fails_on(3));
-        assert_eq!(job.stores(), [(0, 1), (3, 0)]);
-        job.tell_with(Event::AgentGone(0), &fails_on(3));
-        assert_eq!(job.stores(), [(0, 1)]);
+        assert_eq!(job.stores(), on([(0, 1), (1, 2)]));
+        job.tell_with(Event::AgentGone(Node(2)), &fails_on(Node(3)));
+        assert_eq!(job.stores(), on([(0, 1), (3, 0)]));
+        job.tell_with(Event::AgentGone(Node(0)), &fails_on(Node(3)));
+        assert_eq!(job.stores(), on([(0, 1)]));
         assert_eq!(
             (job.machine.roles.promised_copies(&job.machine.config), job.machine.has_ended()),
             (1, false)

@@ -22,7 +22,7 @@ impl Trial {
     pub fn new(config: Config) -> Trial {
         let nodes = config.nodes;
         let mut trial = Trial { machine: Machine::new(config), now: Duration::ZERO };
-        (0..nodes).for_each(|node| drop(trial.tell(said::joined(node))));
+        (0..nodes).for_each(|node| drop(trial.tell(said::joined(Node(node)))));
         assert!(trial.machine.has_started());
         trial
     }

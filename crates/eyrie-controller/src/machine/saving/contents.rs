@@ -5,8 +5,7 @@ use crate::machine::output::Ledger;
 use crate::machine::pmi::Pmi;
 use crate::machine::ranks::entry::SavedRank;
 use eyrie_interface::Summary;
-use eyrie_wire::directory::RouterId;
-use eyrie_wire::{ImageId, Rank};
+use eyrie_wire::{ImageId, Rank, RouterId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 

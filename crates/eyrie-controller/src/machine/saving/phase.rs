@@ -3,8 +3,7 @@
 
 use crate::machine::state::{next, SavingEvent, SavingName, SAVING};
 use crate::machine::users::answer::RequestId;
-use eyrie_wire::directory::RouterId;
-use eyrie_wire::{ImageId, Rank};
+use eyrie_wire::{ImageId, Rank, RouterId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -271,21 +270,31 @@ mod tests {
     fn what_it_waits_for_is_counted_in_its_own_phase_only() {
         let until = Duration::from_secs(9);
         let mut saving = Saving::new(true);
-        assert!(saving.router_saved(0, 5).is_none() && saving.count_failed_copy().is_none());
-        saving.begin(Duration::from_secs(1), BTreeSet::from([0, 1]), until);
-        saving.imaged(0, Duration::ZERO);
+        assert!(
+            saving.router_saved(RouterId(0), 5).is_none() && saving.count_failed_copy().is_none()
+        );
+        saving.begin(Duration::from_secs(1), BTreeSet::from([0, 1].map(Rank)), until);
+        saving.imaged(Rank(0), Duration::ZERO);
         assert!(matches!(saving.phase(), Phase::Images { waiting, .. } if waiting.len() == 2));
-        saving.imaged(0, Duration::from_secs(1));
-        saving.do_without_image(1);
+        saving.imaged(Rank(0), Duration::from_secs(1));
+        saving.do_without_image(Rank(1));
         assert!(matches!(saving.phase(), Phase::Images { waiting, .. } if waiting.is_empty()));
-        saving.advance(Step::ImagesMissing { waiting: BTreeSet::from([(0, 7), (1, 8)]), until });
-        assert!(saving.lacks_images(|rank, _| rank == 1) && !saving.lacks_images(|_, _| false));
+        saving.advance(Step::ImagesMissing {
+            waiting: BTreeSet::from([(Rank(0), ImageId(7)), (Rank(1), ImageId(8))]),
+            until,
+        });
+        assert!(
+            saving.lacks_images(|rank, _| rank == Rank(1)) && !saving.lacks_images(|_, _| false)
+        );
         assert_eq!((saving.count_failed_copy(), saving.count_failed_copy()), (Some(1), Some(2)));
-        saving.advance(Step::Stopped { waiting: BTreeSet::from([0]) });
-        saving.fenced(0);
+        saving.advance(Step::Stopped { waiting: BTreeSet::from([Rank(0)]) });
+        saving.fenced(Rank(0));
         assert!(matches!(saving.phase(), Phase::Fences { waiting } if waiting.is_empty()));
-        saving.advance(Step::Fenced { waiting: BTreeSet::from([0, 1]), until });
-        assert_eq!((saving.router_saved(1, 5), saving.router_saved(0, 6)), (None, Some(11)));
+        saving.advance(Step::Fenced { waiting: BTreeSet::from([0, 1].map(RouterId)), until });
+        assert_eq!(
+            (saving.router_saved(RouterId(1), 5), saving.router_saved(RouterId(0), 6)),
+            (None, Some(11))
+        );
     }
 
     #[test]

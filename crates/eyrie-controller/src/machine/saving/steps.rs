@@ -23,8 +23,7 @@ use crate::machine::state::RankStateName;
 use crate::machine::timeouts::WRITE_TIMEOUT;
 use crate::machine::users::answer::{Answer, RequestId};
 use crate::record::Record;
-use eyrie_wire::directory::RouterId;
-use eyrie_wire::{ImageId, Rank, RankInstance};
+use eyrie_wire::{ImageId, Rank, RankInstance, RouterId};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -107,7 +106,7 @@ impl Saver<'_> {
             Phase::Copies { .. } => self.go_on_archiving(),
             Phase::Fences { waiting } => {
                 if waiting.is_empty() {
-                    let waiting = (0..self.config.routers).collect();
+                    let waiting = RouterId::first(self.config.routers).collect();
                     self.saving.advance(Step::Fenced { waiting, until: now + WRITE_TIMEOUT });
                     self.out.push(Command::SaveRouters);
                 }
@@ -268,9 +267,10 @@ mod tests {
     use eyrie_wire::addr::Addr;
     use eyrie_wire::control::{RankReport, ToAgent};
     use eyrie_wire::StoreId;
+    use eyrie_wire::{Incarnation, Node};
     use std::time::Duration;
 
-    const RANK: RankInstance = RankInstance { rank: 0, incarnation: 1 };
+    const RANK: RankInstance = RankInstance { rank: Rank(0), incarnation: Incarnation(1) };
 
     /// A machine of three nodes whose only rank runs, and the time.
     struct Job {
@@ -291,7 +291,7 @@ mod tests {
                 ..Config::of_one_rank()
             };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
-            (0..3).for_each(|node| drop(job.tell(said::joined(node))));
+            (0..3).for_each(|node| drop(job.tell(said::joined(Node(node)))));
             assert!(job.machine.has_started());
             let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
             job.tell(said::rank(RANK, RankReport::Started { fetched, restored }));
@@ -315,7 +315,7 @@ mod tests {
 
         fn stored(&mut self, store: StoreId, image: ImageId) -> Vec<Command> {
             let image =
-                Stored { image, clock: image, rsn: image, observed: 0, stdin: 0, bytes: 1000 };
+                Stored { image, clock: image.0, rsn: image.0, observed: 0, stdin: 0, bytes: 1000 };
             self.tell(said::stored(store, RANK, image))
         }
 
@@ -328,7 +328,7 @@ mod tests {
             };
             self.stored(store, image);
             self.tell(said::rank(RANK, RankReport::ImageUsable { image, output: [0; 2] }));
-            self.stored(3 - store, image)
+            self.stored(StoreId(3 - store.0), image)
         }
 
         fn save(&mut self) -> Vec<Command> {
@@ -352,16 +352,16 @@ mod tests {
         job.imaged(&asked);
         let asked = job.save();
         let copied = job.imaged(&asked);
-        assert_eq!(to_archive(&copied), [(1, 1), (2, 1)]);
+        assert_eq!(to_archive(&copied), [1, 2].map(|image| (ImageId(image), StoreId(1))));
         // No image is taken meanwhile.
         assert!(job.tell(Event::Checkpoint { request: 2, rank: None }).is_empty());
-        assert!(job.stored(SAVED, 2).is_empty());
-        let stopped = job.stored(SAVED, 1);
+        assert!(job.stored(SAVED, ImageId(2)).is_empty());
+        let stopped = job.stored(SAVED, ImageId(1));
         let kill = |c: &Command| matches!(said::to_agent(c), Some((_, ToAgent::Kill(RANK))));
         assert!(stopped.iter().any(kill), "{stopped:?}");
         let saved = job.machine.saved();
-        assert_eq!(saved.images(), BTreeSet::from([(0, 1), (0, 2)]));
-        assert_eq!(saved.home, [0]);
+        assert_eq!(saved.images(), BTreeSet::from([1, 2].map(|image| (Rank(0), ImageId(image)))));
+        assert_eq!(saved.home, [0].map(RouterId));
     }
 
     #[test]
@@ -370,9 +370,9 @@ mod tests {
         let asked = job.save();
         let mut copied = job.imaged(&asked);
         for _ in 0..=FAILURES_MAX {
-            assert_eq!(to_archive(&copied), [(1, 1)]);
+            assert_eq!(to_archive(&copied), [(ImageId(1), StoreId(1))]);
             let (instance, image, reason) = (RANK, 1, "the disk is full".to_string());
-            copied = job.tell(said::failed(SAVED, instance, image, reason));
+            copied = job.tell(said::failed(SAVED, instance, ImageId(image), reason));
         }
         assert!(to_archive(&copied).is_empty() && !job.machine.is_saving());
         // The job goes on, and can be saved when there is room.
@@ -388,7 +388,10 @@ mod tests {
         job.tell(Event::Resumed);
         assert!(!job.machine.is_saving());
         let asked = job.save();
-        assert_eq!(to_archive(&job.imaged(&asked)), [(1, 1), (2, 1)]);
+        assert_eq!(
+            to_archive(&job.imaged(&asked)),
+            [1, 2].map(|image| (ImageId(image), StoreId(1)))
+        );
         // Without the directory it cannot be saved at all.
         job.tell(Event::Resumed);
         job.tell(Event::StoreLost { store: SAVED });

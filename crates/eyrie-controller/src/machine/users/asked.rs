@@ -25,8 +25,8 @@ pub struct Asked<'a> {
 impl Asked<'_> {
     /// A user asks for a failure.
     pub fn injection_asked(&mut self, request: RequestId, injection: Injection) {
-        let nodes = self.nodes.len() as Node;
-        let answer = match injection.check(self.ranks.len() as u32, nodes) {
+        let nodes = Node(self.nodes.len() as u32);
+        let answer = match injection.check(self.ranks.len() as u32, nodes.0) {
             Ok(()) => {
                 self.faults.add(&injection, self.out.now());
                 Answer::Accepted

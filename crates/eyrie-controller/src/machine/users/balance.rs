@@ -123,7 +123,7 @@ impl Balancing<'_> {
             node,
             usage,
             open: entry.is_up() && !entry.is_drained(),
-            slots: self.config.slots.get(node as usize).copied().flatten().unwrap_or(u32::MAX),
+            slots: self.config.slots.get(node.index()).copied().flatten().unwrap_or(u32::MAX),
             ranks: usage.ranks.iter().filter(runs).collect(),
         }
     }

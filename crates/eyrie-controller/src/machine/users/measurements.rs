@@ -90,13 +90,17 @@ mod tests {
         let s = Duration::from_secs;
         let goal = Goal::Consolidate { nodes: 1 };
         let mut all = Measurements::default();
-        let n = all.begin(7, goal, BTreeSet::from([0, 1]), s(9));
-        assert_eq!(all.begin(8, goal, BTreeSet::from([0]), s(5)), n + 1);
-        assert!(all.hear(0, n, usage()) && !all.hear(0, n, usage()) && !all.hear(5, n, usage()));
+        let n = all.begin(7, goal, BTreeSet::from([0, 1].map(Node)), s(9));
+        assert_eq!(all.begin(8, goal, BTreeSet::from([Node(0)]), s(5)), n + 1);
+        assert!(
+            all.hear(Node(0), n, usage())
+                && !all.hear(Node(0), n, usage())
+                && !all.hear(Node(5), n, usage())
+        );
         assert!(all.take_over(s(4), |_| true).is_empty());
         let late = all.take_over(s(5), |_| true);
-        assert_eq!((late.len(), late[0].request, late[0].first_missing()), (1, 8, Some(0)));
-        let over = all.take_over(s(6), |node| node == 0);
+        assert_eq!((late.len(), late[0].request, late[0].first_missing()), (1, 8, Some(Node(0))));
+        let over = all.take_over(s(6), |node| node == Node(0));
         assert_eq!((over[0].first_missing(), over[0].heard.len()), (None, 1));
     }
 }

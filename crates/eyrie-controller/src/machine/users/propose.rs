@@ -9,7 +9,7 @@ use eyrie_placement::balance::{
 use eyrie_placement::{Move, NodeState};
 use eyrie_units::{counted, time};
 use eyrie_wire::control::{NodeUsage, RankUsage};
-use eyrie_wire::Node;
+use eyrie_wire::{Node, Rank};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ impl Known {
         let nodes = seen.iter().map(node).collect();
         let ranks = (0..).zip(seen).flat_map(|(at, s)| {
             s.ranks.iter().map(move |usage| RankLoad {
-                rank: usage.instance.rank,
+                rank: usage.instance.rank.0,
                 node: at,
                 uses: share(usage.used.saturating_sub(usage.polled), s.usage.over),
                 memory: usage.memory,
@@ -220,7 +220,7 @@ impl Known {
         }
         let usages = seen.iter().flat_map(|s| s.ranks.iter().map(|usage| (usage, s.usage.over)));
         let share = |(load, (usage, over)): (&RankLoad, (&&RankUsage, Duration))| RankShare {
-            rank: load.rank,
+            rank: Rank(load.rank),
             node: self.nodes[load.node as usize],
             computing: load.uses,
             polling: share(usage.polled, over),
@@ -285,6 +285,7 @@ fn percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyrie_wire::Incarnation;
     use eyrie_wire::{Rank, RankInstance};
 
     const PAYBACK: Goal = Goal::Balance { payback: Duration::from_secs(60) };
@@ -292,7 +293,7 @@ mod tests {
     /// A node with one processor, and for each rank the share of a second that it computes.
     fn usage(processor: u32, ranks: &[(Rank, u64)]) -> NodeUsage {
         let rank = |(rank, ms): &(Rank, u64)| RankUsage {
-            instance: RankInstance { rank: *rank, incarnation: 1 },
+            instance: RankInstance { rank: *rank, incarnation: Incarnation(1) },
             used: Duration::from_millis(ms + 50),
             polled: Duration::from_millis(50),
             memory: 1 << 20,
@@ -310,7 +311,7 @@ mod tests {
     fn proposed(goal: Goal, usages: &[NodeUsage]) -> Result<Proposal, String> {
         let seen = |(node, usage): (usize, &'_ NodeUsage)| -> Node {
             assert!(usage.limit > 0);
-            node as Node
+            Node(node as u32)
         };
         let nodes: Vec<Node> = usages.iter().enumerate().map(seen).collect();
         let seen: Vec<Seen<'_>> = (nodes.iter().zip(usages))
@@ -327,7 +328,8 @@ mod tests {
 
     #[test]
     fn what_is_polled_is_not_computed() {
-        let found = proposed(PAYBACK, &[usage(0, &[(0, 900)]), usage(1, &[(1, 0)])]).unwrap();
+        let found =
+            proposed(PAYBACK, &[usage(0, &[(Rank(0), 900)]), usage(1, &[(Rank(1), 0)])]).unwrap();
         assert!((found.ranks[0].computing - 0.9).abs() < 1e-9, "{found:?}");
         assert!((found.ranks[1].computing, found.ranks[1].polling) == (0.0, 0.05), "{found:?}");
         assert!(found.why.contains("rank 0 alone computes 90 %"), "{}", found.why);
@@ -335,11 +337,11 @@ mod tests {
 
     #[test]
     fn moves_come_with_what_they_bring() {
-        let mut usages = [usage(0, &[(0, 400), (1, 400)]), usage(1, &[(2, 100)])];
+        let mut usages = [usage(0, &[(Rank(0), 400), (Rank(1), 400)]), usage(1, &[(Rank(2), 100)])];
         usages[1].busy = Duration::from_millis(150);
         let found = proposed(PAYBACK, &usages).unwrap();
         let moved: Vec<_> = found.ranks.iter().filter_map(|r| Some((r.rank, r.to?))).collect();
-        assert_eq!(moved, [(0, 1)]);
+        assert_eq!(moved, [(Rank(0), Node(1))]);
         // Others have a tenth of the first node, and nothing of the second one.
         let brings = found.ranks[0].brings.unwrap_or(0.0);
         assert!((found.busiest - found.then - brings).abs() < 1e-9, "{found:?}");
@@ -348,26 +350,29 @@ mod tests {
 
     #[test]
     fn nodes_with_the_same_processors_are_one_place() {
-        let usages = [usage(0, &[(0, 400), (1, 400)]), usage(0, &[])];
+        let usages = [usage(0, &[(Rank(0), 400), (Rank(1), 400)]), usage(0, &[])];
         let found = proposed(PAYBACK, &usages).unwrap();
-        assert_eq!(found.nodes[1].same_as, Some(0));
+        assert_eq!(found.nodes[1].same_as, Some(Node(0)));
         assert!(found.why.contains("the same processors"), "{}", found.why);
         let mut elsewhere = usages;
         elsewhere[1].kernel = "other".into();
         elsewhere[1].busy = Duration::ZERO;
-        assert!(proposed(PAYBACK, &elsewhere).unwrap().ranks.iter().any(|r| r.to == Some(1)));
+        assert!(proposed(PAYBACK, &elsewhere).unwrap().ranks.iter().any(|r| r.to == Some(Node(1))));
     }
 
     #[test]
     fn fewer_nodes_or_why_not() {
-        let usages = [usage(0, &[(0, 10), (1, 10)]), usage(1, &[(2, 10)])];
+        let usages = [usage(0, &[(Rank(0), 10), (Rank(1), 10)]), usage(1, &[(Rank(2), 10)])];
         let found = proposed(Goal::Consolidate { nodes: 1 }, &usages).unwrap();
-        assert_eq!((found.left, found.ranks[2].to), (vec![1], Some(0)));
+        assert_eq!((found.left, found.ranks[2].to), (vec![Node(1)], Some(Node(0))));
         let refused = |nodes, usages: &[NodeUsage]| {
             proposed(Goal::Consolidate { nodes }, usages).unwrap_err()
         };
         assert!(refused(2, &usages).starts_with("2 nodes have ranks"));
-        let full = [usage(0, &[(0, 1), (1, 1), (3, 1), (4, 1)]), usage(1, &[(2, 10)])];
+        let full = [
+            usage(0, &[(Rank(0), 1), (Rank(1), 1), (Rank(3), 1), (Rank(4), 1)]),
+            usage(1, &[(Rank(2), 10)]),
+        ];
         assert!(refused(1, &full).contains("4 slots of 1 nodes"));
     }
 }

@@ -4,7 +4,7 @@ use super::peers::RolePeers;
 use crossbeam_channel::Sender;
 use eyrie_interface::status::LogStatus;
 use eyrie_router::Stats;
-use eyrie_wire::directory::RouterId;
+use eyrie_wire::RouterId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 

@@ -5,13 +5,12 @@ use crate::runtime::link::{encode_long, JournalProgress, SavedSession, Session};
 use eyrie_router::{Router, RouterCommand};
 use eyrie_store::role::{StoreCommand, StoreRole};
 use eyrie_wire::control::RoleKind;
-use eyrie_wire::directory::RouterId;
-use eyrie_wire::StoreId;
+use eyrie_wire::{RouterId, StoreId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The number of the store that runs beside the controller.
-pub const THE_STORE: StoreId = 0;
+pub const THE_STORE: StoreId = StoreId(0);
 
 /// The ways to all roles.
 #[derive(Default)]
@@ -58,8 +57,8 @@ impl RolePeers {
 
     /// The numbers of all routers.
     pub fn routers(&self) -> Vec<RouterId> {
-        let here = 0..self.routers.len() as RouterId;
-        here.chain(self.numbers(RoleKind::Router)).collect()
+        let here = RouterId::first(self.routers.len() as u32);
+        here.chain(self.numbers(RoleKind::Router).map(RouterId)).collect()
     }
 
     /// The numbers of those of a kind that are on nodes.
@@ -69,9 +68,9 @@ impl RolePeers {
 
     /// Tells one router.
     pub fn tell_router(&mut self, progress: JournalProgress, id: RouterId, command: RouterCommand) {
-        if let Some(router) = self.routers.get(id as usize) {
+        if let Some(router) = self.routers.get(id.index()) {
             router.command(command);
-        } else if let Some(session) = self.session(RoleKind::Router, id) {
+        } else if let Some(session) = self.session(RoleKind::Router, id.0) {
             session.send(progress, encode_long(&command));
         }
     }
@@ -106,7 +105,7 @@ impl RolePeers {
             Some(store) if id == THE_STORE => return store.command(command),
             _ => {}
         }
-        if let Some(session) = self.session(RoleKind::Store, id) {
+        if let Some(session) = self.session(RoleKind::Store, id.0) {
             session.send(progress, encode_long(&command));
         }
         Ok(())
@@ -115,6 +114,6 @@ impl RolePeers {
     /// The numbers of all stores.
     pub fn stores(&self) -> Vec<StoreId> {
         let here = self.store.iter().map(|_| THE_STORE);
-        here.chain(self.numbers(RoleKind::Store)).collect()
+        here.chain(self.numbers(RoleKind::Store).map(StoreId)).collect()
     }
 }

@@ -15,7 +15,8 @@ use eyrie_router::{Config, Router, RouterEvent, SavedAt};
 use eyrie_transport::frame;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Role, RoleKind};
-use eyrie_wire::directory::{KeptUntil, RouterId};
+use eyrie_wire::directory::KeptUntil;
+use eyrie_wire::{Incarnation, RouterId};
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
@@ -39,11 +40,11 @@ fn config(
         generation => format!("{}.{generation}", role.id),
     };
     Ok(Config {
-        id: role.id,
+        id: RouterId(role.id),
         kept_until: KeptUntil::Logged,
         takes_over: false,
         saved: None,
-        incarnations: vec![1; at_home.len()],
+        incarnations: vec![Incarnation(1); at_home.len()],
         is_primary: at_home,
         listen: options.reach.bind_for(peer, dir, &format!("router-{name}")),
         spill_dir: dir.join(format!("log-{name}")),
@@ -69,8 +70,8 @@ pub fn start_here(
     }
     let start = |id| {
         let role = Role::first(RoleKind::Router, id);
-        let mut config = config(role, options, places.at_home(id), dir, None)?;
-        config.saved = images.and_then(|images| images.router(id)).map(SavedAt::File);
+        let mut config = config(role, options, places.at_home(RouterId(id)), dir, None)?;
+        config.saved = images.and_then(|images| images.router(RouterId(id))).map(SavedAt::File);
         let shown = config.spill_dir.display();
         let made = std::fs::DirBuilder::new().mode(0o700).create(&config.spill_dir);
         made.with_context(|| format!("cannot create {shown}"))?;
@@ -90,16 +91,16 @@ impl Kind for RouterKind {
         takes_over: bool,
     ) -> anyhow::Result<Session> {
         let Starting { options, dir, machine, peer, .. } = *starting;
-        let mut config = config(role, options, machine.at_home(role.id), dir, peer)?;
+        let mut config = config(role, options, machine.at_home(RouterId(role.id)), dir, peer)?;
         config.incarnations = machine.incarnations();
         config.kept_until = KeptUntil::Received;
         config.takes_over = takes_over;
         // What a router of a job that was saved begins with, until the job has started.
         let images = starting.images.filter(|_| !machine.has_started());
         config.saved = images
-            .and_then(|images| images.router(role.id))
+            .and_then(|images| images.router(RouterId(role.id)))
             .map(|_| SavedAt::Controller(starting.controller.clone()));
-        starting.figures.begin(role.id);
+        starting.figures.begin(RouterId(role.id));
         Ok(Session::with(starting.progress, &config))
     }
 
@@ -111,9 +112,9 @@ impl Kind for RouterKind {
         let FromPeer::Router(role, message) = message else { return };
         match message {
             RouterEvent::Listening(addr) if !hearing.on_nodes() => {
-                hearing.whereabouts.router_listens(role.id, addr.clone())
+                hearing.whereabouts.router_listens(RouterId(role.id), addr.clone())
             }
-            RouterEvent::Stats(stats) => hearing.figures.add(role.id, stats.clone()),
+            RouterEvent::Stats(stats) => hearing.figures.add(RouterId(role.id), stats.clone()),
             _ => {}
         }
     }

@@ -66,7 +66,7 @@ pub fn start_here(
     }
     // The main thread receives no more only while the job ends.
     let tell = move |event| {
-        let role = Role::first(RoleKind::Store, THE_STORE);
+        let role = Role::first(RoleKind::Store, THE_STORE.0);
         let heard = Heard::From(Letter::NONE, FromPeer::Store(role, event));
         drop(inbound.send(Inbound::Heard(heard)));
     };
@@ -94,7 +94,7 @@ pub struct StoreKind;
 impl Kind for StoreKind {
     fn begin(&self, starting: &mut Starting<'_>, role: Role, _: bool) -> anyhow::Result<Session> {
         let Starting { options, kvsname, dir, machine, peer, progress, .. } = *starting;
-        let config = config(role.id, options, kvsname, dir, peer);
+        let config = config(StoreId(role.id), options, kvsname, dir, peer);
         let mut session = Session::with(progress, &config);
         // Images of earlier incarnations are refused there, too.
         for (instance, _, _) in machine.rank_states() {
@@ -109,7 +109,7 @@ impl Kind for StoreKind {
 
     fn hear(&self, hearing: &mut Hearing<'_>, message: &FromPeer) {
         let FromPeer::Store(role, message) = message else { return };
-        let archives = role.id == THE_STORE && hearing.options.has_archive();
+        let archives = StoreId(role.id) == THE_STORE && hearing.options.has_archive();
         match message {
             StoreEvent::Listening(addr) if archives || !hearing.on_nodes() => {
                 hearing.whereabouts.store_listens(addr.clone())

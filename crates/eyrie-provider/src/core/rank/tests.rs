@@ -127,7 +127,7 @@ impl InMemory {
         let mut more = true;
         while more && self.shown < last {
             let (source, envelope, content) =
-                self.messages.borrow()[self.number as usize][self.shown].clone();
+                self.messages.borrow()[self.number.index()][self.shown].clone();
             self.shown += 1;
             let arrived = Arrived { source, envelope, len: content.len() };
             more = show.show(&arrived, &Bytes(content))?;
@@ -170,7 +170,7 @@ impl Path for InMemory {
     fn send(&mut self, to: Rank, envelope: Envelope, content: &[u8]) -> Result<(), RankError> {
         self.sent += 1;
         if self.sent > self.sent_before {
-            self.messages.borrow_mut()[to as usize].push((self.number, envelope, content.into()));
+            self.messages.borrow_mut()[to.index()].push((self.number, envelope, content.into()));
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Path for InMemory {
     }
 
     fn show_new(&mut self, _: bool, show: &mut impl Show) -> Result<Found, RankError> {
-        let (before, all) = (self.shown, self.messages.borrow()[self.number as usize].len());
+        let (before, all) = (self.shown, self.messages.borrow()[self.number.index()].len());
         self.show_up_to(all, show)?;
         let messages = self.shown > before;
         if messages {
@@ -231,7 +231,7 @@ impl Path for InMemory {
 fn pair() -> (Messages, [RankCore<InMemory>; 2]) {
     let messages = Messages::default();
     messages.borrow_mut().resize(2, Vec::new());
-    let ranks = [0, 1].map(|number| RankCore::new(InMemory::new(number, &messages)));
+    let ranks = [0, 1].map(|number| RankCore::new(InMemory::new(Rank(number), &messages)));
     (messages, ranks)
 }
 
@@ -270,12 +270,12 @@ fn messages_meet_receives_in_progress_calls_only() {
     let (_, [mut a, mut b]) = pair();
     let (mut first, mut second) = ([0; 8], [0; 8]);
     post(&mut b, 1, 7, &mut first);
-    a.send(1, tagged(8), b"eight").unwrap();
-    a.send(1, tagged(7), b"seven").unwrap();
+    a.send(Rank(1), tagged(8), b"eight").unwrap();
+    a.send(Rank(1), tagged(7), b"seven").unwrap();
     assert_eq!(progress(&mut b), [1]);
     let mut later = Vec::new();
     let (buffer, len, ignore) = (second.as_mut_ptr(), 8, 0);
-    let (source, tagged, multi, used, report) = (Some(0), true, None, 0, true);
+    let (source, tagged, multi, used, report) = (Some(Rank(0)), true, None, 0, true);
     let p = Posted { context: 2, buffer, len, source, tagged, tag: 8, ignore, multi, used, report };
     b.post(p, |c| later.push((c.context, c.len)));
     assert_eq!((later, &first[..5], &second[..5]), (vec![(2, 5)], &b"seven"[..], &b"eight"[..]));
@@ -292,8 +292,10 @@ fn a_request_is_answered_before_later_messages_are_visible() {
     let reads = Pending { context: 1, kind: Kind::Read, report, buffer, len };
     let writes = Pending { context: 2, kind: Kind::Write, report, buffer, len: 0 };
     let (key, offset) = (1, 0);
-    a.request(1, reads, |request| Envelope::Read { key, offset, request, len: 8 }, &[]).unwrap();
-    a.request(1, writes, |request| Envelope::Write { key, offset, request }, b"after...").unwrap();
+    a.request(Rank(1), reads, |request| Envelope::Read { key, offset, request, len: 8 }, &[])
+        .unwrap();
+    a.request(Rank(1), writes, |request| Envelope::Write { key, offset, request }, b"after...")
+        .unwrap();
     assert!(progress(&mut b).is_empty());
     assert_eq!((window, b.path.rsn()), (*b"before..", 1), "the write is not visible yet");
     // An answer is a message that makes no call step aside: it is sent in one.
@@ -317,7 +319,7 @@ fn what_was_visible_is_visible_again_at_the_same_clock() {
             before(n);
             let contexts = progress(b);
             if n == 2 {
-                b.send(0, tagged(n), b"word").unwrap();
+                b.send(Rank(0), tagged(n), b"word").unwrap();
             }
             told.push((b.path.clock(), contexts));
         }
@@ -325,7 +327,7 @@ fn what_was_visible_is_visible_again_at_the_same_clock() {
     };
     let first = run(&mut b, &mut |n| {
         if n % 2 == 1 {
-            a.send(1, tagged(n / 2), &n.to_le_bytes()).unwrap();
+            a.send(Rank(1), tagged(n / 2), &n.to_le_bytes()).unwrap();
         }
     });
     assert_eq!(first.0.iter().filter(|(_, contexts)| !contexts.is_empty()).count(), 4);

@@ -264,15 +264,15 @@ mod tests {
         let mut requests = Requests::default();
         let mut into = [0u8; 4];
         for context in 1..=3 {
-            assert_eq!(requests.add(5, pending(context, &mut into)), context as u64);
+            assert_eq!(requests.add(Rank(5), pending(context, &mut into)), context as u64);
         }
-        assert_eq!(requests.add(6, pending(9, &mut into)), 1);
+        assert_eq!(requests.add(Rank(6), pending(9, &mut into)), 1);
         let mut over = Vec::new();
         let mut answer = |requests: &mut Requests, number, error, content: &[u8]| {
             let content = Slice(content);
             let size = content.0.len();
             requests
-                .answered(5, number, error, &content, size, |d| {
+                .answered(Rank(5), number, error, &content, size, |d| {
                     over.push((d.pending.context, d.error))
                 })
                 .unwrap();

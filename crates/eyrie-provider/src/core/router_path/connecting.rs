@@ -10,6 +10,7 @@ use crate::core::mutation::{active, Mutation};
 use eyrie_wire::data::{self, Determinant, ObservedPart};
 use eyrie_wire::directory::KeptUntil;
 use eyrie_wire::page::What;
+use eyrie_wire::RouterId;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
@@ -87,7 +88,7 @@ impl<H: Host> RouterPath<H> {
         let Some(script) = self.await_script(router)? else {
             return Ok(Err(ConnectError::Unreachable(ErrorKind::ConnectionReset.into())));
         };
-        self.host.trace(What::DeliveryBegun, clock, router, self.delivery.rsn());
+        self.host.trace(What::DeliveryBegun, clock, router.0, self.delivery.rsn());
         if !self.followed {
             self.followed = true;
             let Script { determinants, observed } = script;
@@ -110,7 +111,7 @@ impl<H: Host> RouterPath<H> {
     }
 
     /// What is to be replayed; `None` when the stream was lost before it had come.
-    fn await_script(&mut self, router: u32) -> Result<Option<Script>, RankError> {
+    fn await_script(&mut self, router: RouterId) -> Result<Option<Script>, RankError> {
         let mut begun = self.host.now();
         loop {
             let step = match self.delivery.take_script() {
@@ -144,7 +145,7 @@ impl<H: Host> RouterPath<H> {
 
     pub(super) fn lose_delivery(&mut self, e: &io::Error) -> Result<(), RankError> {
         let (router, code) = (self.host.primary_router(self.number), e.raw_os_error().unwrap_or(0));
-        self.host.trace(What::DeliveryLost, self.replay.clock(), router, code as u64);
+        self.host.trace(What::DeliveryLost, self.replay.clock(), router.0, code as u64);
         self.drop_delivery();
         refused(e)
     }
@@ -173,10 +174,10 @@ impl<H: Host> RouterPath<H> {
                 self.unstored.push_no_delivery(self.present());
             }
             let clock = self.replay.clock();
-            self.host.trace(What::SendLost, clock, router, 0);
-            self.senders[router as usize].replace();
+            self.host.trace(What::SendLost, clock, router.0, 0);
+            self.senders[router.index()].replace();
             if router == self.host.primary_router(self.number) && !self.is_replaying_alone() {
-                self.host.trace(What::DeliveryLost, clock, router, 0);
+                self.host.trace(What::DeliveryLost, clock, router.0, 0);
                 self.drop_delivery();
             }
         }
@@ -220,8 +221,10 @@ impl<H: Host> RouterPath<H> {
     /// Whether a router's knowledge of this rank may be lost together with the rank, and so must be
     /// kept elsewhere. If the primary router is on the rank's own host, nothing can help.
     pub(super) fn dies_with(&self, k: usize) -> bool {
-        let is_primary = self.host.primary_router(self.number) as usize == k;
-        self.kept_until == KeptUntil::Received && !is_primary && self.host.is_beside(k as u32)
+        let is_primary = self.host.primary_router(self.number).index() == k;
+        self.kept_until == KeptUntil::Received
+            && !is_primary
+            && self.host.is_beside(RouterId(k as u32))
     }
 }
 
@@ -238,7 +241,7 @@ impl Attempts {
     pub(super) fn failed<H: Host>(
         &mut self,
         host: &mut H,
-        router: u32,
+        router: RouterId,
         e: ConnectError,
     ) -> Result<(), RankError> {
         let cause = match e {

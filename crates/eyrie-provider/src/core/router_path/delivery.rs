@@ -10,6 +10,7 @@ use crate::core::matching::Content;
 use crate::core::mutation::{active, Mutation};
 use eyrie_wire::data::{put_plain, Deliver, Determinant, Frame, Header, Piece, Place, MAX_FRAME};
 use eyrie_wire::data::{ObservedPart, Received, Replayed, Resume, Shown};
+use eyrie_wire::Rank;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 
@@ -219,7 +220,11 @@ impl<H: Host> Delivery<H> {
         self.stream = Some(stream);
         if live && !self.shown.is_empty() {
             for (source, ssn) in (0..).zip(&self.shown).filter(|(_, ssn)| **ssn > 0) {
-                put_plain(&mut self.out, &Header::Shown(Shown { source, ssn: *ssn }), &[]);
+                put_plain(
+                    &mut self.out,
+                    &Header::Shown(Shown { source: Rank(source), ssn: *ssn }),
+                    &[],
+                );
             }
             put_plain(&mut self.out, &Header::Received(Received { rsn: self.rsn }), &[]);
             (self.told, self.untold_bytes) = (self.rsn, 0);
@@ -415,7 +420,7 @@ impl<H: Host> Delivery<H> {
                     };
                     on = show(&deliver, &payload)?;
                     self.rsn = deliver.rsn;
-                    if let Some(last) = self.shown.get_mut(deliver.source as usize) {
+                    if let Some(last) = self.shown.get_mut(deliver.source.index()) {
                         if !active(Mutation::ForgetTheTable) {
                             *last = deliver.ssn;
                         }

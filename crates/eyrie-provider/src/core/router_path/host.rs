@@ -3,8 +3,8 @@
 //! side.
 
 use crate::core::path::ImagePoint;
-use eyrie_wire::data;
-use eyrie_wire::directory::{KeptUntil, RouterId};
+use eyrie_wire::directory::KeptUntil;
+use eyrie_wire::{data, RouterId};
 use std::io;
 use std::time::Duration;
 

@@ -25,7 +25,7 @@ use super::error::RankError;
 use super::path::{Found, Path, Show, Turn};
 use eyrie_wire::data::{Determinant, Envelope};
 use eyrie_wire::directory::KeptUntil;
-use eyrie_wire::Rank;
+use eyrie_wire::{Rank, RouterId};
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ impl<H: Host> RouterPath<H> {
     /// Of rank `number` of `ranks`, without any connection.
     pub fn new(host: H, number: Rank, ranks: u32) -> RouterPath<H> {
         let (primary, kept_until) = (host.primary_router(number), host.kept_until());
-        let sender = |k| Sender::new(ranks, kept_until, k == primary);
+        let sender = |k| Sender::new(ranks, kept_until, RouterId(k) == primary);
         let sources = match kept_until {
             KeptUntil::Logged => 0,
             KeptUntil::Received => ranks,

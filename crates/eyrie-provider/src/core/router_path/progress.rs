@@ -115,7 +115,7 @@ impl<H: Host> RouterPath<H> {
             if waited > REPLAY_TIMEOUT {
                 let router = self.host.primary_router(self.number);
                 let rsn = self.delivery.rsn() + 1;
-                return Err(RankError::NoReplay { router, rsn, waited });
+                return Err(RankError::NoReplay { router: router, rsn, waited });
             }
         }
         if last {
@@ -129,7 +129,7 @@ impl<H: Host> RouterPath<H> {
     fn show(&mut self, up_to: u64, show: &mut impl Show) -> Result<io::Result<()>, RankError> {
         let (host, clock) = (&mut self.host, self.replay.clock());
         self.delivery.show(up_to, |deliver, payload| {
-            host.trace(What::Shown, clock, deliver.source, deliver.rsn);
+            host.trace(What::Shown, clock, deliver.source.0, deliver.rsn);
             let (source, envelope) = (deliver.source, deliver.envelope);
             show.show(&Arrived { source, envelope, len: deliver.size as usize }, payload)
         })

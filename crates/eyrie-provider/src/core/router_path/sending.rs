@@ -10,7 +10,7 @@ use crate::core::mutation::{active, Mutation};
 use eyrie_wire::data::{self, Envelope, Message, ObservedPart};
 use eyrie_wire::directory::KeptUntil;
 use eyrie_wire::page::What;
-use eyrie_wire::Rank;
+use eyrie_wire::{Rank, RouterId};
 use std::io;
 use std::time::Duration;
 
@@ -46,10 +46,10 @@ impl<H: Host> RouterPath<H> {
         if !active(Mutation::SendUnobserved) {
             self.cut_observed();
         }
-        let ssn = self.ssn[destination as usize] + 1;
+        let ssn = self.ssn[destination.index()] + 1;
         let (clock, size) = (self.replay.clock(), content.len() as u64);
         let message = Message { destination, ssn, clock, envelope, size, place: None };
-        let k = self.host.primary_router(destination) as usize;
+        let k = self.host.primary_router(destination).index();
         if self.dies_with(k) {
             self.store_determinants()?;
         }
@@ -65,8 +65,8 @@ impl<H: Host> RouterPath<H> {
                 Err(e) => self.lose_sender(k, &e)?,
             }
         }
-        self.ssn[destination as usize] = ssn;
-        self.host.trace(What::Sent, clock, destination, ssn);
+        self.ssn[destination.index()] = ssn;
+        self.host.trace(What::Sent, clock, destination.0, ssn);
         self.write_sender(k)
     }
 
@@ -103,10 +103,10 @@ impl<H: Host> RouterPath<H> {
                 if self.dies_with(k) {
                     self.store_determinants()?;
                 }
-                match self.host.connect(k as u32, data::StreamKind::Send) {
+                match self.host.connect(RouterId(k as u32), data::StreamKind::Send) {
                     Ok(stream) => self.senders[k].begin(stream),
                     Err(e) => {
-                        attempts.failed(&mut self.host, k as u32, e)?;
+                        attempts.failed(&mut self.host, RouterId(k as u32), e)?;
                         continue;
                     }
                 }
@@ -149,7 +149,7 @@ impl<H: Host> RouterPath<H> {
             }
             let waited = self.host.now().saturating_sub(begun);
             if waited > ANSWER_TIMEOUT {
-                return Err(RankError::NoAnswer { router: first as u32, waited });
+                return Err(RankError::NoAnswer { router: RouterId(first as u32), waited });
             }
             let unacknowledged = self.senders[first].unacknowledged() as u64;
             self.host.trace(What::Waits, self.replay.clock(), first as u32, unacknowledged);
@@ -241,7 +241,7 @@ impl<H: Host> RouterPath<H> {
         if self.unstored.is_empty() {
             return Ok(());
         }
-        let k = self.host.primary_router(self.number) as usize;
+        let k = self.host.primary_router(self.number).index();
         self.ready_sender(k)?;
         self.senders[k].offer_determinants(&self.unstored);
         self.write_sender(k)
@@ -257,7 +257,7 @@ impl<H: Host> RouterPath<H> {
         self.unstored.push_no_delivery(present);
         self.cut_observed();
         let observed = self.unstored.observed();
-        let primary = self.host.primary_router(self.number) as usize;
+        let primary = self.host.primary_router(self.number).index();
         while !self.unstored.are_stored(present.clock, observed) {
             self.ready_sender(primary)?;
             if !self.unstored.are_stored(present.clock, observed) {
@@ -284,7 +284,7 @@ impl<H: Host> RouterPath<H> {
     pub(super) fn store_what_was_observed(&mut self) -> Result<(), RankError> {
         self.cut_observed();
         let observed = self.unstored.observed();
-        let primary = self.host.primary_router(self.number) as usize;
+        let primary = self.host.primary_router(self.number).index();
         while !self.unstored.are_stored(0, observed) {
             self.ready_sender(primary)?;
             if !self.unstored.are_stored(0, observed) {

@@ -17,8 +17,8 @@ use eyrie_router::space::Bounds;
 use eyrie_router::testing::{on_all_processors, MemoryFile, MemoryStore, Said};
 use eyrie_router::{RouterCommand, RouterEvent};
 use eyrie_wire::data::{self, AtomicOp, Envelope, Frame};
-use eyrie_wire::directory::{KeptUntil, RouterId};
-use eyrie_wire::RankInstance;
+use eyrie_wire::directory::KeptUntil;
+use eyrie_wire::{Incarnation, Rank, RankInstance, RouterId};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::cell::RefCell;
@@ -48,7 +48,7 @@ struct Wire {
     rank_closed: bool,
     router_closed: bool,
     /// Whose it is.
-    rank: u32,
+    rank: Rank,
 }
 
 struct Router {
@@ -269,7 +269,7 @@ impl World {
             determinants.extend(list);
             observed.extend(parts);
         }
-        let primary = instance.rank as usize % self.routers.len();
+        let primary = instance.rank.index() % self.routers.len();
         let router = &mut self.routers[primary];
         let recover = RouterCommand::Recover { instance, determinants, observed };
         router.protocol.command(recover, &mut router.said);
@@ -295,7 +295,7 @@ impl Observing {
     }
 }
 
-type Rank = RankCore<RouterPath<TestHost>>;
+type TestRank = RankCore<RouterPath<TestHost>>;
 
 /// A rank's world.
 struct TestHost {
@@ -444,20 +444,20 @@ impl Host for TestHost {
             }
             let conn = world.next_conn;
             world.next_conn += 1;
-            let Router { protocol, said, wires, .. } = &mut world.routers[router as usize];
+            let Router { protocol, said, wires, .. } = &mut world.routers[router.index()];
             protocol.admit(self.instance).map_err(ConnectError::Refused)?;
             wires.insert(conn, Wire { rank: self.instance.rank, ..Wire::default() });
             protocol.connected(conn, self.instance, stream, files, said);
             (conn, files)
         };
-        let router = router as usize;
+        let router = router.index();
         let stream = TestStream { world: self.world.clone(), files, router, conn };
         TestHost::survives(&self.world);
         Ok(stream)
     }
 
     fn primary_router(&self, rank: eyrie_wire::Rank) -> RouterId {
-        rank % self.routers()
+        RouterId(rank.0 % self.routers())
     }
 
     fn routers(&self) -> u32 {
@@ -636,7 +636,7 @@ impl Program {
     }
 
     /// Observes something that no message has told.
-    fn observe(&mut self, rank: &Rank) {
+    fn observe(&mut self, rank: &TestRank) {
         let random = rank.path.host.world.borrow_mut().random.gen();
         let byte = self.observing.borrow_mut().observe(random);
         self.state = mix(self.state, byte.into());
@@ -646,7 +646,7 @@ impl Program {
         (self.next, self.received, self.waiting) == (self.total, self.expected, 0)
     }
 
-    fn begin(&self, rank: &mut Rank, memory: *mut Memory) {
+    fn begin(&self, rank: &mut TestRank, memory: *mut Memory) {
         // SAFETY: the memory lives until the end of the test; so in all below.
         let base = unsafe { (&raw mut (*memory).window) } as usize;
         rank.regions.add(WINDOW_KEY, Region { base, len: WINDOW_BYTES });
@@ -656,7 +656,7 @@ impl Program {
     }
 
     /// The next call.
-    fn step(&mut self, rank: &mut Rank, memory: *mut Memory) {
+    fn step(&mut self, rank: &mut TestRank, memory: *mut Memory) {
         for _ in 0..self.state % 4 {
             self.observe(rank);
         }
@@ -682,7 +682,7 @@ impl Program {
         self.state = mix(self.state, rank.path.clock());
     }
 
-    fn send(&mut self, rank: &mut Rank, word: u64) {
+    fn send(&mut self, rank: &mut TestRank, word: u64) {
         let mut content = self.state.to_le_bytes().to_vec();
         content.extend(word.to_le_bytes());
         content.resize(16 + content_len(self.seed, word), word as u8);
@@ -690,10 +690,10 @@ impl Program {
             0 => Envelope::Tagged { tag: word >> 40, data: None },
             _ => Envelope::Tagged { tag: word >> 40, data: Some(word) },
         };
-        rank.send(destination(word), envelope, &content).unwrap();
+        rank.send(Rank(destination(word)), envelope, &content).unwrap();
     }
 
-    fn receive(&mut self, rank: &mut Rank, c: &Completion, memory: *mut Memory) {
+    fn receive(&mut self, rank: &mut TestRank, c: &Completion, memory: *mut Memory) {
         assert_eq!(c.outcome, Outcome::Received);
         // SAFETY: see `begin`.
         let content = unsafe { &(&(*memory).slots)[c.context][..c.len] };
@@ -714,7 +714,7 @@ impl Program {
 
     /// A one-sided request: a write to a place that only this rank writes, a read of one, a sum
     /// with or without the value before it.
-    fn ask(&mut self, rank: &mut Rank, word: u64, memory: *mut Memory) {
+    fn ask(&mut self, rank: &mut TestRank, word: u64, memory: *mut Memory) {
         let target = destination(word);
         let answer = (word >> 40) as usize % ANSWERS;
         // SAFETY: see `begin`.
@@ -735,25 +735,25 @@ impl Program {
         let operand = (word & 0xffff).to_le_bytes();
         let over = match word >> 28 & 3 {
             0 => rank.request(
-                target,
+                Rank(target),
                 pending(Kind::Write, 0),
                 |request| Envelope::Write { key, offset, request },
                 &[word as u8; 64],
             ),
             1 => rank.request(
-                target,
+                Rank(target),
                 pending(Kind::Read, 64),
                 |request| Envelope::Read { key, offset, request, len: 64 },
                 &[],
             ),
             2 => rank.request(
-                target,
+                Rank(target),
                 pending(Kind::Atomic { fetch: false }, 0),
                 |request| sum(request, AtomicOp::Update),
                 &operand,
             ),
             _ => rank.request(
-                target,
+                Rank(target),
                 pending(Kind::Atomic { fetch: true }, 8),
                 |request| sum(request, AtomicOp::Fetch),
                 &operand,
@@ -795,17 +795,17 @@ fn receive(memory: *mut Memory, slot: Context) -> Posted {
 // Processes and their images.
 
 struct Process {
-    rank: Rank,
+    rank: TestRank,
     program: Program,
 }
 
-fn image_of(rank: &Rank) -> impl Fn(TestHost) -> Rank {
+fn image_of(rank: &TestRank) -> impl Fn(TestHost) -> TestRank {
     let (rank, path) = (rank.image(), rank.path.image());
     move |host| rank(path(host))
 }
 
 struct Image {
-    rank: Box<dyn Fn(TestHost) -> Rank>,
+    rank: Box<dyn Fn(TestHost) -> TestRank>,
     program: Program,
     memory: Vec<u8>,
     clock: u64,
@@ -820,7 +820,7 @@ struct Job {
     seed: u64,
     total: u64,
     memories: Vec<*mut Memory>,
-    incarnations: Vec<u32>,
+    incarnations: Vec<Incarnation>,
     processes: Vec<Process>,
     /// Images of each rank: the first one counts, the others are not stored yet.
     images: Vec<VecDeque<Image>>,
@@ -848,7 +848,7 @@ impl Job {
             seed,
             total,
             memories: (0..RANKS).map(memory).collect(),
-            incarnations: vec![1; RANKS as usize],
+            incarnations: vec![Incarnation(1); RANKS as usize],
             processes: Vec::new(),
             images: (0..RANKS).map(|_| VecDeque::new()).collect(),
             seen: vec![0; RANKS as usize],
@@ -861,8 +861,11 @@ impl Job {
         job
     }
 
-    fn host(&self, rank: u32, program: &Program) -> TestHost {
-        let instance = RankInstance { rank, incarnation: self.incarnations[rank as usize] };
+    fn host(&self, rank: Rank, program: &Program) -> TestHost {
+        let instance = RankInstance {
+            rank: rank,
+            incarnation: Incarnation((self.incarnations[rank.index()]).0),
+        };
         TestHost { world: self.world.clone(), instance, observing: program.observing.clone() }
     }
 
@@ -874,7 +877,8 @@ impl Job {
                 // SAFETY: nothing else uses the memory now.
                 unsafe { memory.write_bytes(0, 1) };
                 let program = Program::new(r, self.seed, self.total);
-                let mut rank = RankCore::new(RouterPath::new(self.host(r, &program), r, RANKS));
+                let mut rank =
+                    RankCore::new(RouterPath::new(self.host(Rank(r), &program), Rank(r), RANKS));
                 program.begin(&mut rank, memory);
                 Process { rank, program }
             }
@@ -888,7 +892,7 @@ impl Job {
                     )
                 };
                 let program = image.program.copy();
-                Process { rank: (image.rank)(self.host(r, &program)), program }
+                Process { rank: (image.rank)(self.host(Rank(r), &program)), program }
             }
         }
     }
@@ -909,11 +913,12 @@ impl Job {
 
     fn recover(&mut self, r: usize) {
         self.kills += 1;
-        self.world.borrow_mut().forget_changes(r as u32);
-        self.incarnations[r] += 1;
+        self.world.borrow_mut().forget_changes(Rank(r as u32));
+        self.incarnations[r].0 += 1;
         // An image that was not stored in time is gone.
         self.images[r].truncate(1);
-        let instance = RankInstance { rank: r as u32, incarnation: self.incarnations[r] };
+        let instance =
+            RankInstance { rank: Rank(r as u32), incarnation: Incarnation(self.incarnations[r].0) };
         self.world.borrow_mut().recover(instance);
         self.processes[r] = self.start(r as u32);
         // It must know what it observed before it observes anything: a restored rank connects at
@@ -952,7 +957,7 @@ impl Job {
             return;
         }
         let Image { clock, rsn, observed, .. } = image;
-        let truncate = RouterCommand::Truncate { rank: r as u32, clock, rsn, observed };
+        let truncate = RouterCommand::Truncate { rank: Rank(r as u32), clock, rsn, observed };
         self.images[r].clear();
         self.images[r].push_back(image);
         for router in &mut self.world.borrow_mut().routers {
@@ -989,7 +994,7 @@ impl Job {
         self.world.borrow_mut().breaks = false;
         let again: Vec<RankInstance> = (self.processes.iter())
             .map(|p| p.rank.path.host.instance)
-            .filter(|instance| instance.incarnation > 1)
+            .filter(|instance| instance.incarnation > Incarnation(1))
             .collect();
         for _ in 0..1000 {
             (0..RANKS as usize).for_each(|r| self.step(r));
@@ -1072,13 +1077,13 @@ fn killed_ranks_compute_what_undisturbed_ones_do() {
 }
 
 /// Two ranks that have found each other, on connections that pass `files` or not.
-fn pair(files: bool) -> (Shared, Vec<Rank>) {
+fn pair(files: bool) -> (Shared, Vec<TestRank>) {
     let world = Rc::new(RefCell::new(World::new(SmallRng::seed_from_u64(1), 1, true, files)));
     let rank = |rank| {
-        let instance = RankInstance { rank, incarnation: 1 };
+        let instance = RankInstance { rank, incarnation: Incarnation(1) };
         RankCore::new(RouterPath::new(TestHost::new(&world, instance), rank, RANKS))
     };
-    let mut ranks: Vec<_> = (0..RANKS).map(rank).collect();
+    let mut ranks: Vec<_> = Rank::first(RANKS).map(rank).collect();
     ranks.iter_mut().for_each(|r| r.path.attach().unwrap());
     (world, ranks)
 }
@@ -1088,7 +1093,7 @@ fn tagged(tag: u64) -> Envelope {
 }
 
 /// The tags and contents that a rank receives, while both make progress calls.
-fn receive_all(ranks: &mut [Rank], at: usize, count: usize) -> Vec<(u64, Vec<u8>)> {
+fn receive_all(ranks: &mut [TestRank], at: usize, count: usize) -> Vec<(u64, Vec<u8>)> {
     let mut buffer = vec![0u8; 1 << 20];
     let mut received = Vec::new();
     for _ in 0..200 {
@@ -1130,7 +1135,7 @@ fn receive_all(ranks: &mut [Rank], at: usize, count: usize) -> Vec<(u64, Vec<u8>
 #[test]
 fn a_message_lost_with_its_connection_is_sent_again_by_a_rank_that_only_waits() {
     let (world, mut ranks) = pair(true);
-    ranks[0].send(1, tagged(5), b"hello").unwrap();
+    ranks[0].send(Rank(1), tagged(5), b"hello").unwrap();
     world.borrow_mut().break_all();
     assert_eq!(receive_all(&mut ranks, 1, 1), [(5, b"hello".to_vec())]);
 }
@@ -1141,11 +1146,11 @@ fn large_messages_of_a_full_segment_are_sent_again_from_it() {
     let content = |n: u64| vec![n as u8; 300_000];
     // The first one waits for a segment; then three fill it, and the connection breaks when the
     // rank waits for the next one.
-    ranks[0].send(1, tagged(0), &content(0)).unwrap();
-    ranks[0].send(1, tagged(1), &content(1)).unwrap();
-    ranks[0].send(1, tagged(2), &content(2)).unwrap();
+    ranks[0].send(Rank(1), tagged(0), &content(0)).unwrap();
+    ranks[0].send(Rank(1), tagged(1), &content(1)).unwrap();
+    ranks[0].send(Rank(1), tagged(2), &content(2)).unwrap();
     world.borrow_mut().breaks_at_wait = true;
-    ranks[0].send(1, tagged(3), &content(3)).unwrap();
+    ranks[0].send(Rank(1), tagged(3), &content(3)).unwrap();
     let expected: Vec<_> = (0..4).map(|n| (n, content(n))).collect();
     assert!(receive_all(&mut ranks, 1, 4) == expected);
     assert!(!world.borrow().breaks_at_wait);
@@ -1155,7 +1160,7 @@ fn large_messages_of_a_full_segment_are_sent_again_from_it() {
 fn segments_that_no_unacknowledged_message_names_are_closed() {
     let (_world, mut ranks) = pair(true);
     for n in 0..100 {
-        ranks[0].send(1, tagged(n), &[7; 300_000]).unwrap();
+        ranks[0].send(Rank(1), tagged(n), &[7; 300_000]).unwrap();
         assert!(ranks[0].path.descriptors().count() <= 4, "after {n} messages");
     }
 }
@@ -1164,13 +1169,13 @@ fn segments_that_no_unacknowledged_message_names_are_closed() {
 fn an_image_asks_whether_large_messages_are_safe() {
     let (world, mut ranks) = pair(true);
     for n in 0..3 {
-        ranks[0].send(1, tagged(n), &[7; 20_000]).unwrap();
+        ranks[0].send(Rank(1), tagged(n), &[7; 20_000]).unwrap();
         // Everything that is on its way arrives.
         world.borrow_mut().pump();
     }
     assert!(ranks[0].path.settled(Duration::from_millis(50)));
     // No rank waits longer than that for a router that does not answer.
-    ranks[0].send(1, tagged(3), &[7; 20_000]).unwrap();
+    ranks[0].send(Rank(1), tagged(3), &[7; 20_000]).unwrap();
     world.borrow_mut().break_all();
     assert!(!ranks[0].path.settled(Duration::from_millis(50)));
 }
@@ -1182,7 +1187,7 @@ fn a_message_larger_than_every_buffer_comes_whole_over_a_stream_that_breaks() {
     world.borrow_mut().calm = false;
     world.borrow_mut().breaks = true;
     for n in 0..20 {
-        ranks[0].send(1, tagged(n), &content).unwrap();
+        ranks[0].send(Rank(1), tagged(n), &content).unwrap();
     }
     world.borrow_mut().breaks = false;
     let received = receive_all(&mut ranks, 1, 20);
@@ -1194,7 +1199,7 @@ fn large_messages_in_pieces_are_sent_again_whole() {
     let (world, mut ranks) = pair(false);
     let content = |n: u64| vec![n as u8; 300_000];
     for n in 0..4 {
-        ranks[0].send(1, tagged(n), &content(n)).unwrap();
+        ranks[0].send(Rank(1), tagged(n), &content(n)).unwrap();
         // Nothing is on its way to be acknowledged: what was sent last is lost as a whole.
         world.borrow_mut().break_all();
     }

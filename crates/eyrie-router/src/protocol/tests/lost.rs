@@ -80,7 +80,8 @@ impl World {
 
     fn empty_router(&self, k: usize) -> Protocol<MemoryStore> {
         let loss = self.loss.as_ref().expect("routers may be lost");
-        let is_primary = (0..self.images.len()).map(|r| self.primary(r as Rank) == k).collect();
+        let is_primary =
+            (0..self.images.len()).map(|r| self.primary(Rank(r as u32)) == k).collect();
         let store = MemoryStore::new(self.disk.clone());
         Protocol::new(is_primary, loss.bounds, store).keeping_until_received(loss.most)
     }
@@ -90,10 +91,10 @@ impl World {
         let Some(loss) = &self.loss else { return };
         let k = self.random.gen_range(0..self.routers.len());
         let served: Vec<usize> =
-            (0..self.processes.len()).filter(|p| self.primary(*p as Rank) == k).collect();
+            (0..self.processes.len()).filter(|p| self.primary(Rank(*p as u32)) == k).collect();
         if !served
             .iter()
-            .all(|p| self.processes[*p].is_live() && !loss.exposed.contains(&(*p as Rank)))
+            .all(|p| self.processes[*p].is_live() && !loss.exposed.contains(&(Rank(*p as u32))))
         {
             return;
         }
@@ -115,13 +116,13 @@ impl World {
         }
         let Some(loss) = &mut self.loss else { return };
         for p in served {
-            let rank = p as Rank;
+            let rank = Rank(p as u32);
             let model = &self.processes[p].model;
             loss.adrift.insert(rank, false);
             // Messages that no rank has seen may come in another order.
             self.delivered.retain(|(r, rsn), _| *r != rank || *rsn <= model.rsn);
             for (source, ssn) in (0..).zip(&model.shown) {
-                self.came.insert((rank, source), *ssn);
+                self.came.insert((rank, Rank(source)), *ssn);
             }
         }
     }
@@ -152,7 +153,7 @@ impl World {
         let rsn = process.model.rsn;
         let table = (0..).zip(process.model.shown.clone()).filter(|(_, ssn)| *ssn > 0);
         for (source, ssn) in table.collect::<Vec<_>>() {
-            self.put_on_wire(k, conn, &Header::Shown(Shown { source, ssn }), &[]);
+            self.put_on_wire(k, conn, &Header::Shown(Shown { source: Rank(source), ssn }), &[]);
         }
         self.put_on_wire(k, conn, &Header::Received(Received { rsn }), &[]);
     }
@@ -163,7 +164,7 @@ impl World {
             return;
         }
         let process = &self.processes[p];
-        let k = self.primary(p as Rank);
+        let k = self.primary(Rank(p as u32));
         let conn = process.delivery.expect("connected");
         let rsn = process.model.rsn;
         self.put_on_wire(k, conn, &Header::Received(Received { rsn }), &[]);
@@ -193,7 +194,7 @@ impl World {
 
     /// A router holds determinants up to this clock, and observations up to this byte.
     pub fn stored(&mut self, p: usize, k: usize, clock: u64, observed: u64) {
-        if self.loss.is_none() || self.primary(p as Rank) == k {
+        if self.loss.is_none() || self.primary(Rank(p as u32)) == k {
             let model = &mut self.processes[p].model;
             model.unstored.retain(|d| d.clock > clock);
             model.unstored_observed.retain(|part| part.end() > observed);
@@ -207,15 +208,15 @@ impl World {
 fn successor() -> (Protocol<MemoryStore>, Said) {
     let (router, mut said) = one_router();
     let mut router = router.keeping_until_received(1 << 20).taking_over();
-    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
+    router.connected(1, instance(Rank(0), 1), StreamKind::Send, true, &mut said);
     (router, said)
 }
 
 /// Rank 1 connects and says what it has: `rsn` messages, all of rank 0.
 fn resume(router: &mut Protocol<MemoryStore>, said: &mut Said, incarnation: u32, rsn: u64) -> bool {
     let conn = 10 + rsn;
-    router.connected(conn, instance(1, incarnation), StreamKind::Delivery, true, said);
-    say(router, said, conn, &Header::Shown(Shown { source: 0, ssn: rsn }));
+    router.connected(conn, instance(Rank(1), incarnation), StreamKind::Delivery, true, said);
+    say(router, said, conn, &Header::Shown(Shown { source: Rank(0), ssn: rsn }));
     say(router, said, conn, &Header::Received(Received { rsn }));
     say(router, said, conn, &Header::Resume(Resume { rsn, clock: 9 }))
 }
@@ -236,24 +237,24 @@ fn a_log_goes_on_behind_what_its_rank_has() {
         assert!(say(&mut router, &mut said, 1, &message(ssn, 5, ssn)));
     }
     assert!(resume(&mut router, &mut said, 1, 3));
-    let adopted = RouterEvent::Adopted { instance: instance(1, 1), rsn: 3 };
+    let adopted = RouterEvent::Adopted { instance: instance(Rank(1), 1), rsn: 3 };
     assert_eq!(said.events.iter().filter(|e| **e == adopted).count(), 1);
-    assert_eq!((router.kept.log(1).floor(), router.kept.log(1).newest()), (3, 5));
-    assert_eq!(router.kept.log(1).last_ssn(0), 5);
+    assert_eq!((router.kept.log(Rank(1)).floor(), router.kept.log(Rank(1)).newest()), (3, 5));
+    assert_eq!(router.kept.log(Rank(1)).last_ssn(Rank(0)), 5);
     say(&mut router, &mut said, 1, &Header::Determinants);
     assert_eq!(acknowledged(&said), 2, "two were received before");
     // On another connection it goes on in the log.
     assert!(resume(&mut router, &mut said, 1, 4));
     assert_eq!(said.events.iter().filter(|e| matches!(e, RouterEvent::Adopted { .. })).count(), 1);
-    assert_eq!(router.kept.log(1).newest(), 5);
+    assert_eq!(router.kept.log(Rank(1)).newest(), 5);
 }
 
 fn a_dead_rank_is_not_adopted() {
     let (mut router, mut said) = successor();
-    router.command(RouterCommand::Fence(instance(1, 2)), &mut said);
-    assert_eq!(said.events[0], RouterEvent::Unheard { instance: instance(1, 2) });
+    router.command(RouterCommand::Fence(instance(Rank(1), 2)), &mut said);
+    assert_eq!(said.events[0], RouterEvent::Unheard { instance: instance(Rank(1), 2) });
     let recover = RouterCommand::Recover {
-        instance: instance(1, 2),
+        instance: instance(Rank(1), 2),
         determinants: Vec::new(),
         observed: Vec::new(),
     };
@@ -264,14 +265,14 @@ fn a_dead_rank_is_not_adopted() {
 fn a_partial_report_does_not_count() {
     let (mut router, mut said) = successor();
     say(&mut router, &mut said, 1, &Header::DeterminantsPart);
-    assert!(!router.has_heard(0), "the connection may break before the rest has come");
+    assert!(!router.has_heard(Rank(0)), "the connection may break before the rest has come");
     say(&mut router, &mut said, 1, &message(1, 5, 1));
-    assert!(router.has_heard(0));
+    assert!(router.has_heard(Rank(0)));
 }
 
 fn a_rank_that_re_executes_is_not_adopted() {
     let (mut router, mut said) = successor();
-    router.connected(2, instance(1, 1), StreamKind::Delivery, true, &mut said);
+    router.connected(2, instance(Rank(1), 1), StreamKind::Delivery, true, &mut said);
     assert!(!say(&mut router, &mut said, 2, &Header::Resume(Resume { rsn: 3, clock: 9 })));
 }
 
@@ -290,8 +291,8 @@ fn a_lost_message_is_reported() {
 fn a_message_is_acknowledged_when_it_was_received_or_its_rank_is_exposed() {
     let (router, mut said) = one_router();
     let mut router = router.keeping_until_received(1000);
-    router.connected(1, instance(0, 1), StreamKind::Send, true, &mut said);
-    router.connected(2, instance(1, 1), StreamKind::Delivery, true, &mut said);
+    router.connected(1, instance(Rank(0), 1), StreamKind::Send, true, &mut said);
+    router.connected(2, instance(Rank(1), 1), StreamKind::Delivery, true, &mut said);
     assert!(say(&mut router, &mut said, 2, &Header::Resume(Resume { rsn: 0, clock: 0 })));
     for ssn in 1..=3 {
         say(&mut router, &mut said, 1, &message(ssn, 5, ssn));
@@ -300,17 +301,17 @@ fn a_message_is_acknowledged_when_it_was_received_or_its_rank_is_exposed() {
     assert_eq!(acknowledged(&said), 0);
     say(&mut router, &mut said, 2, &Header::Received(Received { rsn: 2 }));
     assert_eq!(acknowledged(&said), 2);
-    assert!(!said.events.contains(&RouterEvent::Exposed { rank: 1 }));
+    assert!(!said.events.contains(&RouterEvent::Exposed { rank: Rank(1) }));
     router.tick(Duration::from_secs(2), &mut said);
     assert_eq!(acknowledged(&said), 4, "it has waited long enough");
-    assert_eq!(said.events.pop(), Some(RouterEvent::Exposed { rank: 1 }));
+    assert_eq!(said.events.pop(), Some(RouterEvent::Exposed { rank: Rank(1) }));
     say(&mut router, &mut said, 2, &Header::Received(Received { rsn: 3 }));
-    assert_eq!(said.events.pop(), Some(RouterEvent::Covered { rank: 1 }));
+    assert_eq!(said.events.pop(), Some(RouterEvent::Covered { rank: Rank(1) }));
     // A sender keeps no more than its bound.
     for ssn in 4..40 {
         say(&mut router, &mut said, 1, &message(ssn, 5, ssn));
     }
-    assert_eq!(said.events.pop(), Some(RouterEvent::Exposed { rank: 1 }));
+    assert_eq!(said.events.pop(), Some(RouterEvent::Exposed { rank: Rank(1) }));
     assert!(!say(&mut router, &mut said, 2, &Header::Received(Received { rsn: 99 })));
 }
 

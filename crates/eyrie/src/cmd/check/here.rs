@@ -12,6 +12,7 @@ use eyrie_host::{checks, look_at_file, Finding};
 use eyrie_proc::Status;
 use eyrie_wire::addr::Ports;
 use eyrie_wire::facts::{Facts, Role, FILES_MAX};
+use eyrie_wire::Rank;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -82,7 +83,7 @@ fn image() -> Finding {
 /// A program as agents start it.
 fn start() -> Vec<Finding> {
     const SUBJECT: &str = "start";
-    let random = guards::bytes_of(b"eyrie check", 0);
+    let random = guards::bytes_of(b"eyrie check", Rank(0));
     let mut command = TRIALS.start();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let ran = guards::spawn(&mut command, random).and_then(|child| child.wait_with_output());

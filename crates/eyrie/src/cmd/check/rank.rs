@@ -12,6 +12,7 @@ use eyrie_interface::answer::{Accepted, Checkpoints, Outcome};
 use eyrie_interface::inject::{Fault, Injection, When};
 use eyrie_interface::{Request, Status, Summary};
 use eyrie_supervision::end;
+use eyrie_wire::Rank;
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::fs::File;
@@ -78,11 +79,12 @@ impl SmallJob {
         self.wait_for("the ranks to exchange messages", |job| {
             Ok(std::fs::read_to_string(&job.stdout).is_ok_and(|said| said.contains(CONNECTED)))
         })?;
-        let Checkpoints { checkpoints } = self.ask(&Request::Checkpoint { rank: Some(VICTIM) })?;
+        let Checkpoints { checkpoints } =
+            self.ask(&Request::Checkpoint { rank: Some(Rank(VICTIM)) })?;
         if let Some(failed) = checkpoints.iter().find(|o| matches!(o, Outcome::Failed { .. })) {
             return Err(failed.to_string());
         }
-        let (fault, when) = (Fault::KillRank(VICTIM), When::After(Duration::ZERO));
+        let (fault, when) = (Fault::KillRank(Rank(VICTIM)), When::After(Duration::ZERO));
         self.ask::<Accepted>(&Request::Inject { injection: Injection::At { fault, when } })?;
         let (mut summary, mut has_image) = (Summary::default(), false);
         self.wait_for("a killed rank to come back", |job| {

@@ -4,6 +4,7 @@
 use super::*;
 use crate::core::mutation;
 use eyrie_wire::data::Header;
+use eyrie_wire::{Incarnation, Rank};
 use std::collections::BTreeSet;
 
 /// Where routers may be lost.
@@ -15,13 +16,13 @@ pub struct Loss {
     /// When a lost router's successor can be reached.
     up_at: Vec<Duration>,
     /// Routers whose new address a rank has not heard of.
-    changed: BTreeSet<(u32, RouterId)>,
+    changed: BTreeSet<(Rank, RouterId)>,
     /// Connections to lost routers of which no end comes.
     silent: BTreeSet<ConnId>,
     /// Ranks whose primary router holds messages that no other process has.
-    exposed: BTreeSet<u32>,
+    exposed: BTreeSet<Rank>,
     /// Ranks whose primary router has been lost: whether they were adopted since.
-    adrift: BTreeMap<u32, bool>,
+    adrift: BTreeMap<Rank, bool>,
     /// The last incarnations.
     lost: u64,
 }
@@ -31,11 +32,11 @@ pub struct Loss {
 #[derive(Clone, Default)]
 pub struct Sent(Option<Rc<RefCell<Hashes>>>);
 
-type Hashes = BTreeMap<(u32, u32, u64), u64>;
+type Hashes = BTreeMap<(Rank, Rank, u64), u64>;
 
 impl Sent {
     /// A frame has reached a router.
-    pub fn note(&self, rank: u32, frame: &Frame) {
+    pub fn note(&self, rank: Rank, frame: &Frame) {
         let Some(sent) = &self.0 else { return };
         let (destination, ssn, hash) = match frame.header {
             Header::Message(m) if m.place.is_none() => {
@@ -108,18 +109,18 @@ impl World {
     }
 
     pub fn is_down(&self, router: RouterId) -> bool {
-        self.loss.as_ref().is_some_and(|loss| loss.up_at[router as usize] > self.now)
+        self.loss.as_ref().is_some_and(|loss| loss.up_at[router.index()] > self.now)
     }
 
-    pub fn is_beside(&self, router: RouterId, rank: u32) -> bool {
+    pub fn is_beside(&self, router: RouterId, rank: Rank) -> bool {
         let beside = self.loss.as_ref().is_some_and(|loss| loss.beside);
-        beside && router == (rank + 1) % self.routers.len() as u32
+        beside && router == RouterId((rank.0 + 1) % self.routers.len() as u32)
     }
 
-    pub fn changed_routers(&mut self, rank: u32) -> Vec<RouterId> {
+    pub fn changed_routers(&mut self, rank: Rank) -> Vec<RouterId> {
         let now = self.now;
         let Some(loss) = &mut self.loss else { return Vec::new() };
-        let up = |k: RouterId| loss.up_at[k as usize] <= now;
+        let up = |k: RouterId| loss.up_at[k.index()] <= now;
         let of_rank = loss.changed.iter().filter(|(r, k)| *r == rank && up(*k));
         let changed: Vec<RouterId> = of_rank.map(|(_, k)| *k).collect();
         loss.changed.retain(|(r, k)| *r != rank || !changed.contains(k));
@@ -127,20 +128,20 @@ impl World {
     }
 
     /// The next incarnation of a rank is told where all are.
-    pub fn forget_changes(&mut self, rank: u32) {
+    pub fn forget_changes(&mut self, rank: Rank) {
         let now = self.now;
         if let Some(loss) = &mut self.loss {
-            loss.changed.retain(|(r, k)| *r != rank || loss.up_at[*k as usize] > now);
+            loss.changed.retain(|(r, k)| *r != rank || loss.up_at[(*k).index()] > now);
         }
     }
 
     pub fn is_adopted(&self, rank: usize) -> bool {
-        let adrift = |loss: &Loss| loss.adrift.get(&(rank as u32)).copied();
+        let adrift = |loss: &Loss| loss.adrift.get(&Rank(rank as u32)).copied();
         self.loss.as_ref().and_then(adrift).unwrap_or(true)
     }
 
     /// A router is lost; another one takes over, later.
-    fn lose(&mut self, k: usize, incarnations: &[u32]) {
+    fn lose(&mut self, k: usize, incarnations: &[Incarnation]) {
         let routers = self.routers.len() as u32;
         let silent = self.random.gen_bool(0.3);
         let pause = Duration::from_millis(self.random.gen_range(0..200));
@@ -157,10 +158,10 @@ impl World {
         loss.lost += 1;
         loss.up_at[k] = self.now + pause;
         for rank in 0..RANKS {
-            loss.changed.insert((rank, k as RouterId));
+            loss.changed.insert((Rank(rank), RouterId(k as u32)));
             if rank % routers == k as u32 {
-                loss.adrift.insert(rank, false);
-                loss.exposed.remove(&rank);
+                loss.adrift.insert(Rank(rank), false);
+                loss.exposed.remove(&Rank(rank));
             }
         }
     }
@@ -171,8 +172,8 @@ impl Job {
     pub fn may_die(&self, r: usize) -> bool {
         let world = self.world.borrow();
         let Some(loss) = &world.loss else { return true };
-        let heard = |router: &Router| router.protocol.has_heard(r as u32);
-        !loss.adrift.contains_key(&(r as u32)) && world.routers.iter().all(heard)
+        let heard = |router: &Router| router.protocol.has_heard(Rank(r as u32));
+        !loss.adrift.contains_key(&Rank(r as u32)) && world.routers.iter().all(heard)
     }
 
     /// Whether an image counts: after its primary router was lost only one that was taken when the
@@ -181,7 +182,7 @@ impl Job {
         let mut world = self.world.borrow_mut();
         let Some(loss) = &mut world.loss else { return true };
         if image.adopted {
-            loss.adrift.remove(&(r as u32));
+            loss.adrift.remove(&Rank(r as u32));
         }
         image.adopted
     }
@@ -195,7 +196,7 @@ impl Job {
             let world = self.world.borrow();
             let Some(loss) = &world.loss else { return };
             let can = |r: usize| self.processes[r].rank.path.can_lose_its_router();
-            if !served().all(|r| can(r) && !loss.exposed.contains(&(r as u32))) {
+            if !served().all(|r| can(r) && !loss.exposed.contains(&Rank(r as u32))) {
                 return;
             }
         }
@@ -205,10 +206,11 @@ impl Job {
         self.world.borrow_mut().lose(k, &self.incarnations);
         let beside = (0..RANKS)
             .filter(|r| *r as usize % routers != k)
-            .find(|r| self.world.borrow().is_beside(k as RouterId, *r));
+            .find(|r| self.world.borrow().is_beside(RouterId(k as u32), Rank(*r)));
         if let Some(r) = beside.map(|r| r as usize) {
-            let adrift = |loss: &Loss| loss.adrift.contains_key(&(r as u32));
-            let heard = |k: usize| self.world.borrow().routers[k].protocol.has_heard(r as u32);
+            let adrift = |loss: &Loss| loss.adrift.contains_key(&Rank(r as u32));
+            let heard =
+                |k: usize| self.world.borrow().routers[k].protocol.has_heard(Rank(r as u32));
             let others = (0..routers).filter(|other| *other != k).all(heard);
             if others && !self.world.borrow().loss.as_ref().is_some_and(adrift) && after % 3 != 0 {
                 self.recover(r);
@@ -222,12 +224,12 @@ impl Job {
 }
 
 /// Two ranks that have found each other where routers may be lost.
-fn pair_that_may_lose() -> (Shared, Vec<Rank>) {
+fn pair_that_may_lose() -> (Shared, Vec<TestRank>) {
     pair_with(1, None)
 }
 
 /// The same with so many routers, which may be beside ranks.
-fn pair_with(routers: u32, beside: Option<bool>) -> (Shared, Vec<Rank>) {
+fn pair_with(routers: u32, beside: Option<bool>) -> (Shared, Vec<TestRank>) {
     let world = World::new(SmallRng::seed_from_u64(1), routers, true, false);
     let world = Rc::new(RefCell::new(world));
     world.borrow_mut().may_lose_routers();
@@ -235,10 +237,10 @@ fn pair_with(routers: u32, beside: Option<bool>) -> (Shared, Vec<Rank>) {
         loss.beside = beside;
     }
     let rank = |rank| {
-        let instance = RankInstance { rank, incarnation: 1 };
+        let instance = RankInstance { rank, incarnation: Incarnation(1) };
         RankCore::new(RouterPath::new(TestHost::new(&world, instance), rank, RANKS))
     };
-    let mut ranks: Vec<_> = (0..RANKS).map(rank).collect();
+    let mut ranks: Vec<_> = Rank::first(RANKS).map(rank).collect();
     ranks.iter_mut().for_each(|r| r.path.attach().unwrap());
     (world, ranks)
 }
@@ -248,10 +250,10 @@ fn a_message_that_a_lost_router_alone_had_logged_is_not_lost() {
     let (world, mut ranks) = pair_that_may_lose();
     let content = vec![7; 100_000];
     for tag in 0..3 {
-        ranks[0].send(1, tagged(tag), &content).unwrap();
+        ranks[0].send(Rank(1), tagged(tag), &content).unwrap();
     }
     world.borrow_mut().pump();
-    world.borrow_mut().lose(0, &[1, 1]);
+    world.borrow_mut().lose(0, &[Incarnation(1), Incarnation(1)]);
     let received = receive_all(&mut ranks, 1, 3);
     assert!(received == (0..3).map(|tag| (tag, content.clone())).collect::<Vec<_>>());
 }
@@ -263,21 +265,21 @@ fn what_was_seen_before_the_loss_is_known_after_it() {
     for _ in 0..10 {
         ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
     }
-    ranks[0].send(1, tagged(5), b"hello").unwrap();
+    ranks[0].send(Rank(1), tagged(5), b"hello").unwrap();
     assert_eq!(receive_all(&mut ranks, 1, 1).len(), 1);
     let spoke = 10;
     // Nothing is kept, so nothing is sent again.
     [1, 0].into_iter().for_each(|r| ranks[r].path.flush().unwrap());
-    world.borrow_mut().lose(0, &[1, 1]);
+    world.borrow_mut().lose(0, &[Incarnation(1), Incarnation(1)]);
     world.borrow_mut().now += Duration::from_secs(1);
     for _ in 0..2000 {
         ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
     }
     let mut world = world.borrow_mut();
     world.pump();
-    assert!(world.routers[0].protocol.has_heard(0), "it has not connected");
+    assert!(world.routers[0].protocol.has_heard(Rank(0)), "it has not connected");
     let Router { protocol, said, .. } = &mut world.routers[0];
-    let instance = RankInstance { rank: 0, incarnation: 2 };
+    let instance = RankInstance { rank: Rank(0), incarnation: Incarnation(2) };
     protocol.command(RouterCommand::Fence(instance), said);
     let Some(RouterEvent::Fenced { determinants, .. }) = said.events.pop() else { panic!() };
     assert!(determinants.iter().any(|d| d.clock >= spoke), "{determinants:?}");
@@ -290,20 +292,20 @@ fn a_rank_that_re_executes_goes_on_without_its_router() {
     let content = vec![7; 100_000];
     let expected: Vec<_> = (0..20).map(|tag| (tag, content.clone())).collect();
     for tag in 0..20 {
-        ranks[0].send(1, tagged(tag), &content).unwrap();
+        ranks[0].send(Rank(1), tagged(tag), &content).unwrap();
     }
     assert!(receive_all(&mut ranks, 1, 20) == expected);
     // Nothing is kept, so nothing is sent again.
     [1, 0].into_iter().for_each(|r| ranks[r].path.flush().unwrap());
-    let instance = RankInstance { rank: 1, incarnation: 2 };
+    let instance = RankInstance { rank: Rank(1), incarnation: Incarnation(2) };
     world.borrow_mut().recover(instance);
-    ranks[1] = RankCore::new(RouterPath::new(TestHost::new(&world, instance), 1, RANKS));
+    ranks[1] = RankCore::new(RouterPath::new(TestHost::new(&world, instance), Rank(1), RANKS));
     ranks[1].path.attach().unwrap();
     assert!(!ranks[1].path.is_live() && ranks[1].path.can_lose_its_router());
-    world.borrow_mut().lose(0, &[1, 2]);
+    world.borrow_mut().lose(0, &[Incarnation(1), Incarnation(2)]);
     assert!(receive_all(&mut ranks, 1, 20) == expected);
     world.borrow_mut().now += Duration::from_secs(1);
-    ranks[0].send(1, tagged(20), b"more").unwrap();
+    ranks[0].send(Rank(1), tagged(20), b"more").unwrap();
     assert_eq!(receive_all(&mut ranks, 1, 1), [(20, b"more".to_vec())]);
     world.borrow_mut().pump();
     assert!(world.borrow().is_adopted(1) && world.borrow().replayed.contains(&instance));
@@ -316,18 +318,18 @@ fn who_observes_again_re_executes() {
     let (world, mut ranks) = pair_that_may_lose();
     ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
     let observed = ranks[0].path.host.observing.borrow_mut().observe(7);
-    ranks[0].send(1, tagged(1), &[observed]).unwrap();
+    ranks[0].send(Rank(1), tagged(1), &[observed]).unwrap();
     assert_eq!(receive_all(&mut ranks, 1, 1), [(1, vec![7])]);
     ranks[0].path.flush().unwrap();
-    let instance = RankInstance { rank: 0, incarnation: 2 };
+    let instance = RankInstance { rank: Rank(0), incarnation: Incarnation(2) };
     world.borrow_mut().recover(instance);
-    ranks[0] = RankCore::new(RouterPath::new(TestHost::new(&world, instance), 0, RANKS));
+    ranks[0] = RankCore::new(RouterPath::new(TestHost::new(&world, instance), Rank(0), RANKS));
     ranks[0].path.attach().unwrap();
     while ranks[0].path.follows() {
         ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
     }
     assert!(!ranks[0].path.is_live() && ranks[0].path.can_lose_its_router());
-    world.borrow_mut().lose(0, &[2, 1]);
+    world.borrow_mut().lose(0, &[Incarnation(2), Incarnation(1)]);
     world.borrow_mut().now += Duration::from_secs(1);
     ranks[0].path.attach().unwrap();
     assert!(!world.borrow().is_adopted(0));
@@ -342,25 +344,25 @@ fn who_observes_again_re_executes() {
 /// counts already: its primary router has truncated what it holds then.
 fn what_an_image_holds_is_safe() {
     let (world, mut ranks) = pair_with(2, Some(true));
-    ranks[1].send(0, tagged(1), b"seen").unwrap();
+    ranks[1].send(Rank(0), tagged(1), b"seen").unwrap();
     assert_eq!(receive_all(&mut ranks, 0, 1).len(), 1);
     // To its own primary router, which hears of what it has seen, and answers later.
-    ranks[0].send(0, tagged(2), b"to itself").unwrap();
+    ranks[0].send(Rank(0), tagged(2), b"to itself").unwrap();
     world.borrow_mut().pump();
     let (clock, rsn) = (ranks[0].path.clock(), ranks[0].path.rsn());
     let observed = ranks[0].path.host.observed();
     for Router { protocol, said, .. } in &mut world.borrow_mut().routers {
-        protocol.command(RouterCommand::Truncate { rank: 0, clock, rsn, observed }, said);
+        protocol.command(RouterCommand::Truncate { rank: Rank(0), clock, rsn, observed }, said);
     }
     // By the router beside it.
-    ranks[0].send(1, tagged(3), b"later").unwrap();
+    ranks[0].send(Rank(1), tagged(3), b"later").unwrap();
     assert_eq!(receive_all(&mut ranks, 1, 1), [(3, b"later".to_vec())]);
 }
 
 /// A rank that is about to end waits for the receivers of all routers at once.
 fn receivers_that_do_not_receive_are_waited_for_at_once() {
     let (world, mut ranks) = pair_with(2, Some(false));
-    (0..RANKS).for_each(|to| ranks[0].send(to, tagged(1), b"hello").unwrap());
+    (0..RANKS).for_each(|to| ranks[0].send(Rank(to), tagged(1), b"hello").unwrap());
     let begun = world.borrow().now;
     ranks[0].path.flush().unwrap();
     let waited = world.borrow().now - begun;
