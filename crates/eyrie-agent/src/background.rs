@@ -4,7 +4,7 @@
 use crate::images::transfer::Uploaded;
 use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{ImageMeta, StartFault, StartRank};
-use eyrie_wire::{ImageId, Node, RankInstance};
+use eyrie_wire::{ImageId, NodeId, RankInstance};
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -51,7 +51,7 @@ pub enum Done {
     Notice(String),
     /// Another host can be reached again, or no longer.
     Reached {
-        node: Node,
+        node: NodeId,
         reached: bool,
     },
 }

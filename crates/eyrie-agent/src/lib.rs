@@ -28,13 +28,13 @@ pub use rank::guards;
 
 use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::path::PathBuf;
 
 /// What an agent needs to know.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    pub node: Node,
+    pub node: NodeId,
     /// Where the controller listens.
     pub controller: Addr,
     pub secret: Secret,

@@ -5,7 +5,7 @@
 
 use crate::background::{Background, Done};
 use eyrie_wire::addr::Addr;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
@@ -20,16 +20,16 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// The other hosts with roles to which this one connects.
 #[derive(Default)]
-pub struct Reach(BTreeMap<Node, Target>);
+pub struct Reach(BTreeMap<NodeId, Target>);
 
 impl Reach {
     /// Connects to these hosts from now on, and to no others.
-    pub fn watch(&mut self, hosts: Vec<(Node, Addr)>, within: Duration, reports: &Background) {
-        let tcp = |(node, addr): (Node, Addr)| match addr {
+    pub fn watch(&mut self, hosts: Vec<(NodeId, Addr)>, within: Duration, reports: &Background) {
+        let tcp = |(node, addr): (NodeId, Addr)| match addr {
             Addr::Tcp { at, .. } => Some((node, at)),
             Addr::Unix(_) => None,
         };
-        let hosts: Vec<(Node, SocketAddr)> = hosts.into_iter().filter_map(tcp).collect();
+        let hosts: Vec<(NodeId, SocketAddr)> = hosts.into_iter().filter_map(tcp).collect();
         self.0.retain(|node, target| hosts.contains(&(*node, target.addr)));
         for (node, addr) in hosts {
             let reporter = reports.reporter();

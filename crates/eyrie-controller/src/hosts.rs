@@ -2,7 +2,7 @@
 //! which they get ranks. Nothing here asks a network whether a host is there.
 
 use eyrie_topology::hostlist;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::path::Path;
@@ -264,7 +264,7 @@ impl Hosts {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Start {
     /// For each rank its host.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NodeId>,
     /// Hosts at the end of the list that no rank starts on.
     pub spares: u32,
 }
@@ -282,11 +282,11 @@ pub fn start(hosts: &[Host], spares: u32, ranks: Option<u32>) -> Result<Start, S
     let first = &hosts[..(all - spares) as usize];
     let slots: u32 = first.iter().fold(0, |sum, h| sum.saturating_add(h.slots.unwrap_or(1)));
     let ranks = ranks.unwrap_or(slots);
-    let place = |node: usize, count: u32| std::iter::repeat_n(Node(node as u32), count as usize);
+    let place = |node: usize, count: u32| std::iter::repeat_n(NodeId(node as u32), count as usize);
     if first.iter().all(|h| h.slots.is_none()) {
         let count = first.len() as u32;
         let share = |node: u32| ranks / count + u32::from(node < ranks % count);
-        let nodes: Vec<Node> = (0..count).flat_map(|n| place(n as usize, share(n))).collect();
+        let nodes: Vec<NodeId> = (0..count).flat_map(|n| place(n as usize, share(n))).collect();
         return Ok(Start { spares: all - count.min(ranks), nodes });
     }
     if ranks > slots {
@@ -297,7 +297,7 @@ pub fn start(hosts: &[Host], spares: u32, ranks: Option<u32>) -> Result<Start, S
         ));
     }
     let each = first.iter().enumerate().flat_map(|(n, h)| place(n, h.slots.unwrap_or(1)));
-    let nodes: Vec<Node> = each.take(ranks as usize).collect();
+    let nodes: Vec<NodeId> = each.take(ranks as usize).collect();
     let used = nodes.last().map_or(0, |last| last.0 + 1);
     Ok(Start { nodes, spares: all - used })
 }
@@ -398,7 +398,7 @@ mod tests {
     fn hosts_are_filled_in_order_and_the_last_ones_are_spares() {
         let list = parse_list("a:2,b:1,c:4").unwrap();
         let at = |nodes: &[u32], spares| {
-            Ok(Start { nodes: nodes.iter().copied().map(Node).collect(), spares })
+            Ok(Start { nodes: nodes.iter().copied().map(NodeId).collect(), spares })
         };
         assert_eq!(start(&list, 1, None), at(&[0, 0, 1], 1));
         assert_eq!(start(&list, 0, Some(5)), at(&[0, 0, 1, 2, 2], 0));
@@ -429,7 +429,7 @@ mod tests {
                 prop_assert_eq!(start.nodes.len(), ranks as usize);
                 prop_assert!(start.spares >= spares);
                 for (node, most) in slots.iter().enumerate() {
-                    let there = start.nodes.iter().filter(|n| **n == Node(node as u32)).count();
+                    let there = start.nodes.iter().filter(|n| **n == NodeId(node as u32)).count();
                     prop_assert!(there <= *most as usize);
                     prop_assert!(there == 0 || node < list.len() - start.spares as usize);
                 }

@@ -2,7 +2,7 @@
 
 use crate::proposal::Proposal;
 use eyrie_wire::control::TraceRecord;
-use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use eyrie_wire::{ImageId, NodeId, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub struct Accepted {
 /// To [`crate::Request::Join`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Joined {
-    pub node: Node,
+    pub node: NodeId,
 }
 
 /// To [`crate::Request::Trace`].

@@ -1,7 +1,7 @@
 //! Failures made on purpose: what hits whom and when, and how users write it.
 
 use eyrie_units::{duration, written};
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{NodeId, Rank};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -14,9 +14,9 @@ pub enum Fault {
     /// SIGKILL to a rank.
     KillRank(Rank),
     /// SIGKILL to a node's agent and its ranks.
-    KillNode(Node),
+    KillNode(NodeId),
     /// SIGSTOP to a node's agent and its ranks.
-    FreezeNode(Node),
+    FreezeNode(NodeId),
     /// Breaks a rank's connections to its routers.
     DropConnection(Rank),
 }
@@ -82,8 +82,8 @@ impl FromStr for Injection {
         let target: u32 = target.parse().map_err(|_| bad("the number before @ is none"))?;
         let fault = match kind {
             "kill-rank" => Fault::KillRank(Rank(target)),
-            "kill-node" => Fault::KillNode(Node(target)),
-            "freeze-node" => Fault::FreezeNode(Node(target)),
+            "kill-node" => Fault::KillNode(NodeId(target)),
+            "freeze-node" => Fault::FreezeNode(NodeId(target)),
             "drop-connection" => Fault::DropConnection(Rank(target)),
             _ => return Err(bad("unknown kind of failure")),
         };
@@ -138,7 +138,7 @@ impl Injection {
             Fault::KillRank(r) | Fault::DropConnection(r) if r >= Rank(ranks) => {
                 Err(format!("there is no rank {r}: the job has ranks 0 to {}", ranks - 1))
             }
-            Fault::KillNode(n) | Fault::FreezeNode(n) if n >= Node(nodes) => Err(format!(
+            Fault::KillNode(n) | Fault::FreezeNode(n) if n >= NodeId(nodes) => Err(format!(
                 "there is no node {n}: the job has nodes 0 to {}, spares included",
                 nodes - 1
             )),
@@ -157,13 +157,13 @@ mod tests {
         let at = |fault, when| Ok(Injection::At { fault, when });
         let after = |ms| When::After(Duration::from_millis(ms));
         assert_eq!("kill-rank=2@1.5s".parse(), at(Fault::KillRank(Rank(2)), after(1500)));
-        assert_eq!("kill-node=0@200ms".parse(), at(Fault::KillNode(Node(0)), after(200)));
-        assert_eq!("freeze-node=1@2m".parse(), at(Fault::FreezeNode(Node(1)), after(120_000)));
+        assert_eq!("kill-node=0@200ms".parse(), at(Fault::KillNode(NodeId(0)), after(200)));
+        assert_eq!("freeze-node=1@2m".parse(), at(Fault::FreezeNode(NodeId(1)), after(120_000)));
         assert_eq!(
             "kill-rank=1@checkpoint".parse(),
             at(Fault::KillRank(Rank(1)), When::Checkpoint)
         );
-        assert_eq!("kill-node=1@recovery".parse(), at(Fault::KillNode(Node(1)), When::Recovery));
+        assert_eq!("kill-node=1@recovery".parse(), at(Fault::KillNode(NodeId(1)), When::Recovery));
         assert_eq!("drop-connection=3@1".parse(), at(Fault::DropConnection(Rank(3)), after(1000)));
         assert_eq!("random-ranks=5/42".parse(), Ok(Injection::RandomRanks { count: 5, seed: 42 }));
     }

@@ -27,7 +27,7 @@ mod tests {
     use super::status::{OverdueStatus, RankStatus, RoleStatus};
     use super::*;
     use eyrie_wire::RankInstance;
-    use eyrie_wire::{ImageId, Incarnation, Node, Rank, RouterId};
+    use eyrie_wire::{ImageId, Incarnation, NodeId, Rank, RouterId};
     use serde::de::DeserializeOwned;
     use serde::Serialize;
     use std::time::Duration;
@@ -45,8 +45,8 @@ mod tests {
         let manner = Manner::default();
         survives(&Request::Migrate { ranks: vec![Rank(1), Rank(4)], to: None, manner });
         survives(&Request::Rearrange {
-            moves: vec![(Rank(1), Node(2))],
-            drains: vec![Node(3)],
+            moves: vec![(Rank(1), NodeId(2))],
+            drains: vec![NodeId(3)],
             manner,
         });
         let goal = Goal::Balance { payback: Duration::from_secs(60) };
@@ -71,24 +71,24 @@ mod tests {
         survives(&Checkpoints { checkpoints: vec![stored, failed] });
         let rank = RankStatus {
             instance: RankInstance { rank: Rank(3), incarnation: Incarnation(2) },
-            node: Node(1),
+            node: NodeId(1),
             state: "running".into(),
             image: Some(ImageStatus { number: ImageId(7), copies: 2 }),
             overdue: Some(OverdueStatus { seconds: 1.5, cause: "why".into() }),
         };
-        let role = RoleStatus { role: "router 0".into(), node: Node(1) };
+        let role = RoleStatus { role: "router 0".into(), node: NodeId(1) };
         let moving =
             MoveStatus { rank: Rank(3), to: None, rounds: 2, bytes: 9, took: 0.25, slowed: 20 };
         let text = survives(&Status {
             job: "melt".into(),
             program: "./melt".into(),
             nodes_up: vec![true, false],
-            drained: vec![Node(1)],
+            drained: vec![NodeId(1)],
             hosts: vec!["a".into(), "b".into()],
             ranks: vec![rank],
             moves: vec![moving],
             roles: vec![role],
-            journal: vec![Node(0)],
+            journal: vec![NodeId(0)],
             cut_off: Some(2.5),
             unprotected: vec![Rank(3)],
             copies_missing: vec![CopiesMissing { what: Kept::Images, cause: "why".into() }],
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn lines_of_the_event_stream_are_read_as_they_were_written() {
         let instance = RankInstance { rank: Rank(3), incarnation: Incarnation(2) };
-        let record = Record::RankFailed { instance, node: Node(1), cause: "why".into() };
+        let record = Record::RankFailed { instance, node: NodeId(1), cause: "why".into() };
         let text = serde_json::to_string(&Line { seq: 7, time: 1.5, record: &record }).unwrap();
         assert_eq!(text, survives(&Line { seq: 7, time: 1.5, record }));
     }

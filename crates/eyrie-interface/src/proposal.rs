@@ -1,7 +1,7 @@
 //! What a user is shown before anything moves: what was measured, what should move, what that
 //! brings, and why. Plain data.
 
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{NodeId, Rank};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub enum Goal {
 /// A node as it was measured, in processors.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NodeShare {
-    pub node: Node,
+    pub node: NodeId,
     pub processors: f64,
     /// Kept busy by others than ranks of the job.
     pub others: f64,
@@ -28,19 +28,19 @@ pub struct NodeShare {
     pub busy: f64,
     pub then: f64,
     /// The first node that has the same processors.
-    pub same_as: Option<Node>,
+    pub same_as: Option<NodeId>,
 }
 
 /// A rank as it was measured.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RankShare {
     pub rank: Rank,
-    pub node: Node,
+    pub node: NodeId,
     /// Processors that it keeps busy with computing, and with asking for messages in vain.
     pub computing: f64,
     pub polling: f64,
     pub memory: u64,
-    pub to: Option<Node>,
+    pub to: Option<NodeId>,
     /// Seconds that the job may lose by its move.
     pub cost: f64,
     /// By how much less busy the busiest node is then. The move of a rank that changes places with
@@ -56,7 +56,7 @@ pub struct Proposal {
     pub nodes: Vec<NodeShare>,
     pub ranks: Vec<RankShare>,
     /// Nodes that have no ranks afterwards.
-    pub left: Vec<Node>,
+    pub left: Vec<NodeId>,
     /// How busy the busiest node is, now and then.
     pub busiest: f64,
     pub then: f64,

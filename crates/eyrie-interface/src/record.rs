@@ -6,7 +6,7 @@ use crate::status::{Kept, Summary};
 use eyrie_placement::Choice;
 use eyrie_units::{self as units, counted, time};
 use eyrie_wire::control::Library;
-use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance};
+use eyrie_wire::{ImageId, Incarnation, NodeId, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -54,18 +54,18 @@ pub enum Record {
         routers: u32,
     },
     NodeUp {
-        node: Node,
+        node: NodeId,
     },
     RankStarted {
         #[serde(flatten)]
         instance: RankInstance,
-        node: Node,
+        node: NodeId,
         image: Option<ImageId>,
     },
     RankFailed {
         #[serde(flatten)]
         instance: RankInstance,
-        node: Node,
+        node: NodeId,
         cause: Cause,
     },
     RankFinished {
@@ -77,20 +77,20 @@ pub enum Record {
         library: Library,
     },
     NodeLost {
-        node: Node,
+        node: NodeId,
         cause: Cause,
         ranks: Vec<Rank>,
     },
     /// A role on a node listens (`router 0`).
     RoleStarted {
         role: String,
-        node: Node,
+        node: NodeId,
     },
     /// A role on a node is lost; another takes its place. `ranks`: those that are imaged at once,
     /// because their log was lost with it.
     RoleLost {
         role: String,
-        node: Node,
+        node: NodeId,
         cause: Cause,
         ranks: Vec<Rank>,
     },
@@ -109,7 +109,7 @@ pub enum Record {
     Reconnected {
         #[serde(with = "seconds")]
         after: Duration,
-        missing: Vec<Node>,
+        missing: Vec<NodeId>,
     },
     /// What was promised to be kept twice is kept once: no host can have it, or it takes long.
     CopiesMissing {
@@ -122,17 +122,17 @@ pub enum Record {
     },
     /// A node that was declared dead wants to come back: it was refused.
     NodeRefused {
-        node: Node,
+        node: NodeId,
     },
     SpareUsed {
-        spare: Node,
-        node: Node,
+        spare: NodeId,
+        node: NodeId,
     },
     /// What a rank that is to move has in memory is in place on another node, as it was in this
     /// image; `bytes` had to come for that. `took`: since the round began.
     MoveRound {
         rank: Rank,
-        node: Node,
+        node: NodeId,
         image: ImageId,
         round: u32,
         bytes: u64,
@@ -149,15 +149,15 @@ pub enum Record {
     /// still for longer.
     MoveNotPrepared {
         rank: Rank,
-        node: Node,
+        node: NodeId,
         cause: Cause,
     },
     /// A rank is on another node now, as it was asked for. `pause`: from when it stood still on the
     /// old one until it has caught up on the new one.
     RankMoved {
         rank: Rank,
-        from: Node,
-        node: Node,
+        from: NodeId,
+        node: NodeId,
         #[serde(with = "seconds")]
         pause: Duration,
     },
@@ -165,40 +165,40 @@ pub enum Record {
     /// of that at once; `drains`: nodes that become free by it.
     Rearranging {
         ranks: Vec<Rank>,
-        nodes: Vec<Node>,
-        drains: Vec<Node>,
+        nodes: Vec<NodeId>,
+        drains: Vec<NodeId>,
     },
     /// The node is about to be taken away, by what its agent was told.
     NodeNotice {
-        node: Node,
+        node: NodeId,
         cause: Cause,
     },
     /// The agent of a node that was to be taken away has ended; nothing was lost with it.
     NodeLeft {
-        node: Node,
+        node: NodeId,
     },
     /// These ranks, and roles, leave a node, and none comes there.
     NodeDraining {
-        node: Node,
+        node: NodeId,
         ranks: Vec<Rank>,
     },
     /// Nothing is on the node any more.
     NodeDrained {
-        node: Node,
+        node: NodeId,
     },
     NodeUndrained {
-        node: Node,
+        node: NodeId,
     },
     /// No spare is left: a remaining node takes a rank more.
     NodeShared {
-        node: Node,
+        node: NodeId,
         rank: Rank,
         ranks: u32,
     },
     Placed {
         #[serde(flatten)]
         instance: RankInstance,
-        node: Node,
+        node: NodeId,
         choice: Choice,
         image: Option<ImageId>,
     },
@@ -219,7 +219,7 @@ pub enum Record {
     Recovered {
         #[serde(flatten)]
         instance: RankInstance,
-        node: Node,
+        node: NodeId,
         image: Option<ImageId>,
         messages: u64,
         phases: Phases,
@@ -368,7 +368,7 @@ fn few(ranks: &[Rank]) -> String {
 }
 
 /// A node for people, with the name of its host if it has one.
-pub fn in_words(node: Node, hosts: &[String]) -> String {
+pub fn in_words(node: NodeId, hosts: &[String]) -> String {
     match hosts.get(node.index()) {
         Some(host) => format!("node {node} ({host})"),
         None => format!("node {node}"),
@@ -380,7 +380,7 @@ impl Record {
     /// names of the nodes, where they have some.
     pub fn line(&self, hosts: &[String]) -> Option<(LogLevel, String)> {
         use LogLevel::{Detail, Error, Normal};
-        let at = |node: &Node| in_words(*node, hosts);
+        let at = |node: &NodeId| in_words(*node, hosts);
         Some(match self {
             Record::JobStarted { job, ranks, nodes, spares, routers, .. } => (
                 Detail,
@@ -627,7 +627,7 @@ mod tests {
     /// One of each.
     fn one_of_each() -> Vec<Record> {
         let (rank, incarnation) = (Rank(3), Incarnation(2));
-        let (node, image) = (Node(1), Some(ImageId(4)));
+        let (node, image) = (NodeId(1), Some(ImageId(4)));
         let instance = RankInstance { rank, incarnation: incarnation };
         let cause = || "because".to_string();
         let time = Duration::from_millis(1500);
@@ -666,22 +666,22 @@ mod tests {
                 alone_for: time,
                 journal: vec!["node 1".into()],
             },
-            Record::Reconnected { after: time, missing: vec![Node(1)] },
+            Record::Reconnected { after: time, missing: vec![NodeId(1)] },
             Record::CopiesMissing { what: Kept::Images, cause: cause() },
             Record::CopiesRestored { what: Kept::Journal },
             Record::NodeRefused { node },
             Record::Resumed,
             Record::Saving,
             Record::Saved { dir: "/d".into(), bytes: 7 },
-            Record::SpareUsed { spare: Node(2), node },
+            Record::SpareUsed { spare: NodeId(2), node },
             Record::MoveRound { rank, node, image: ImageId(7), round: 2, bytes: 4096, took: time },
             Record::MoveSlowed { rank, share: 20 },
             Record::MoveNotPrepared { rank, node, cause: cause() },
-            Record::RankMoved { rank, from: Node(0), node, pause: time },
+            Record::RankMoved { rank, from: NodeId(0), node, pause: time },
             Record::Rearranging {
                 ranks: vec![Rank(1)],
-                nodes: vec![Node(0)],
-                drains: vec![Node(2)],
+                nodes: vec![NodeId(0)],
+                drains: vec![NodeId(2)],
             },
             Record::NodeNotice { node, cause: cause() },
             Record::NodeLeft { node },

@@ -4,7 +4,7 @@
 use crate::inject::Injection;
 use crate::manner::Manner;
 use crate::proposal::Goal;
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{NodeId, Rank};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -51,14 +51,14 @@ pub enum Request {
     /// `to`: where; else where the placement says.
     Migrate {
         ranks: Vec<Rank>,
-        to: Option<Node>,
+        to: Option<NodeId>,
         manner: Manner,
     },
     Drain {
-        node: Node,
+        node: NodeId,
     },
     Undrain {
-        node: Node,
+        node: NodeId,
     },
     /// Which ranks should move, by what is measured over this time.
     Measure {
@@ -67,8 +67,8 @@ pub enum Request {
     },
     /// These ranks to these nodes, all at once; and these nodes are drained.
     Rearrange {
-        moves: Vec<(Rank, Node)>,
-        drains: Vec<Node>,
+        moves: Vec<(Rank, NodeId)>,
+        drains: Vec<NodeId>,
         manner: Manner,
     },
     Trace {

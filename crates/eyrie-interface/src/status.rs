@@ -1,7 +1,7 @@
 //! The state of a job as it tells it.
 
 use crate::seconds;
-use eyrie_wire::{ImageId, Node, Rank, RankInstance, RouterId};
+use eyrie_wire::{ImageId, NodeId, Rank, RankInstance, RouterId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub struct CopiesMissing {
 pub struct RankStatus {
     #[serde(flatten)]
     pub instance: RankInstance,
-    pub node: Node,
+    pub node: NodeId,
     pub state: String,
     /// Its newest image that counts.
     pub image: Option<ImageStatus>,
@@ -81,7 +81,7 @@ pub struct LogStatus {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct RoleStatus {
     pub role: String,
-    pub node: Node,
+    pub node: NodeId,
 }
 
 /// A rank on its way to another node.
@@ -89,7 +89,7 @@ pub struct RoleStatus {
 pub struct MoveStatus {
     pub rank: Rank,
     /// Where it is going, as far as that is known.
-    pub to: Option<Node>,
+    pub to: Option<NodeId>,
     /// How often its memory was put in place there.
     pub rounds: u32,
     /// What the last round brought, and the seconds that it took: so long it would stand still if
@@ -107,7 +107,7 @@ pub struct Status {
     pub program: String,
     pub nodes_up: Vec<bool>,
     /// Nodes that are drained, or being drained.
-    pub drained: Vec<Node>,
+    pub drained: Vec<NodeId>,
     /// Names of the hosts that the nodes are; empty on one machine.
     pub hosts: Vec<String>,
     pub ranks: Vec<RankStatus>,
@@ -115,7 +115,7 @@ pub struct Status {
     /// Roles that run on nodes.
     pub roles: Vec<RoleStatus>,
     /// Nodes whose hosts have a whole copy of the journal: `eyrie resume` works there.
-    pub journal: Vec<Node>,
+    pub journal: Vec<NodeId>,
     /// For how many seconds the controller has stood aside, because no node on another host
     /// answers.
     pub cut_off: Option<f64>,

@@ -13,7 +13,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a host with a copy of the journal waits before it saves the job. The host of the lost
 /// controller comes first, then one host after the other, so that they do not collide.
-pub fn turn(node: eyrie_wire::Node) -> Duration {
+pub fn turn(node: eyrie_wire::NodeId) -> Duration {
     Duration::from_secs(5 + 5 * u64::from(node.0 % 4))
 }
 

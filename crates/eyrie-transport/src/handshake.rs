@@ -348,12 +348,12 @@ mod tests {
     use crate::Listener;
     use eyrie_wire::addr::{Addr, Bind, Interface, Ports};
     use eyrie_wire::auth::{random, SECRET_LEN};
-    use eyrie_wire::Node;
+    use eyrie_wire::NodeId;
     use rand::rngs::SmallRng;
     use rand::{Rng, SeedableRng};
 
     const SECRET: Secret = Secret([9; SECRET_LEN]);
-    const CLAIM: Claim = Claim::Agent { node: Node(3), pid: 77 };
+    const CLAIM: Claim = Claim::Agent { node: NodeId(3), pid: 77 };
     const ALL: [Security; 3] = [Security::Encrypted, Security::Authenticated, Security::Off];
 
     fn listener(security: Security) -> Listener {

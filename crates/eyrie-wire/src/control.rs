@@ -4,7 +4,7 @@ use crate::addr::{Addr, Bind};
 use crate::directory::Directory;
 use crate::entries::Entry;
 use crate::facts::Facts;
-use crate::{data, ImageId, Incarnation, Node, Rank, RankInstance, RouterId, StoreId};
+use crate::{data, ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Claim {
     /// The control connection of a node's agent.
-    Agent { node: Node, pid: u32 },
+    Agent { node: NodeId, pid: u32 },
     /// A connection on which an agent sends the image stream of a rank to the store.
     ImageUpload { instance: RankInstance, image: ImageId },
     /// A connection on which the store sends an image to an agent. `since`: an image that is
@@ -32,7 +32,7 @@ pub enum Claim {
     RouterSaved { id: RouterId },
     /// To the controller, from an agent that has lost its connection: asks whether its node was
     /// declared dead. Nothing follows.
-    Lost { node: Node },
+    Lost { node: NodeId },
     /// To an agent that has lost its controller: another controller continues the job, and listens
     /// at this address.
     Controller { addr: Addr },
@@ -324,7 +324,7 @@ pub enum ToAgent {
     /// Connect to these hosts, given by their nodes and addresses, again and again from now on.
     /// [`FromAgent::Reached`] reports a host that was not reached for `within`.
     Watch {
-        hosts: Vec<(Node, Addr)>,
+        hosts: Vec<(NodeId, Addr)>,
         within: Duration,
     },
     /// Asks for what a rank did last. Answered by [`FromAgent::Trace`] with the same number.
@@ -407,7 +407,7 @@ pub enum FromAgent {
     /// [`ToAgent::Prepare`] begins anew.
     Prepared { instance: RankInstance, image: ImageId, result: Result<u64, String> },
     /// A host that was reached before is no longer reached, or is reached again.
-    Reached { node: Node, reached: bool },
+    Reached { node: NodeId, reached: bool },
     /// The answer to [`ToAgent::Heartbeat`].
     Heartbeat { n: u64 },
     /// The answer to [`ToAgent::Measure`].

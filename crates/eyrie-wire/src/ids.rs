@@ -72,9 +72,9 @@ impl rangemap::StepLite for Rank {
 
 id! {
     /// A node of the job, numbered from 0; spares follow the nodes that start with ranks.
-    Node, u32
+    NodeId, u32
 }
-index!(Node);
+index!(NodeId);
 
 id! {
     /// A router, numbered from 0.

@@ -20,7 +20,7 @@ pub mod signals;
 /// Version of everything in this crate. Processes with different versions refuse each other.
 pub const VERSION: u16 = 19;
 
-pub use ids::{ImageId, Incarnation, Node, Rank, RankInstance, RouterId, StoreId};
+pub use ids::{ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,7 @@
 //! An agent's contact with the controller, and how long the agent goes on without one.
 
 use eyrie_supervision::saver;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ impl Contact {
 
 impl Waiting {
     /// Its time without a controller begins, unless it has begun before.
-    pub fn begin(&mut self, node: Node) {
+    pub fn begin(&mut self, node: NodeId) {
         if self.until.is_none() {
             let end = Instant::now() + self.timeout;
             let patience = if self.save { saver::PATIENCE } else { Duration::ZERO };
@@ -112,16 +112,16 @@ mod tests {
     #[test]
     fn an_agent_waits_longer_when_its_job_can_be_saved_and_hosts_take_turns() {
         let mut without = waiting(false);
-        without.begin(Node(1));
+        without.begin(NodeId(1));
         assert!(without.save_at.is_none());
         let [mut first, mut second] = [waiting(true), waiting(true)];
-        first.begin(Node(0));
-        second.begin(Node(1));
+        first.begin(NodeId(0));
+        second.begin(NodeId(1));
         assert!(without.until < first.save_at && first.save_at < second.save_at);
         assert!(second.save_at < first.until);
         // Another call does not prolong its time.
         let until = first.until;
-        first.begin(Node(0));
+        first.begin(NodeId(0));
         assert_eq!(first.until, until);
         first.end();
         assert_eq!((first.until, first.save_at), (None, None));

@@ -2,7 +2,7 @@
 //! on with the job. A copy that is not whole yet never replaces one that is.
 
 use eyrie_wire::auth::Secret;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -22,7 +22,7 @@ impl JournalCopy {
     /// end. A copy that cannot be written is one no longer.
     pub fn keep(
         &mut self,
-        (dir, node, secret): (Option<&Path>, Node, &Secret),
+        (dir, node, secret): (Option<&Path>, NodeId, &Secret),
         at: u64,
         bytes: &[u8],
         begins: bool,
@@ -54,7 +54,7 @@ impl Journal {
     ///
     /// # Errors
     /// When it cannot be written.
-    fn begin(dir: &Path, node: Node, secret: &Secret, at: u64) -> io::Result<Journal> {
+    fn begin(dir: &Path, node: NodeId, secret: &Secret, at: u64) -> io::Result<Journal> {
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(0o600);
         match options.clone().create_new(true).open(dir.join("secret")) {
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn a_copy_that_is_not_whole_does_not_replace_one_that_is() {
         let dir = tempfile::tempdir().unwrap();
-        let begin = |at| Journal::begin(dir.path(), Node(3), &Secret([7; 32]), at).unwrap();
+        let begin = |at| Journal::begin(dir.path(), NodeId(3), &Secret([7; 32]), at).unwrap();
         let path = dir.path().join("journal-3");
         let mut first = begin(0);
         assert_eq!(first.add(0, b"ab", false).unwrap(), 2);

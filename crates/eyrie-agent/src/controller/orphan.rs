@@ -15,7 +15,7 @@ use eyrie_transport::Stream;
 use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, FromAgent, Orphans};
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use rustix::process::Pid;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -59,7 +59,7 @@ impl Service for ControllerListener {
 
 /// The agent and its controller: which one it has, and what becomes of the job without one.
 pub struct Attachment {
-    node: Node,
+    node: NodeId,
     secret: Secret,
     /// Where the controller listens.
     controller: Addr,

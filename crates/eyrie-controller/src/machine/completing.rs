@@ -49,12 +49,12 @@ mod tests {
     use eyrie_wire::control::{Ending, FromAgent, MpiStage, RankReport};
     use eyrie_wire::data::{Determinant, ObservedPart};
     use eyrie_wire::RankInstance;
-    use eyrie_wire::{Incarnation, Node, Rank, RouterId, StoreId};
+    use eyrie_wire::{Incarnation, NodeId, Rank, RouterId, StoreId};
     use std::time::Duration;
 
     fn started(commands: &[Command]) -> StartRank {
         let start = commands.iter().find_map(|command| match said::to_agent(command) {
-            Some((Node(0), ToAgent::Start(start))) => Some((**start).clone()),
+            Some((NodeId(0), ToAgent::Start(start))) => Some((**start).clone()),
             _ => None,
         });
         start.unwrap_or_else(|| panic!("no start: {commands:?}"))
@@ -66,9 +66,9 @@ mod tests {
         let mut tell = |event| machine.handle(Duration::ZERO, event);
         tell(said::store_up(StoreId(0)));
         let path = "/dev/shm/left".to_string();
-        tell(said::agent(Node(0), FromAgent::Shared { rank: Rank(0), path: path.clone() }));
+        tell(said::agent(NodeId(0), FromAgent::Shared { rank: Rank(0), path: path.clone() }));
         tell(Event::Signal(10));
-        let first = started(&tell(said::joined(Node(0))));
+        let first = started(&tell(said::joined(NodeId(0))));
         assert!(first.stdin && first.image.is_none() && first.beginning.is_empty());
         assert_eq!((&first.leftovers[..], &first.signals[..]), (&[path][..], &[10][..]));
         let (fetched, restored) = (Duration::ZERO, Duration::ZERO);

@@ -4,7 +4,7 @@ use super::images::schedule::Interval;
 use crate::inject::Injection;
 use eyrie_interface::Order;
 use eyrie_wire::control::CheckpointMode;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Config {
     pub nodes: u32,
     pub spares: u32,
     /// For each rank the node that it starts on.
-    pub start: Vec<Node>,
+    pub start: Vec<NodeId>,
     /// Most ranks that a node may have, by node, where that was said.
     pub slots: Vec<Option<u32>>,
     /// Names of the nodes, where they have some.
@@ -65,7 +65,7 @@ impl Config {
             ranks: 1,
             nodes: 1,
             spares: 0,
-            start: vec![Node(0)],
+            start: vec![NodeId(0)],
             slots: vec![],
             hosts: vec![],
             routers: 1,

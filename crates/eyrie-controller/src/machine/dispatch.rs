@@ -8,7 +8,7 @@ use crate::record::Record;
 use eyrie_router::RouterEvent;
 use eyrie_store::role::{StoreCommand, StoreEvent};
 use eyrie_wire::control::{FromAgent, RankReport, Role, StandardStream};
-use eyrie_wire::{Node, Rank, RankInstance, RouterId, StoreId};
+use eyrie_wire::{NodeId, Rank, RankInstance, RouterId, StoreId};
 
 impl Machine {
     pub(super) fn dispatch(&mut self, event: Event) {
@@ -63,7 +63,7 @@ impl Machine {
     }
 
     /// What the agent of a node says.
-    fn agent_says(&mut self, node: Node, message: FromAgent) {
+    fn agent_says(&mut self, node: NodeId, message: FromAgent) {
         use FromAgent as F;
         match message {
             F::Joined(Ok(_)) => self.agent_up(node),
@@ -164,7 +164,7 @@ impl Machine {
     }
 
     /// The agent of a node does not come, or cannot take part: at the start that ends the job.
-    fn no_agent(&mut self, node: Node, cause: String) {
+    fn no_agent(&mut self, node: NodeId, cause: String) {
         if !self.out.has_started() {
             return self.out.end(1, Some(cause));
         }
@@ -172,7 +172,7 @@ impl Machine {
         self.watch().agent_gone(node);
     }
 
-    fn agent_up(&mut self, node: Node) {
+    fn agent_up(&mut self, node: NodeId) {
         if !self.watch().agent_up(node) {
             return;
         }
@@ -185,7 +185,7 @@ impl Machine {
     }
 
     /// A node reaches another one again, or not any more.
-    fn reached(&mut self, from: Node, to: Node, reached: bool) {
+    fn reached(&mut self, from: NodeId, to: NodeId, reached: bool) {
         if from != to && [from, to].iter().all(|node| self.nodes.get(*node).is_some()) {
             self.reach.set(from, to, reached, self.out.now());
             self.out.look_now();
@@ -273,7 +273,7 @@ impl Machine {
     /// here and are never copied.
     pub(super) fn output_arrived(
         &mut self,
-        node: Node,
+        node: NodeId,
         instance: RankInstance,
         stream: StandardStream,
         offset: u64,

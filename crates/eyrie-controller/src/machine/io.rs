@@ -12,7 +12,7 @@ use eyrie_router::{RouterCommand, RouterEvent};
 use eyrie_store::role::{StoreCommand, StoreEvent};
 use eyrie_wire::control::{FromAgent, ImageAt, Role, StandardStream, StartRank, StoreAt, ToAgent};
 use eyrie_wire::directory::Directory;
-use eyrie_wire::{ImageId, Node, Rank, RankInstance, RouterId, StoreId};
+use eyrie_wire::{ImageId, NodeId, Rank, RankInstance, RouterId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ impl From<Source> for ImageAt {
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Peer {
-    Agent(Node),
+    Agent(NodeId),
     Role(Role),
 }
 
@@ -50,7 +50,7 @@ pub enum Peer {
 /// the compiler asks for its arm.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FromPeer {
-    Agent(Node, FromAgent),
+    Agent(NodeId, FromAgent),
     Router(Role, RouterEvent),
     Store(Role, StoreEvent),
 }
@@ -69,7 +69,7 @@ impl FromPeer {
 /// sent; the message is encoded once for all of them.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ToPeer {
-    Agent(Node, ToAgent),
+    Agent(NodeId, ToAgent),
     /// The agents of all nodes that are up.
     Agents(ToAgent),
     Router(RouterId, RouterCommand),
@@ -101,17 +101,17 @@ pub enum Event {
     /// A host is to join the running job, as its next node: its agent is being started.
     Joining { host: String },
     /// The agent of a node has not come, and will not.
-    NoAgent { node: Node, cause: String },
+    NoAgent { node: NodeId, cause: String },
     /// The connection of a node's agent has ended, from its side.
-    AgentGone(Node),
+    AgentGone(NodeId),
     /// The agent of a node has another connection to this controller.
-    AgentBack(Node),
+    AgentBack(NodeId),
     /// These nodes are on the controller's own host.
-    Home(Vec<Node>),
+    Home(Vec<NodeId>),
     /// Nodes have another controller.
     Replaced { by: String },
     /// The agent of a node that was declared dead wants to come back; it was refused.
-    AgentWoke(Node),
+    AgentWoke(NodeId),
     /// Something that a part of the controller wants to be known.
     Note(String),
     /// A store is gone, and what it had with it.
@@ -130,20 +130,20 @@ pub enum Event {
     JournalCopies(JournalCopies),
     /// Ranks are to go to this node, or to where the placement says; a user who waits for it is
     /// answered.
-    Migrate { request: Option<RequestId>, ranks: Vec<Rank>, to: Option<Node>, manner: Manner },
+    Migrate { request: Option<RequestId>, ranks: Vec<Rank>, to: Option<NodeId>, manner: Manner },
     /// All ranks and roles are to leave this node.
-    Drain { request: Option<RequestId>, node: Node },
+    Drain { request: Option<RequestId>, node: NodeId },
     /// A user asks which ranks should move, by what is measured over this time.
     Measure { request: RequestId, over: Duration, goal: Goal },
     /// Ranks are to go to these nodes, all at once; and these nodes are to be drained.
     Rearrange {
         request: Option<RequestId>,
-        moves: Vec<(Rank, Node)>,
-        drains: Vec<Node>,
+        moves: Vec<(Rank, NodeId)>,
+        drains: Vec<NodeId>,
         manner: Manner,
     },
     /// They may come there again.
-    Undrain { request: RequestId, node: Node },
+    Undrain { request: RequestId, node: NodeId },
     /// The job is to be saved and to end; a user who waits for it is answered.
     Save { request: Option<RequestId> },
     /// The file in which a router saves what it holds cannot be written.
@@ -164,22 +164,22 @@ pub enum Command {
     /// Has a role started on a node: it says where it listens, or [`Event::RoleLost`] follows.
     /// `takes_over`: in the place of a lost one. No message alone: the runtime begins the session
     /// with the role, whose first message is its configuration, before it tells the agent.
-    StartRole { node: Node, role: Role, takes_over: bool },
+    StartRole { node: NodeId, role: Role, takes_over: bool },
     /// Where all roles are now, for all ranks. No message alone: each node, also one that comes
     /// later, gets it with the roles on its own host.
     Directory(Directory),
     /// The agents of these nodes, and no others, are looked for where they listen: one that waits
     /// for a controller comes back, and one that has another says so ([`Event::Replaced`]).
-    Seek(Vec<Node>),
+    Seek(Vec<NodeId>),
     /// The node was declared dead: close its connection, and refuse it from now on.
-    Disconnect(Node),
+    Disconnect(NodeId),
     /// The rank has room for standard input from this offset on. The input is not in the machine.
-    SendStdin { node: Node, instance: RankInstance, offset: u64 },
+    SendStdin { node: NodeId, instance: RankInstance, offset: u64 },
     /// Standard input before this offset is not needed any more.
     TruncateStdin(u64),
     /// These bytes of a rank are new and are to be shown; then its agent is told that all up to
     /// offset `end` is.
-    Show { node: Node, instance: RankInstance, stream: StandardStream, bytes: Vec<u8>, end: u64 },
+    Show { node: NodeId, instance: RankInstance, stream: StandardStream, bytes: Vec<u8>, end: u64 },
     /// An injected failure.
     Inject(Fault),
     /// For the event stream and the user.

@@ -6,7 +6,7 @@ use crate::machine::moves::Moves;
 use crate::machine::nodes::Nodes;
 use crate::machine::ranks::Ranks;
 use eyrie_placement::{Assignment, Choice, Displaced, NodeState, Placement};
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{NodeId, Rank};
 
 /// Nodes for these ranks, which are displaced by the same event.
 pub fn assign(placement: &Placement, to: Destinations<'_>, ranks: &[Rank]) -> Vec<Assignment> {
@@ -51,7 +51,7 @@ impl Destinations<'_> {
     }
 
     /// A node without the ranks that are on it.
-    fn placement_node(self, node: Node) -> eyrie_placement::Node {
+    fn placement_node(self, node: NodeId) -> eyrie_placement::Node {
         let entry = &self.nodes[node];
         let state = match (entry.is_up(), entry.is_drained()) {
             (false, _) => NodeState::Failed,
@@ -90,11 +90,11 @@ impl Destinations<'_> {
     }
 
     /// The node that the rank was asked to go to, or was assigned, while it can take ranks.
-    pub fn assigned_node(self, rank: Rank) -> Option<(Node, Choice)> {
+    pub fn assigned_node(self, rank: Rank) -> Option<(NodeId, Choice)> {
         let asked = self.moves.get(rank).and_then(|moving| moving.asked_for());
         let asked = asked.map(|to| (to, Choice::Asked));
-        let assigned = self.ranks[rank].goes_to().map(|a| (Node(a.to), a.choice));
-        let takes_ranks = |(node, _): &(Node, Choice)| {
+        let assigned = self.ranks[rank].goes_to().map(|a| (NodeId(a.to), a.choice));
+        let takes_ranks = |(node, _): &(NodeId, Choice)| {
             self.nodes.get(*node).is_some_and(|entry| entry.is_up() && !entry.is_drained())
         };
         asked.filter(takes_ranks).or(assigned.filter(takes_ranks))
@@ -105,7 +105,7 @@ impl Destinations<'_> {
 mod tests {
     use crate::machine::{said, Command, Config, Event, Machine, ToPeer};
     use eyrie_wire::control::{RankReport, ToAgent};
-    use eyrie_wire::{Incarnation, Node, Rank, RankInstance, RouterId};
+    use eyrie_wire::{Incarnation, NodeId, Rank, RankInstance, RouterId};
     use std::time::Duration;
 
     /// Four ranks on the first of these nodes, with two routers; all of it is up and runs.
@@ -113,13 +113,13 @@ mod tests {
         let config = Config {
             ranks: 4,
             nodes,
-            start: vec![Node(0); 4],
+            start: vec![NodeId(0); 4],
             routers: 2,
             ..Config::of_one_rank()
         };
         let mut machine = Machine::new(config);
         for node in 0..nodes {
-            machine.handle(Duration::ZERO, said::joined(Node(node)));
+            machine.handle(Duration::ZERO, said::joined(NodeId(node)));
         }
         for rank in 0..4 {
             let instance = RankInstance { rank: Rank(rank), incarnation: Incarnation(1) };
@@ -134,15 +134,15 @@ mod tests {
     #[test]
     fn the_ranks_of_a_drained_node_are_spread_before_any_of_them_has_moved() {
         let mut machine = running(3);
-        machine.handle(Duration::ZERO, Event::Drain { request: None, node: Node(0) });
-        let to: Vec<Option<Node>> = machine.moves().map(|(_, moving)| moving.goes_to()).collect();
-        assert_eq!(to, [1, 2, 1, 2].map(|node| Some(Node(node))));
+        machine.handle(Duration::ZERO, Event::Drain { request: None, node: NodeId(0) });
+        let to: Vec<Option<NodeId>> = machine.moves().map(|(_, moving)| moving.goes_to()).collect();
+        assert_eq!(to, [1, 2, 1, 2].map(|node| Some(NodeId(node))));
     }
 
     /// The routers confirm the fences of the ranks in this order.
-    fn nodes_after_loss(order: [Rank; 4]) -> Vec<(Rank, Node)> {
+    fn nodes_after_loss(order: [Rank; 4]) -> Vec<(Rank, NodeId)> {
         let mut machine = running(3);
-        machine.handle(Duration::ZERO, Event::AgentGone(Node(0)));
+        machine.handle(Duration::ZERO, Event::AgentGone(NodeId(0)));
         let mut started = Vec::new();
         for rank in order {
             for router in 0..2 {
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn where_ranks_of_a_lost_node_go_does_not_depend_on_which_is_fenced_first() {
-        let wanted = [(0, 1), (1, 2), (2, 1), (3, 2)].map(|(r, n)| (Rank(r), Node(n)));
+        let wanted = [(0, 1), (1, 2), (2, 1), (3, 2)].map(|(r, n)| (Rank(r), NodeId(n)));
         assert_eq!(nodes_after_loss([Rank(0), Rank(1), Rank(2), Rank(3)]), wanted);
         assert_eq!(nodes_after_loss([Rank(1), Rank(0), Rank(3), Rank(2)]), wanted);
     }

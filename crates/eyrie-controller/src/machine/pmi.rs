@@ -3,7 +3,7 @@
 use super::io::{Command, ToPeer};
 use eyrie_wire::control::ToAgent;
 use eyrie_wire::entries::{Entries, Entry};
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{NodeId, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ impl Pmi {
     }
 
     /// What a node, or all of them, must know of what was before they came.
-    pub fn so_far(&self, node: Option<Node>) -> Vec<Command> {
+    pub fn so_far(&self, node: Option<NodeId>) -> Vec<Command> {
         match self.passed {
             0 => Vec::new(),
             passed => told(node, &self.entries, 0, passed),
@@ -93,7 +93,7 @@ fn pieces(entries: &Entries) -> Vec<Vec<Entry>> {
 }
 
 /// The number of barriers goes with the last piece.
-fn told(node: Option<Node>, entries: &Entries, before: u32, passed: u32) -> Vec<Command> {
+fn told(node: Option<NodeId>, entries: &Entries, before: u32, passed: u32) -> Vec<Command> {
     let mut pieces = pieces(entries);
     let last = pieces.pop().unwrap_or_default();
     let early = pieces.into_iter();
@@ -132,9 +132,9 @@ mod tests {
         assert_eq!(opened(pmi.arrive(Rank(1), 2)), None);
         assert_eq!(opened(pmi.arrive(Rank(0), 2)), Some((0, 2)));
         // A node that comes later hears all of it.
-        let all: usize = (pmi.so_far(Some(Node(3))).iter())
+        let all: usize = (pmi.so_far(Some(NodeId(3))).iter())
             .map(|command| match command {
-                Command::Send(ToPeer::Agent(Node(3), ToAgent::Pmi { entries, .. })) => {
+                Command::Send(ToPeer::Agent(NodeId(3), ToAgent::Pmi { entries, .. })) => {
                     entries.len()
                 }
                 other => panic!("{other:?}"),

@@ -9,7 +9,7 @@ use super::saving::contents::Saved;
 use super::state::{NodeStateName, RankStateName};
 use eyrie_interface::Summary;
 use eyrie_wire::control::{Role, RoleKind};
-use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance, RouterId};
+use eyrie_wire::{ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId};
 use std::time::Duration;
 
 impl Machine {
@@ -39,7 +39,7 @@ impl Machine {
     }
 
     /// For the progress line and `eyrie status`.
-    pub fn rank_states(&self) -> impl Iterator<Item = (RankInstance, Node, RankStateName)> + '_ {
+    pub fn rank_states(&self) -> impl Iterator<Item = (RankInstance, NodeId, RankStateName)> + '_ {
         self.ranks.iter().map(|r| (r.instance(), r.node(), r.state()))
     }
 
@@ -77,13 +77,13 @@ impl Machine {
     }
 
     /// The nodes that were declared dead.
-    pub fn dead_nodes(&self) -> impl Iterator<Item = Node> + '_ {
+    pub fn dead_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         let dead = self.nodes.iter().filter(|(_, n)| n.state() == NodeStateName::Dead);
         dead.map(|(node, _)| node)
     }
 
     /// Nodes that are drained, or being drained.
-    pub fn drained(&self) -> impl Iterator<Item = Node> + '_ {
+    pub fn drained(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.nodes.iter().filter(|(_, n)| n.is_drained()).map(|(node, _)| node)
     }
 
@@ -93,7 +93,7 @@ impl Machine {
     }
 
     /// The nodes that are up, and how many ranks each has or is to have.
-    pub fn nodes_up_with_ranks(&self) -> impl Iterator<Item = (Node, u32)> {
+    pub fn nodes_up_with_ranks(&self) -> impl Iterator<Item = (NodeId, u32)> {
         self.places().nodes_up_with_ranks()
     }
 
@@ -103,7 +103,7 @@ impl Machine {
     }
 
     /// Pairs of nodes of which the first does not reach the second.
-    pub fn unreached(&self) -> impl Iterator<Item = (Node, Node)> + '_ {
+    pub fn unreached(&self) -> impl Iterator<Item = (NodeId, NodeId)> + '_ {
         self.reach.pairs()
     }
 
@@ -113,7 +113,7 @@ impl Machine {
     }
 
     /// Routers and stores on nodes, and their nodes; none where they run beside the controller.
-    pub fn roles(&self) -> impl Iterator<Item = (Role, Node)> + '_ {
+    pub fn roles(&self) -> impl Iterator<Item = (Role, NodeId)> + '_ {
         self.roles.iter()
     }
 
@@ -133,7 +133,7 @@ impl Machine {
     }
 
     /// The routers on this node.
-    pub fn routers_on(&self, node: Node) -> Vec<RouterId> {
+    pub fn routers_on(&self, node: NodeId) -> Vec<RouterId> {
         self.roles.of_kind_on(RoleKind::Router, node).into_iter().map(RouterId).collect()
     }
 

@@ -8,9 +8,9 @@ use eyrie_wire::control::{
     FromAgent, ImageAt, NodeUsage, RankReport, Role, RoleKind, StartRank, ToAgent,
 };
 use eyrie_wire::data::Determinant;
-use eyrie_wire::{ImageId, Node, Rank, RankInstance, RouterId, StoreId};
+use eyrie_wire::{ImageId, NodeId, Rank, RankInstance, RouterId, StoreId};
 
-pub fn agent(node: Node, message: FromAgent) -> Event {
+pub fn agent(node: NodeId, message: FromAgent) -> Event {
     Event::From(FromPeer::Agent(node, message))
 }
 
@@ -22,25 +22,25 @@ pub fn store(id: StoreId, message: StoreEvent) -> Event {
     Event::From(FromPeer::Store(Role::first(RoleKind::Store, id.0), message))
 }
 
-pub fn joined(node: Node) -> Event {
+pub fn joined(node: NodeId) -> Event {
     agent(node, FromAgent::Joined(Ok(None)))
 }
 
 /// No report depends on the node that it comes from.
 pub fn rank(instance: RankInstance, report: RankReport) -> Event {
-    agent(Node(0), FromAgent::Rank(instance, report))
+    agent(NodeId(0), FromAgent::Rank(instance, report))
 }
 
-pub fn reached(from: Node, to: Node, reached: bool) -> Event {
+pub fn reached(from: NodeId, to: NodeId, reached: bool) -> Event {
     agent(from, FromAgent::Reached { node: to, reached })
 }
 
-pub fn heartbeat(node: Node, n: u64) -> Event {
+pub fn heartbeat(node: NodeId, n: u64) -> Event {
     agent(node, FromAgent::Heartbeat { n })
 }
 
 pub fn prepared(
-    node: Node,
+    node: NodeId,
     instance: RankInstance,
     image: ImageId,
     result: Result<u64, String>,
@@ -48,11 +48,11 @@ pub fn prepared(
     agent(node, FromAgent::Prepared { instance, image, result })
 }
 
-pub fn notice(node: Node, cause: String, leaves: bool) -> Event {
+pub fn notice(node: NodeId, cause: String, leaves: bool) -> Event {
     agent(node, FromAgent::Notice { cause, leaves })
 }
 
-pub fn measured(node: Node, n: u64, used: NodeUsage) -> Event {
+pub fn measured(node: NodeId, n: u64, used: NodeUsage) -> Event {
     agent(node, FromAgent::Measured { n, used })
 }
 
@@ -128,7 +128,7 @@ pub fn heard(role: Role, instance: RankInstance) -> Event {
     Event::From(FromPeer::Router(role, RouterEvent::Heard { instance }))
 }
 
-pub fn to_agent(command: &Command) -> Option<(Node, &ToAgent)> {
+pub fn to_agent(command: &Command) -> Option<(NodeId, &ToAgent)> {
     match command {
         Command::Send(ToPeer::Agent(node, message)) => Some((*node, message)),
         _ => None,
@@ -140,7 +140,7 @@ pub fn source(image: &ImageAt) -> Source {
 }
 
 /// The rank that is started, where, and from which image.
-pub fn start(command: &Command) -> Option<(Node, RankInstance, Option<Source>)> {
+pub fn start(command: &Command) -> Option<(NodeId, RankInstance, Option<Source>)> {
     let (node, ToAgent::Start(start)) = to_agent(command)? else { return None };
     let StartRank { instance, image, .. } = &**start;
     Some((node, *instance, image.as_ref().map(source)))

@@ -19,7 +19,7 @@ use eyrie_wire::control::{
     CheckpointMode, Ending, FromAgent, MpiStage, NodeUsage, RankReport, RankUsage, Role, RoleKind,
     StartFault, StartRank, StoreAt, ToAgent,
 };
-use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance, RouterId, StoreId};
+use eyrie_wire::{ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -41,16 +41,16 @@ const NEEDS_ITS_LOG: &str = "the messages that it needs are lost";
 #[derive(Clone, Debug)]
 enum Happening {
     /// From an agent: kept back while its node is frozen, lost when it is dead.
-    FromNode(Node, Event),
+    FromNode(NodeId, Event),
     /// From routers, the store or a user: nothing holds it back.
     Told(Event),
     /// A process comes to its end by itself, if it is still there.
     WorkDone(RankInstance),
     KillRank(Rank),
-    KillNode(Node),
+    KillNode(NodeId),
     KillRouter(RouterId),
-    FreezeNode(Node),
-    WakeNode(Node),
+    FreezeNode(NodeId),
+    WakeNode(NodeId),
     KillStore(StoreId),
     /// No packet goes between the controller and any node, for so long.
     CutOff(Duration),
@@ -144,7 +144,7 @@ struct SimRank {
 
 /// A router on a node.
 struct SimRouter {
-    node: Node,
+    node: NodeId,
     generation: u32,
     up: bool,
 }
@@ -174,7 +174,7 @@ struct Cluster {
     next_store: StoreId,
     /// They run on nodes.
     stores_on_nodes: bool,
-    started_on: BTreeMap<StoreId, Node>,
+    started_on: BTreeMap<StoreId, NodeId>,
     /// Since when a rank cannot reach a router.
     apart: Option<Duration>,
     /// Since when the controller is cut off from all nodes, and what waits for it there.
@@ -211,7 +211,7 @@ struct Cluster {
     nodes: Vec<SimNode>,
     ranks: Vec<SimRank>,
     machine: Machine,
-    barriers: Vec<(Rank, Node, Incarnation)>,
+    barriers: Vec<(Rank, NodeId, Incarnation)>,
     ended: Option<i32>,
     recovered: u64,
 }
@@ -250,7 +250,7 @@ impl Cluster {
         let stores_on_nodes = roles_on_nodes && random.gen();
         let stores = if stores_on_nodes { 2 } else { random.gen_range(1..4) };
         let copies = if stores_on_nodes { 2 } else { random.gen_range(1..=stores.min(2)) };
-        let start = eyrie_placement::assign::spread(ranks, nodes).map(Node).collect();
+        let start = eyrie_placement::assign::spread(ranks, nodes).map(NodeId).collect();
         let config = Config {
             job: "simulated".into(),
             ranks,
@@ -330,7 +330,7 @@ impl Cluster {
         for store in StoreId::first(self.next_store.0) {
             self.tell(said::store_up(store));
         }
-        for node in Node::first(self.nodes.len() as u32) {
+        for node in NodeId::first(self.nodes.len() as u32) {
             self.after(0..500, Happening::FromNode(node, said::joined(node)));
         }
     }
@@ -342,8 +342,8 @@ impl Cluster {
             let node = self.random.gen_range(0..self.nodes.len() as u32);
             let what = match self.random.gen_range(0..10) {
                 0..=5 => Happening::KillRank(Rank(rank)),
-                6..=7 => Happening::KillNode(Node(node)),
-                8 => Happening::FreezeNode(Node(node)),
+                6..=7 => Happening::KillNode(NodeId(node)),
+                8 => Happening::FreezeNode(NodeId(node)),
                 _ => Happening::Told(said::unprotected(Rank(rank), "disk full".into())),
             };
             self.after(600..15_000, what);
@@ -361,7 +361,7 @@ impl Cluster {
         for _ in 0..self.random.gen_range(0..3) {
             let [from, to] = [(); 2].map(|()| self.random.gen_range(0..self.nodes.len() as u32));
             let part = |reached| {
-                Happening::FromNode(Node(from), said::reached(Node(from), Node(to), reached))
+                Happening::FromNode(NodeId(from), said::reached(NodeId(from), NodeId(to), reached))
             };
             let (parted, met) = (part(false), part(true));
             self.after(1000..10_000, parted);
@@ -379,7 +379,7 @@ impl Cluster {
             let node = self.random.gen_range(0..self.nodes.len() as u32);
             self.after(
                 600..20_000,
-                Happening::Told(Event::Undrain { request: 0, node: Node(node) }),
+                Happening::Told(Event::Undrain { request: 0, node: NodeId(node) }),
             );
         }
         for number in 1..self.random.gen_range(1..5) {
@@ -403,22 +403,22 @@ impl Cluster {
                 1 => Event::Migrate {
                     request,
                     ranks: vec![Rank(rank)],
-                    to: Some(Node(node)),
+                    to: Some(NodeId(node)),
                     manner,
                 },
                 2 => Event::Checkpoint { request: number, rank: Some(Rank(rank)) },
-                _ => Event::Drain { request, node: Node(node) },
+                _ => Event::Drain { request, node: NodeId(node) },
             };
             self.after(600..15_000, Happening::Told(event));
         }
         if self.random.gen_bool(0.1) {
             let node = self.random.gen_range(0..self.nodes.len() as u32);
             let (at, leaves) = (self.random.gen_range(600..15_000), self.random.gen());
-            let notice = said::notice(Node(node), "it goes".into(), leaves);
-            self.after(at..at + 1, Happening::FromNode(Node(node), notice));
+            let notice = said::notice(NodeId(node), "it goes".into(), leaves);
+            self.after(at..at + 1, Happening::FromNode(NodeId(node), notice));
             if leaves {
                 // At the latest after its grace.
-                self.after(at + 3000..at + 3001, Happening::KillNode(Node(node)));
+                self.after(at + 3000..at + 3001, Happening::KillNode(NodeId(node)));
             }
         }
     }
@@ -470,7 +470,7 @@ impl Cluster {
         (self.ended, self.recovered)
     }
 
-    fn states(&self) -> Vec<(RankInstance, Node, RankStateName)> {
+    fn states(&self) -> Vec<(RankInstance, NodeId, RankStateName)> {
         self.machine.rank_states().collect()
     }
 
@@ -508,7 +508,7 @@ impl Cluster {
         let again = self.now > since + ms(1500);
         let letters = std::mem::take(&mut self.letters);
         if again {
-            for node in Node::first(self.nodes.len() as u32) {
+            for node in NodeId::first(self.nodes.len() as u32) {
                 let n = &self.nodes[node.index()];
                 if n.health != Health::Dead && !n.refused && !n.joining {
                     self.after(0..300, Happening::FromNode(node, Event::AgentBack(node)));
@@ -607,9 +607,9 @@ impl Cluster {
         }
     }
 
-    fn node_of_store(&self, store: StoreId) -> Option<Node> {
+    fn node_of_store(&self, store: StoreId) -> Option<NodeId> {
         let on = self.nodes.iter().position(|n| n.store == Some(store));
-        on.map(|node| Node(node as u32))
+        on.map(|node| NodeId(node as u32))
     }
 
     fn is_frozen(&self, store: StoreId) -> bool {
@@ -617,7 +617,7 @@ impl Cluster {
         node.is_some_and(|node| self.nodes[node.index()].health == Health::Frozen)
     }
 
-    fn start_store(&mut self, node: Node, id: StoreId) {
+    fn start_store(&mut self, node: NodeId, id: StoreId) {
         let n = &mut self.nodes[node.index()];
         assert_eq!(n.store, None, "two stores on node {node}");
         assert!(id >= self.next_store, "store {id} is started again");
@@ -639,7 +639,7 @@ impl Cluster {
     }
 
     /// A store leaves a node that is drained, say: each image must be elsewhere, too.
-    fn stop_role(&mut self, node: Node, role: Role) {
+    fn stop_role(&mut self, node: NodeId, role: Role) {
         let Role { kind: RoleKind::Store, id, .. } = role else { return };
         for r in self.ranks.iter().filter(|r| !r.counted.is_empty()) {
             let elsewhere = |(_, stores): &(_, BTreeSet<StoreId>)| stores.iter().any(|s| s.0 != id);
@@ -650,7 +650,7 @@ impl Cluster {
     }
 
     /// The machine declares a node dead. It may only be frozen: its store is used no more.
-    fn lose_stores_on(&mut self, node: Node) {
+    fn lose_stores_on(&mut self, node: NodeId) {
         let on_it = self.started_on.iter().filter(|(_, on)| **on == node);
         let gone: Vec<StoreId> = on_it.map(|(store, _)| *store).collect();
         self.nodes[node.index()].store = None;
@@ -661,7 +661,7 @@ impl Cluster {
     /// No router stays where a rank cannot reach it, unless one of both does not answer.
     fn watch_reach(&mut self) {
         let machine = &self.machine;
-        let silent: Vec<Node> =
+        let silent: Vec<NodeId> =
             machine.nodes.silent(machine.out.now()).into_iter().map(|(node, _)| node).collect();
         let apart = machine.roles.of(RoleKind::Router).find_map(|(_, router)| {
             let far =
@@ -689,8 +689,8 @@ impl Cluster {
     /// A store that is missing is started as soon as a node can have it.
     fn watch_stores(&mut self) {
         let stores = self.machine.roles.of(RoleKind::Store);
-        let stores: Vec<Node> = stores.map(|(_, s)| s.node()).collect();
-        let can = |(node, n): (Node, &super::nodes::entry::NodeEntry)| {
+        let stores: Vec<NodeId> = stores.map(|(_, s)| s.node()).collect();
+        let can = |(node, n): (NodeId, &super::nodes::entry::NodeEntry)| {
             let has = stores.contains(&node);
             n.is_up() && !n.is_drained() && n.full_since().is_none() && !has
         };
@@ -757,7 +757,7 @@ impl Cluster {
 
     /// A host that may come, or not.
     fn join(&mut self) {
-        let node = Node(self.nodes.len() as u32);
+        let node = NodeId(self.nodes.len() as u32);
         self.nodes.push(SimNode { joining: true, ..SimNode::new() });
         let event = match self.random.gen_bool(0.8) {
             true => said::joined(node),
@@ -766,7 +766,7 @@ impl Cluster {
         self.after(5..3000, Happening::FromNode(node, event));
     }
 
-    fn hear_node(&mut self, node: Node, event: Event) {
+    fn hear_node(&mut self, node: NodeId, event: Event) {
         let n = &mut self.nodes[node.index()];
         match n.health {
             Health::Dead => {}
@@ -799,7 +799,7 @@ impl Cluster {
         }
     }
 
-    fn wake(&mut self, node: Node) {
+    fn wake(&mut self, node: NodeId) {
         let n = &mut self.nodes[node.index()];
         if n.health != Health::Frozen {
             return;
@@ -820,11 +820,11 @@ impl Cluster {
     }
 
     /// The node and the present process of a rank.
-    fn process(&self, rank: Rank) -> Option<(Node, Incarnation)> {
+    fn process(&self, rank: Rank) -> Option<(NodeId, Incarnation)> {
         let fenced = self.ranks[rank.index()].fenced;
         (self.nodes.iter().enumerate()).find_map(|(node, n)| {
             let there = n.processes.get(&rank) == Some(&fenced) && n.health != Health::Dead;
-            there.then_some((Node(node as u32), fenced))
+            there.then_some((NodeId(node as u32), fenced))
         })
     }
 
@@ -845,7 +845,7 @@ impl Cluster {
         self.after(0..20, Happening::FromNode(node, event));
     }
 
-    fn kill_node(&mut self, node: Node) {
+    fn kill_node(&mut self, node: NodeId) {
         let n = &mut self.nodes[node.index()];
         if n.health != Health::Dead {
             n.health = Health::Dead;
@@ -864,7 +864,7 @@ impl Cluster {
         self.after(0..30, Happening::FromNode(node, Event::RoleLost { role, cause }));
     }
 
-    fn start_router(&mut self, node: Node, role: Role, takes_over: bool) {
+    fn start_router(&mut self, node: NodeId, role: Role, takes_over: bool) {
         let Role { id, generation, .. } = role;
         assert_eq!(takes_over, self.machine.has_started(), "{role:?}");
         assert!(self.machine.is_current(role), "{role:?}");
@@ -1050,7 +1050,7 @@ impl Cluster {
     }
 
     /// No command may go to a node that was declared dead.
-    fn check_node(&self, node: Node, command: &Command) {
+    fn check_node(&self, node: NodeId, command: &Command) {
         assert!(!self.nodes[node.index()].refused, "to a lost node: {command:?}");
     }
 
@@ -1063,7 +1063,7 @@ impl Cluster {
         }
     }
 
-    fn agent_gets(&mut self, node: Node, message: &ToAgent) {
+    fn agent_gets(&mut self, node: NodeId, message: &ToAgent) {
         match *message {
             ToAgent::Start(ref start) => {
                 let StartRank { instance, ref image, .. } = **start;
@@ -1113,7 +1113,7 @@ impl Cluster {
         }
     }
 
-    fn prepare(&mut self, node: Node, start: &StartRank) {
+    fn prepare(&mut self, node: NodeId, start: &StartRank) {
         let StartRank { instance, image: Some(ref from), .. } = *start else {
             panic!("without an image: {start:?}")
         };
@@ -1310,7 +1310,7 @@ impl Cluster {
     }
 
     /// What the ranks on a node are said to have used.
-    fn usage(&mut self, node: Node) -> NodeUsage {
+    fn usage(&mut self, node: NodeId) -> NodeUsage {
         let processes = self.nodes[node.index()].processes.clone();
         let random = &mut self.random;
         let rank = |(rank, incarnation)| RankUsage {
@@ -1335,7 +1335,7 @@ impl Cluster {
         let mut machine = Machine::go_on(self.config.clone(), saved);
         let nodes = self.config.nodes + self.config.spares;
         let commands: Vec<Command> = (0..nodes)
-            .flat_map(|node| machine.handle(Duration::ZERO, said::joined(Node(node))))
+            .flat_map(|node| machine.handle(Duration::ZERO, said::joined(NodeId(node))))
             .collect();
         for (r, finished) in (0..).zip(finished) {
             let starts = commands.iter().filter_map(said::start);
@@ -1384,7 +1384,7 @@ impl Cluster {
             Record::JobEnded { cause: Some(cause), .. } => {
                 let lost = self.on_nodes.iter().any(|router| router.generation > 0);
                 let unheard = lost && cause.contains("just before the rank itself");
-                let died = |(_, _, state): (RankInstance, Node, RankStateName)| {
+                let died = |(_, _, state): (RankInstance, NodeId, RankStateName)| {
                     state == RankStateName::Lost
                 };
                 let both =
@@ -1437,7 +1437,7 @@ impl Cluster {
         let _ = record.line(&[]);
     }
 
-    fn start(&mut self, node: Node, instance: RankInstance, from: Option<Source>) {
+    fn start(&mut self, node: NodeId, instance: RankInstance, from: Option<Source>) {
         let RankInstance { rank, incarnation } = instance;
         let r = &mut self.ranks[rank.index()];
         assert_eq!(incarnation, r.fenced, "an older incarnation is started");
@@ -1509,7 +1509,7 @@ impl Cluster {
         self.machine.pmi.passed() > 0
     }
 
-    fn capture(&mut self, node: Node, instance: RankInstance, image: ImageId, store: StoreId) {
+    fn capture(&mut self, node: NodeId, instance: RankInstance, image: ImageId, store: StoreId) {
         let r = &mut self.ranks[instance.rank.index()];
         assert_eq!(r.capture, None, "two checkpoints of one rank at a time");
         assert_eq!(instance.incarnation, r.fenced);
@@ -1570,7 +1570,7 @@ impl Cluster {
         }
     }
 
-    fn refused(&mut self, event: Event, node: Node, instance: RankInstance, image: ImageId) {
+    fn refused(&mut self, event: Event, node: NodeId, instance: RankInstance, image: ImageId) {
         let r = &mut self.ranks[instance.rank.index()];
         if r.capture.as_ref().is_some_and(|c| c.is(instance, image)) {
             r.capture = None;

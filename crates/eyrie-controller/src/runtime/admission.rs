@@ -7,7 +7,7 @@ use super::users::Unanswered;
 use crossbeam_channel::Sender;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, Role};
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -28,10 +28,10 @@ struct Inner {
     open: bool,
     nodes: u32,
     /// Those that have connected, with the processes of their agents, which may do so again.
-    connected: BTreeMap<Node, u32>,
+    connected: BTreeMap<NodeId, u32>,
     /// Roles in processes of their own.
     roles: BTreeSet<Role>,
-    lost: BTreeSet<Node>,
+    lost: BTreeSet<NodeId>,
 }
 
 impl Admission {
@@ -67,7 +67,7 @@ impl Admission {
     }
 
     /// From now on the node's agent is refused.
-    pub fn refuse_node(&self, node: Node) {
+    pub fn refuse_node(&self, node: NodeId) {
         self.inner().lost.insert(node);
     }
 
@@ -80,7 +80,7 @@ impl Admission {
                 Err(format!("node {node} was declared dead"))
             }
             Claim::Agent { node, pid }
-                if node >= Node(inner.nodes)
+                if node >= NodeId(inner.nodes)
                     || *inner.connected.entry(node).or_insert(pid) != pid =>
             {
                 Err(format!("node {node} is not expected"))
@@ -122,19 +122,19 @@ mod tests {
         let store = Role::first(RoleKind::Store, 0);
         [router(1), store].into_iter().for_each(|role| admission.expect_role(role));
         let agent = |node| Claim::Agent { node, pid: 1 };
-        assert!(admission.admit(&agent(Node(0))).is_ok());
-        assert!(admission.admit(&agent(Node(0))).is_ok(), "it comes back");
-        assert!(admission.admit(&Claim::Agent { node: Node(0), pid: 2 }).is_err(), "another one");
-        assert!(admission.admit(&agent(Node(2))).is_err(), "no such node");
+        assert!(admission.admit(&agent(NodeId(0))).is_ok());
+        assert!(admission.admit(&agent(NodeId(0))).is_ok(), "it comes back");
+        assert!(admission.admit(&Claim::Agent { node: NodeId(0), pid: 2 }).is_err(), "another one");
+        assert!(admission.admit(&agent(NodeId(2))).is_err(), "no such node");
         let role = |role| admission.admit(&Claim::Role(role));
         assert!(role(router(0)).is_err(), "an older one");
         assert!(role(router(1)).is_ok() && role(router(1)).is_ok(), "it comes back");
         admission.refuse_role(router(1));
         assert!(role(router(1)).is_err(), "it was replaced");
-        assert!(admission.admit(&Claim::Lost { node: Node(1) }).is_ok());
-        admission.refuse_node(Node(1));
-        assert!(admission.admit(&Claim::Lost { node: Node(1) }).is_err());
-        assert!(admission.admit(&agent(Node(1))).unwrap_err().contains("declared dead"));
+        assert!(admission.admit(&Claim::Lost { node: NodeId(1) }).is_ok());
+        admission.refuse_node(NodeId(1));
+        assert!(admission.admit(&Claim::Lost { node: NodeId(1) }).is_err());
+        assert!(admission.admit(&agent(NodeId(1))).unwrap_err().contains("declared dead"));
         let (rank, image) = (3, 1);
         for claim in [
             Claim::ImageFetch { rank: Rank(rank), image: ImageId(image), since: ImageId(0) },

@@ -5,7 +5,7 @@ use super::link::{JournalProgress, SavedSession, Session};
 use crate::machine::Peer;
 use eyrie_transport::session::Frame;
 use eyrie_wire::addr::Addr;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,27 +16,27 @@ use std::sync::Arc;
 /// not reach the other.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WhoMeets {
-    pub roles: BTreeSet<Node>,
-    pub unreached: Vec<(Node, Node)>,
+    pub roles: BTreeSet<NodeId>,
+    pub unreached: Vec<(NodeId, NodeId)>,
 }
 
 /// The agents.
 #[derive(Default)]
 pub struct Agents {
     /// The sessions with those of nodes that are up.
-    sessions: BTreeMap<Node, Session>,
+    sessions: BTreeMap<NodeId, Session>,
     /// By which addresses agents reach the controller, where they have any.
-    peers: BTreeMap<Node, IpAddr>,
+    peers: BTreeMap<NodeId, IpAddr>,
     /// Where another controller reaches agents.
-    reached_at: BTreeMap<Node, Addr>,
+    reached_at: BTreeMap<NodeId, Addr>,
     /// Nodes whose agents have come, though they may be lost by now.
-    came: BTreeSet<Node>,
+    came: BTreeSet<NodeId>,
     /// The last line of the launcher of a node, or of all nodes, that was not passed on yet.
-    words: BTreeMap<Option<Node>, String>,
+    words: BTreeMap<Option<NodeId>, String>,
     /// Of how many nodes the machine was told whether they are on this host, and how many are.
     home: Option<(u32, usize)>,
     /// The hosts that agents were told to connect to, and what that follows from.
-    watching: BTreeMap<Node, Vec<Node>>,
+    watching: BTreeMap<NodeId, Vec<NodeId>>,
     watched: Option<WhoMeets>,
     /// Threads that look for agents go on until this is set.
     sought: Arc<AtomicBool>,
@@ -45,30 +45,30 @@ pub struct Agents {
 /// What is kept of them in a snapshot.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct SavedAgents {
-    sessions: BTreeMap<Node, SavedSession>,
-    peers: BTreeMap<Node, IpAddr>,
-    reached_at: BTreeMap<Node, Addr>,
-    came: BTreeSet<Node>,
-    words: BTreeMap<Option<Node>, String>,
+    sessions: BTreeMap<NodeId, SavedSession>,
+    peers: BTreeMap<NodeId, IpAddr>,
+    reached_at: BTreeMap<NodeId, Addr>,
+    came: BTreeSet<NodeId>,
+    words: BTreeMap<Option<NodeId>, String>,
 }
 
 impl SavedAgents {
     /// Where agents can be reached.
-    pub fn reached_at(&self) -> &BTreeMap<Node, Addr> {
+    pub fn reached_at(&self) -> &BTreeMap<NodeId, Addr> {
         &self.reached_at
     }
 }
 
 impl Agents {
     /// The agent of a node has come for the first time.
-    pub fn come(&mut self, node: Node, peer: Option<IpAddr>) {
+    pub fn come(&mut self, node: NodeId, peer: Option<IpAddr>) {
         self.sessions.insert(node, Session::default());
         self.peers.extend(peer.map(|peer| (node, peer)));
         self.came.insert(node);
     }
 
     /// Whether the agent of a node has come, though it may be lost by now.
-    pub fn has_come(&self, node: Node) -> bool {
+    pub fn has_come(&self, node: NodeId) -> bool {
         self.came.contains(&node)
     }
 
@@ -78,26 +78,26 @@ impl Agents {
     }
 
     /// The node is lost: its connection ends.
-    pub fn remove(&mut self, node: Node) {
+    pub fn remove(&mut self, node: NodeId) {
         self.sessions.remove(&node);
     }
 
     /// Whether the node is up.
-    pub fn is_up(&self, node: Node) -> bool {
+    pub fn is_up(&self, node: NodeId) -> bool {
         self.sessions.contains_key(&node)
     }
 
     /// The nodes that are up.
-    pub fn nodes(&self) -> Vec<Node> {
+    pub fn nodes(&self) -> Vec<NodeId> {
         self.sessions.keys().copied().collect()
     }
 
-    pub fn session(&mut self, node: Node) -> Option<&mut Session> {
+    pub fn session(&mut self, node: NodeId) -> Option<&mut Session> {
         self.sessions.get_mut(&node)
     }
 
     /// Sends what counts only as long as the present connection lasts.
-    pub fn send_passing(&self, node: Node, frame: Frame) {
+    pub fn send_passing(&self, node: NodeId, frame: Frame) {
         if let Some(session) = self.sessions.get(&node) {
             session.send_passing(frame);
         }
@@ -113,27 +113,27 @@ impl Agents {
     }
 
     /// By which address the agent of a node reaches the controller, where it has one.
-    pub fn peer(&self, node: Node) -> Option<IpAddr> {
+    pub fn peer(&self, node: NodeId) -> Option<IpAddr> {
         self.peers.get(&node).copied()
     }
 
     /// The agent of a node listens there for another controller.
-    pub fn listens(&mut self, node: Node, addr: Addr) {
+    pub fn listens(&mut self, node: NodeId, addr: Addr) {
         self.reached_at.insert(node, addr);
     }
 
     /// Where the agent of a node listens for a controller.
-    pub fn reached_at(&self, node: Node) -> Option<&Addr> {
+    pub fn reached_at(&self, node: NodeId) -> Option<&Addr> {
         self.reached_at.get(&node)
     }
 
     /// The launcher of a node, or of all nodes, has said this. Returns its line before.
-    pub fn launcher_said(&mut self, node: Option<Node>, line: String) -> Option<String> {
+    pub fn launcher_said(&mut self, node: Option<NodeId>, line: String) -> Option<String> {
         self.words.insert(node, line)
     }
 
     /// Takes the last line of a launcher.
-    pub fn launcher_words(&mut self, node: Option<Node>) -> Option<String> {
+    pub fn launcher_words(&mut self, node: Option<NodeId>) -> Option<String> {
         self.words.remove(&node)
     }
 
@@ -162,7 +162,7 @@ impl Agents {
     }
 
     /// Whether an agent is to be told to watch these hosts: it watches others.
-    pub fn watches_others(&mut self, node: Node, hosts: &Vec<Node>) -> bool {
+    pub fn watches_others(&mut self, node: NodeId, hosts: &Vec<NodeId>) -> bool {
         let changed = self.watching.get(&node) != Some(hosts);
         if changed {
             self.watching.insert(node, hosts.clone());
@@ -171,7 +171,7 @@ impl Agents {
     }
 
     /// The agent has a new connection: it watches none.
-    pub fn watches_none(&mut self, node: Node) {
+    pub fn watches_none(&mut self, node: NodeId) {
         self.watching.remove(&node);
         self.watched = None;
     }

@@ -4,7 +4,7 @@
 use super::journal::Beginning;
 use eyrie_host::{differences, same_host, Difference, Severity, What};
 use eyrie_wire::facts::Facts;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -19,12 +19,12 @@ const EARLIER: &str = " as it was when the job was saved";
 pub struct Alike {
     first: Option<(String, Facts)>,
     /// For each node that has come what its kernel says.
-    identities: BTreeMap<Node, String>,
+    identities: BTreeMap<NodeId, String>,
 }
 
 /// A host that is to take part.
 pub struct Candidate<'a> {
-    pub node: Node,
+    pub node: NodeId,
     pub name: &'a str,
     /// What it says of itself.
     pub facts: &'a Facts,
@@ -48,12 +48,12 @@ impl Alike {
     }
 
     /// Who is which host.
-    pub fn identities(&self) -> &BTreeMap<Node, String> {
+    pub fn identities(&self) -> &BTreeMap<NodeId, String> {
         &self.identities
     }
 
     /// All hosts are compared with that one.
-    pub fn of(first: Option<(String, Facts)>, identities: BTreeMap<Node, String>) -> Alike {
+    pub fn of(first: Option<(String, Facts)>, identities: BTreeMap<NodeId, String>) -> Alike {
         Alike { first, identities }
     }
 
@@ -86,7 +86,7 @@ impl Alike {
     pub fn compare(
         &mut self,
         candidate: &Candidate,
-        up: &[(Node, String)],
+        up: &[(NodeId, String)],
     ) -> (Option<String>, Vec<String>) {
         let Candidate { node, name: host, facts } = *candidate;
         let same = up.iter().filter(|(other, _)| *other != node).find_map(|(other, name)| {
@@ -120,11 +120,11 @@ fn in_words(differences: impl Iterator<Item = Difference>) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn compare(alike: &mut Alike, node: Node, name: &str, facts: &Facts) -> Option<String> {
+    fn compare(alike: &mut Alike, node: NodeId, name: &str, facts: &Facts) -> Option<String> {
         told(alike, Candidate { node, name, facts }, &[])
     }
 
-    fn told(alike: &mut Alike, candidate: Candidate, up: &[(Node, String)]) -> Option<String> {
+    fn told(alike: &mut Alike, candidate: Candidate, up: &[(NodeId, String)]) -> Option<String> {
         let (refused, notes) = alike.compare(&candidate, up);
         assert_eq!(notes, Vec::<String>::new());
         refused
@@ -134,10 +134,10 @@ mod tests {
     fn a_host_that_differs_is_refused_with_its_difference() {
         let mut alike = Alike::default();
         let mut facts = eyrie_host::gather("1.0", None, &[]);
-        assert_eq!(compare(&mut alike, Node(0), "a", &facts), None);
-        assert_eq!(compare(&mut alike, Node(1), "b", &facts), None);
+        assert_eq!(compare(&mut alike, NodeId(0), "a", &facts), None);
+        assert_eq!(compare(&mut alike, NodeId(1), "b", &facts), None);
         facts.version = "2.0".into();
-        let refused = compare(&mut alike, Node(2), "c", &facts).unwrap();
+        let refused = compare(&mut alike, NodeId(2), "c", &facts).unwrap();
         assert!(refused.contains("2.0") && refused.contains('c'), "{refused}");
     }
 
@@ -145,10 +145,10 @@ mod tests {
     fn two_names_of_one_host_are_refused_while_both_would_be_up() {
         let mut alike = Alike::default();
         let mut facts = eyrie_host::gather("1.0", None, &[]);
-        assert_eq!(compare(&mut alike, Node(0), "a", &facts), None);
+        assert_eq!(compare(&mut alike, NodeId(0), "a", &facts), None);
         let same = facts.clone();
-        let up = [(Node(0), "a".to_string())];
-        let again = || Candidate { node: Node(1), name: "10.0.0.1", facts: &same };
+        let up = [(NodeId(0), "a".to_string())];
+        let again = || Candidate { node: NodeId(1), name: "10.0.0.1", facts: &same };
         let refused = told(&mut alike, again(), &up).unwrap();
         assert!(refused.starts_with("10.0.0.1 and a are one host"), "{refused}");
         // Another controller knows it, too.
@@ -157,9 +157,9 @@ mod tests {
         // It comes back, or its kernel does not say which host it is.
         assert_eq!(told(&mut alike, again(), &[]), None);
         facts.identity.clear();
-        assert_eq!(compare(&mut alike, Node(2), "b", &facts), None);
-        let other = Candidate { node: Node(3), name: "c", facts: &facts };
-        assert_eq!(told(&mut alike, other, &[(Node(2), "b".into())]), None);
+        assert_eq!(compare(&mut alike, NodeId(2), "b", &facts), None);
+        let other = Candidate { node: NodeId(3), name: "c", facts: &facts };
+        assert_eq!(told(&mut alike, other, &[(NodeId(2), "b".into())]), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::machine::signal_names::in_words;
 use crate::machine::{Event, Peer};
 use eyrie_interface::Request;
 use eyrie_wire::control::{is_to_end, Role, StandardStream, ToAgent};
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGTERM, SIGUSR1};
 
 impl Job {
@@ -74,7 +74,7 @@ impl Job {
         }
     }
 
-    fn agent_connected(&mut self, node: Node, link: Link, heard: u64) {
+    fn agent_connected(&mut self, node: NodeId, link: Link, heard: u64) {
         let returns = self.agents.is_up(node);
         if !returns && self.agents.has_come(node) {
             // It was declared dead while it connected: dropping the link ends the connection.
@@ -99,7 +99,7 @@ impl Job {
     }
 
     /// What an earlier controller had shown of the ranks on a node it may not have said.
-    fn open_windows(&mut self, node: Node) {
+    fn open_windows(&mut self, node: NodeId) {
         for (instance, _, _) in self.machine.rank_states().filter(|(_, on, _)| *on == node) {
             let taken = self.machine.output_taken(instance.rank);
             for (stream, offset) in

@@ -6,7 +6,7 @@ use eyrie_supervision::{dies_with_starter, in_own_session, own_command, with_no_
 use eyrie_transport::role::secret_line;
 use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use rustix::process::{kill_process, Pid, Signal};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -21,10 +21,10 @@ const MAX_LINE: u64 = 1024;
 /// What a child of this process is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Child {
-    Agent(Node),
+    Agent(NodeId),
     /// What starts the agent of a node on another host, or those of all nodes, and passes their
     /// words on.
-    Launcher(Option<Node>),
+    Launcher(Option<NodeId>),
 }
 
 impl Child {
@@ -138,7 +138,7 @@ impl Children {
     /// means nothing. srun has a helper, a process forked from it, that has Slurm kill all that
     /// srun has started when srun dies without having ended it (`_shepherd_spawn` of Slurm's
     /// srun_job.c); the helper is killed.
-    pub fn let_go(&self, node: Option<Node>) {
+    pub fn let_go(&self, node: Option<NodeId>) {
         let launchers = self.pids.iter().filter(|(_, child)| **child == Child::Launcher(node));
         for helper in launchers.flat_map(|(pid, _)| helpers_of_srun(*pid)) {
             // It was there a moment ago; its number is not given to another process so soon.
@@ -157,7 +157,7 @@ impl Children {
     }
 
     /// Kills the agent of a node, when it is on this host; its ranks die with it.
-    pub fn kill(&self, node: Node) -> bool {
+    pub fn kill(&self, node: NodeId) -> bool {
         let agent = Child::Agent(node);
         let pid = self.pids.iter().find(|(_, child)| **child == agent).map(|(pid, _)| *pid as i32);
         let Some(pid) = pid.and_then(Pid::from_raw) else { return false };

@@ -6,7 +6,7 @@ use super::journal::COPIES;
 use super::link::encode;
 use crate::machine::redundancy::JournalCopies;
 use crate::machine::Event;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::io;
 
 impl Job {
@@ -34,7 +34,7 @@ impl Job {
         let elsewhere = elsewhere.filter(|(node, _)| !cluster.is_here(*node));
         let mut nodes = self.copies.possible(elsewhere);
         // A host that is drained may soon be switched off.
-        let drained: Vec<Node> = self.machine.drained().collect();
+        let drained: Vec<NodeId> = self.machine.drained().collect();
         nodes.sort_by_key(|(node, ranks)| (drained.contains(node), *ranks > 0));
         self.journal.keep_on(nodes.into_iter().map(|(node, _)| node));
     }
@@ -47,7 +47,7 @@ impl Job {
             return;
         };
         let here = self.agents.at_home();
-        let nodes: Vec<Node> = self.journal.whole_copies().collect();
+        let nodes: Vec<NodeId> = self.journal.whole_copies().collect();
         let promised = cluster.hosts.len().saturating_sub(here).min(COPIES);
         let coming = self.journal.copies() - nodes.len();
         let copies = JournalCopies { promised, nodes, coming };
@@ -64,7 +64,7 @@ impl Job {
     }
 
     /// So much of the journal is on the host of this node.
-    pub fn journal_kept(&mut self, node: Node, kept: Result<u64, String>) {
+    pub fn journal_kept(&mut self, node: NodeId, kept: Result<u64, String>) {
         match kept {
             Ok(bytes) => {
                 self.journal.kept(node, bytes);

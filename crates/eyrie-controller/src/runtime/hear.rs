@@ -16,7 +16,7 @@ use eyrie_interface::answer::Traced;
 use eyrie_interface::Request;
 use eyrie_store::role::StoreCommand;
 use eyrie_wire::control::{FromAgent, Role, TraceRecord};
-use eyrie_wire::{Node, RankInstance};
+use eyrie_wire::{NodeId, RankInstance};
 use std::io;
 
 /// Who has sent something over a connection, and what came with it.
@@ -190,7 +190,7 @@ impl Job {
     }
 
     /// An agent says something: returns what the machine is to take of it.
-    fn hear_agent(&mut self, node: Node, message: FromAgent) -> Option<FromPeer> {
+    fn hear_agent(&mut self, node: NodeId, message: FromAgent) -> Option<FromPeer> {
         match message {
             FromAgent::Joined(joined) => {
                 let joined = self.joined(node, joined);

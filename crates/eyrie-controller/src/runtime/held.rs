@@ -4,7 +4,7 @@
 use super::job::Job;
 use super::output::Piece;
 use eyrie_wire::control::{StandardStream, ToAgent};
-use eyrie_wire::{Node, RankInstance};
+use eyrie_wire::{NodeId, RankInstance};
 use std::sync::Arc;
 
 impl Job {
@@ -22,7 +22,7 @@ impl Job {
     /// Shows what the machine says is new of the output that has arrived.
     pub fn show_output(
         &mut self,
-        node: Node,
+        node: NodeId,
         instance: RankInstance,
         stream: StandardStream,
         bytes: Vec<u8>,

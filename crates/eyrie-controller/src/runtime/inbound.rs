@@ -8,7 +8,7 @@ use crossbeam_channel::Sender;
 use eyrie_interface::Request;
 use eyrie_transport::session::Kind;
 use eyrie_wire::control::Role;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -37,16 +37,16 @@ pub enum Heard {
     /// An agent has connected for the first time. `peer`: by which address it reaches the
     /// controller, where it has one. It is told of its job.
     AgentCame {
-        node: Node,
+        node: NodeId,
         peer: Option<IpAddr>,
     },
     /// A line of the launcher of a node, or of all nodes; and its end.
     LauncherSaid {
-        node: Option<Node>,
+        node: Option<NodeId>,
         line: String,
     },
     LauncherGone {
-        node: Option<Node>,
+        node: Option<NodeId>,
     },
     /// A process that the controller has started has ended.
     ChildGone(Child),
@@ -95,7 +95,7 @@ pub enum Inbound {
     Heard(Heard),
     /// An agent has connected, and has heard so many letters of the controller.
     AgentUp {
-        node: Node,
+        node: NodeId,
         link: Link,
         heard: u64,
     },
@@ -124,7 +124,7 @@ pub enum Inbound {
     },
     /// So many bytes of the journal are on the host of this node, or why not.
     JournalKept {
-        node: Node,
+        node: NodeId,
         kept: Result<u64, String>,
     },
     /// What the ranks write cannot be passed on any more.

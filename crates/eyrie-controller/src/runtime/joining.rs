@@ -14,7 +14,7 @@ use crate::record::in_words;
 use eyrie_interface::answer::{refusal, Joined};
 use eyrie_wire::control::{JobOnHost, Orphans, ToAgent};
 use eyrie_wire::facts::Facts;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 
 impl Job {
     /// The agents that have come already can join, when it is known where all roles are.
@@ -26,7 +26,7 @@ impl Job {
     }
 
     /// Tells an agent of its job, as soon as it is known where the store is.
-    pub fn welcome(&mut self, node: Node) {
+    pub fn welcome(&mut self, node: NodeId) {
         if self.whereabouts.are_awaited() {
             return;
         }
@@ -51,7 +51,7 @@ impl Job {
     }
 
     /// What an agent does when this controller has died.
-    fn orphans(&self, node: Node) -> Orphans {
+    fn orphans(&self, node: NodeId) -> Orphans {
         let (peer, name) = (self.agents.peer(node), format!("agent-{node}"));
         let listen = self.beginning.options.reach.bind_for(peer, &self.dir, &name);
         let JobOptions { orphan_timeout, heartbeat_timeout, .. } = self.beginning.options;
@@ -63,15 +63,15 @@ impl Job {
     /// the facts are compared here, since the machine asks nothing of hosts.
     pub fn joined(
         &mut self,
-        node: Node,
+        node: NodeId,
         joined: Result<Option<Box<Facts>>, String>,
     ) -> Result<Option<Box<Facts>>, String> {
         let host = in_words(node, self.machine.hosts());
         let (refused, notes) = match joined {
             Ok(Some(facts)) => {
-                let up = (0..).map(Node).zip(self.machine.nodes_up()).filter(|(_, up)| *up);
+                let up = (0..).map(NodeId).zip(self.machine.nodes_up()).filter(|(_, up)| *up);
                 let named = |(other, _)| (other, in_words(other, self.machine.hosts()));
-                let up: Vec<(Node, String)> = up.map(named).collect();
+                let up: Vec<(NodeId, String)> = up.map(named).collect();
                 self.alike.compare(&Candidate { node, name: &host, facts: &facts }, &up)
             }
             Ok(None) => (None, vec![]),
@@ -93,7 +93,7 @@ impl Job {
     }
 
     /// A line of a launcher. Until they have come, its last one may be why they do not.
-    pub fn launcher_said(&mut self, node: Option<Node>, line: String) {
+    pub fn launcher_said(&mut self, node: Option<NodeId>, line: String) {
         let who = node.map_or("srun".into(), |node| in_words(node, self.machine.hosts()));
         if let Some(before) = self.agents.launcher_said(node, format!("{who}: {line}")) {
             self.tell(Event::Note(before));
@@ -106,7 +106,7 @@ impl Job {
 
     /// The agent of `node` has come: who has started it is not needed any more, nor who starts
     /// those of all nodes after the last of them.
-    pub fn let_go_of_launchers(&self, node: Node) {
+    pub fn let_go_of_launchers(&self, node: NodeId) {
         self.children.let_go(Some(node));
         // Few agents have so many before them, so that nodes are not counted with each.
         let all = self.beginning.options.nodes + self.beginning.options.spares;
@@ -116,16 +116,16 @@ impl Job {
     }
 
     /// The nodes of a launcher whose agents have not come.
-    fn unstarted(&self, node: Option<Node>) -> Vec<Node> {
+    fn unstarted(&self, node: Option<NodeId>) -> Vec<NodeId> {
         // Those that joined later have a launcher of their own.
         let all = 0..self.beginning.options.nodes + self.beginning.options.spares;
         let nodes = node.map_or(all, |node| node.0..node.0 + 1);
-        nodes.map(Node).filter(|node| !self.agents.has_come(*node)).collect()
+        nodes.map(NodeId).filter(|node| !self.agents.has_come(*node)).collect()
     }
 
     /// A launcher has ended. Where an agent has come, it is none of
     /// its business any more.
-    pub fn launcher_ended(&mut self, node: Option<Node>) {
+    pub fn launcher_ended(&mut self, node: Option<NodeId>) {
         let words = self.agents.launcher_words(node);
         let unstarted = self.unstarted(node);
         if let (Some(text), true) = (&words, unstarted.is_empty()) {
@@ -153,7 +153,7 @@ impl Job {
             return self.users.answer_now(&refusal(text));
         }
         let Some(cluster) = &mut self.beginning.options.cluster else { return };
-        let node = Node(cluster.hosts.len() as u32);
+        let node = NodeId(cluster.hosts.len() as u32);
         cluster.hosts.push(Host { name: host.clone(), slots: None });
         self.admission.expect_node();
         self.users.wait_for(node);

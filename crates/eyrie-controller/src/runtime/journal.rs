@@ -11,7 +11,7 @@ use super::program::Provided;
 use super::snapshot::Snapshot;
 use eyrie_wire::control::{Program, ToAgent};
 use eyrie_wire::formats::JOURNAL;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -137,7 +137,7 @@ pub struct Journal {
     /// The file may become so long, in bytes.
     limit: u64,
     buffer: Vec<u8>,
-    copies: BTreeMap<Node, Copy>,
+    copies: BTreeMap<NodeId, Copy>,
 }
 
 impl Journal {
@@ -249,7 +249,7 @@ impl Journal {
     }
 
     /// The nodes that have a whole copy.
-    pub fn whole_copies(&self) -> impl Iterator<Item = Node> + '_ {
+    pub fn whole_copies(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.copies.iter().filter(|(_, copy)| copy.is_whole()).map(|(node, _)| *node)
     }
 
@@ -264,7 +264,7 @@ impl Journal {
     }
 
     /// Copies can be on these nodes, best first.
-    pub fn keep_on(&mut self, nodes: impl Iterator<Item = Node>) {
+    pub fn keep_on(&mut self, nodes: impl Iterator<Item = NodeId>) {
         for node in nodes {
             if !self.wants_copies() {
                 return;
@@ -274,19 +274,19 @@ impl Journal {
     }
 
     /// The node is lost, and its copy with it.
-    pub fn lose(&mut self, node: Node) {
+    pub fn lose(&mut self, node: NodeId) {
         self.copies.remove(&node);
     }
 
     /// What was on its way to a copy may be lost with a connection: all of it is sent once more.
-    pub fn send_anew(&mut self, node: Node) {
+    pub fn send_anew(&mut self, node: NodeId) {
         if let Some(copy) = self.copies.get_mut(&node) {
             *copy = Copy::new(self.begins, copy.state());
         }
     }
 
     /// A copy has come to this position.
-    pub fn kept(&mut self, node: Node, position: u64) {
+    pub fn kept(&mut self, node: NodeId, position: u64) {
         let Some(copy) = self.copies.get_mut(&node) else { return };
         match position > self.begins {
             true => copy.kept = position.min(copy.sent),
@@ -298,7 +298,7 @@ impl Journal {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn pieces(&mut self) -> io::Result<Vec<(Node, ToAgent)>> {
+    pub fn pieces(&mut self) -> io::Result<Vec<(NodeId, ToAgent)>> {
         let Some(file) = &self.file else { return Ok(Vec::new()) };
         let mut pieces = Vec::new();
         for (node, copy) in &mut self.copies {
@@ -320,7 +320,7 @@ impl Journal {
 /// Whether a file of a job's directory is its journal, or a copy of it.
 pub fn is_journal(name: &str) -> bool {
     name.strip_prefix(FILE).is_some_and(|rest| {
-        rest.is_empty() || rest.strip_prefix('-').is_some_and(|n| n.parse::<Node>().is_ok())
+        rest.is_empty() || rest.strip_prefix('-').is_some_and(|n| n.parse::<NodeId>().is_ok())
     })
 }
 
@@ -533,17 +533,17 @@ pub mod tests {
         ) {
             let dir = tempfile::tempdir().unwrap();
             let mut journal = Journal::begin(dir.path(), &beginning()).unwrap();
-            let mut hosts: BTreeMap<Node, Host> = BTreeMap::new();
-            let mut wires: BTreeMap<Node, Vec<ToAgent>> = BTreeMap::new();
+            let mut hosts: BTreeMap<NodeId, Host> = BTreeMap::new();
+            let mut wires: BTreeMap<NodeId, Vec<ToAgent>> = BTreeMap::new();
             for (node, what) in steps {
                 match what {
                     0 | 1 => journal.add(&entry(7)).unwrap(),
                     2 => journal.flush().unwrap(),
                     3 => {
-                        journal.lose(Node(node));
-                        hosts.remove(&Node(node));
-                        wires.remove(&Node(node));
-                        journal.keep_on(Node::first(4).filter(|n| *n != Node(node)));
+                        journal.lose(NodeId(node));
+                        hosts.remove(&NodeId(node));
+                        wires.remove(&NodeId(node));
+                        journal.keep_on(NodeId::first(4).filter(|n| *n != NodeId(node)));
                     }
                     4 => {
                         journal.flush().unwrap();
@@ -551,10 +551,10 @@ pub mod tests {
                     }
                     _ => {
                         // The wire of a node hands a piece over.
-                        let wire = wires.entry(Node(node)).or_default();
+                        let wire = wires.entry(NodeId(node)).or_default();
                         if !wire.is_empty() {
-                            let end = hosts.entry(Node(node)).or_default().hear(wire.remove(0));
-                            journal.kept(Node(node), end);
+                            let end = hosts.entry(NodeId(node)).or_default().hear(wire.remove(0));
+                            journal.kept(NodeId(node), end);
                         }
                     }
                 }

@@ -1,7 +1,7 @@
 //! Which hosts cannot keep a copy of the journal, and what the machine knows of the copies.
 
 use crate::machine::redundancy::JournalCopies;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -11,20 +11,20 @@ const ROOM_AGAIN: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub struct Copies {
     /// Nodes that cannot keep one, and since when.
-    refused: BTreeMap<Node, Instant>,
+    refused: BTreeMap<NodeId, Instant>,
     /// What the machine was told.
     told: JournalCopies,
 }
 
 impl Copies {
     /// Those of these nodes that may be able to keep a copy.
-    pub fn possible(&mut self, nodes: impl Iterator<Item = (Node, u32)>) -> Vec<(Node, u32)> {
+    pub fn possible(&mut self, nodes: impl Iterator<Item = (NodeId, u32)>) -> Vec<(NodeId, u32)> {
         self.refused.retain(|_, since| since.elapsed() < ROOM_AGAIN);
         nodes.filter(|(node, _)| !self.refused.contains_key(node)).collect()
     }
 
     /// This node cannot keep one. False: that is known.
-    pub fn refuse(&mut self, node: Node) -> bool {
+    pub fn refuse(&mut self, node: NodeId) -> bool {
         self.refused.insert(node, Instant::now()).is_none()
     }
 

@@ -10,7 +10,7 @@ use eyrie_supervision::{bounded, in_own_session};
 use eyrie_transport::role;
 use eyrie_wire::addr::{Addr, Interface};
 use eyrie_wire::auth::Secret;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -36,7 +36,7 @@ const CONNECT_TIMEOUT_S: u32 = 15;
 pub struct Cluster {
     pub hosts: Vec<Host>,
     /// For each rank the node that it starts on.
-    pub start: Vec<Node>,
+    pub start: Vec<NodeId>,
     pub launcher: Launcher,
     /// The eyrie command on the hosts.
     pub agent: PathBuf,
@@ -63,14 +63,14 @@ pub enum Target {
     /// Those of all nodes, at the start.
     All,
     /// That of one; within another allocation of Slurm than this process runs in, when it is named.
-    One(Node, Option<u64>),
+    One(NodeId, Option<u64>),
     /// That of the first, which starts those of the others.
-    Led(Node, Vec<Node>),
+    Led(NodeId, Vec<NodeId>),
 }
 
 impl Target {
     /// The node of it that is reached from here; `None`: all are.
-    pub fn node(&self) -> Option<Node> {
+    pub fn node(&self) -> Option<NodeId> {
         match self {
             Target::All => None,
             Target::One(node, _) | Target::Led(node, _) => Some(*node),
@@ -104,10 +104,10 @@ impl Cluster {
 
     /// Whom ssh goes to for these nodes: each of them, or, where they are many, as many as each of
     /// those starts in turn. Files go to each host from here.
-    pub fn targets(&self, nodes: &[Node]) -> Vec<Target> {
+    pub fn targets(&self, nodes: &[NodeId]) -> Vec<Target> {
         let many = nodes.len() > self.fanout as usize && !self.send_binaries;
         let group = if many { (nodes.len() as f64).sqrt().ceil() as usize } else { 1 };
-        let target = |group: &[Node]| match group {
+        let target = |group: &[NodeId]| match group {
             [node] => Target::One(*node, None),
             _ => Target::Led(group[0], group[1..].to_vec()),
         };
@@ -138,15 +138,15 @@ impl Cluster {
     }
 
     /// Whether the node is the host that this process runs on.
-    pub fn is_here(&self, node: Node) -> bool {
+    pub fn is_here(&self, node: NodeId) -> bool {
         self.hosts.get(node.index()).is_some_and(|host| is_here(&host.name))
     }
 
     /// What starts the agent of a node on its host, over ssh, and has it start those of `others`.
     fn ssh_command(
         &self,
-        node: Node,
-        others: &[Node],
+        node: NodeId,
+        others: &[NodeId],
         controller: &Addr,
         log: Option<&Path>,
         files: &[SentFile],
@@ -165,7 +165,7 @@ impl Cluster {
                 remote.push(" sh");
             }
         }
-        let name = |node: Node| &self.hosts[node.index()].name;
+        let name = |node: NodeId| &self.hosts[node.index()].name;
         if !others.is_empty() {
             let others: Vec<_> = others.iter().map(|n| format!("{n}={}", name(*n))).collect();
             remote.push(" --ssh ");
@@ -283,7 +283,7 @@ impl Cluster {
 /// # Errors
 /// When the process cannot be made, or does not take the secret.
 pub fn lead(
-    node: Node,
+    node: NodeId,
     host: &str,
     ssh: &OsStr,
     (controller, secret): (&Addr, &Secret),
@@ -380,7 +380,7 @@ mod tests {
     fn cluster(agent: &str) -> Cluster {
         Cluster {
             hosts: hosts::parse_list("localhost:1,far.example:2").unwrap(),
-            start: vec![Node(0), Node(1), Node(1)],
+            start: vec![NodeId(0), NodeId(1), NodeId(1)],
             launcher: Launcher::Ssh("ssh".into()),
             agent: agent.into(),
             send_binaries: false,
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn a_command_line_of_ssh_survives_any_path() {
         let command = cluster("/it's here/eyrie").ssh_command(
-            Node(1),
+            NodeId(1),
             &[],
             &"tcp:10.0.0.1:4000".parse().unwrap(),
             Some(Path::new("/a b.log")),
@@ -412,12 +412,12 @@ mod tests {
     fn many_hosts_are_reached_by_a_tree_in_which_each_is_once() {
         let few = cluster("/eyrie");
         assert_eq!(
-            few.targets(&[Node(1), Node(5)]),
-            [Target::One(Node(1), None), Target::One(Node(5), None)]
+            few.targets(&[NodeId(1), NodeId(5)]),
+            [Target::One(NodeId(1), None), Target::One(NodeId(5), None)]
         );
-        let nodes: Vec<Node> = Node::first(10_000).collect();
+        let nodes: Vec<NodeId> = NodeId::first(10_000).collect();
         let targets = few.targets(&nodes);
-        let reached: Vec<Node> = (targets.iter())
+        let reached: Vec<NodeId> = (targets.iter())
             .flat_map(|target| match target {
                 Target::Led(first, others) => [&[*first], &others[..]].concat(),
                 other => panic!("{other:?}"),
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn a_host_is_told_whose_agents_it_starts() {
         let addr = "tcp:10.0.0.1:4000".parse().unwrap();
-        let command = cluster("/eyrie").ssh_command(Node(0), &[Node(1)], &addr, None, &[]);
+        let command = cluster("/eyrie").ssh_command(NodeId(0), &[NodeId(1)], &addr, None, &[]);
         let words = command.get_args().last().unwrap().to_string_lossy().into_owned();
         assert_eq!(
             words,
@@ -440,7 +440,11 @@ mod tests {
     #[test]
     fn this_host_is_known_by_its_names() {
         let cluster = cluster("/eyrie");
-        assert!(cluster.is_here(Node(0)) && !cluster.is_here(Node(1)) && !cluster.is_here(Node(2)));
+        assert!(
+            cluster.is_here(NodeId(0))
+                && !cluster.is_here(NodeId(1))
+                && !cluster.is_here(NodeId(2))
+        );
         let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
         assert!(is_here(&own));
     }

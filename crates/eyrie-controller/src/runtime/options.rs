@@ -8,7 +8,7 @@ use anyhow::bail;
 use eyrie_interface::{Order, RolesAt};
 use eyrie_wire::addr::{Bind, Interface, Ports, Security};
 use eyrie_wire::control::{CheckpointMode, Notices};
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::net::{IpAddr, TcpListener};
@@ -181,10 +181,10 @@ impl JobOptions {
     }
 
     /// For each rank the node that it starts on.
-    pub fn start(&self) -> Vec<Node> {
+    pub fn start(&self) -> Vec<NodeId> {
         match &self.cluster {
             Some(cluster) => cluster.start.clone(),
-            None => eyrie_placement::assign::spread(self.ranks, self.nodes).map(Node).collect(),
+            None => eyrie_placement::assign::spread(self.ranks, self.nodes).map(NodeId).collect(),
         }
     }
 

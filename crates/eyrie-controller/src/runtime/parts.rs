@@ -11,7 +11,7 @@ use anyhow::Context;
 use crossbeam_channel::Sender;
 use eyrie_transport::server;
 use eyrie_wire::addr::{Addr, Bind};
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use signal_hook::consts::{
     SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGURG, SIGUSR1, SIGUSR2, SIGXCPU,
 };
@@ -45,7 +45,7 @@ pub fn start_agents(
     let nodes = 0..options.nodes + options.spares;
     let Some(cluster) = &options.cluster else {
         for node in nodes {
-            let started = children.spawn(Child::Agent(Node(node)));
+            let started = children.spawn(Child::Agent(NodeId(node)));
             started.with_context(|| format!("cannot start the agent of node {node}"))?;
         }
         return Ok(());
@@ -54,8 +54,8 @@ pub fn start_agents(
     let hear = |node| hear_launcher(inbound, node);
     match &cluster.launcher {
         Launcher::Ssh(ssh) => {
-            let (here, elsewhere): (Vec<Node>, Vec<Node>) =
-                nodes.map(Node).partition(|node| cluster.is_here(*node));
+            let (here, elsewhere): (Vec<NodeId>, Vec<NodeId>) =
+                nodes.map(NodeId).partition(|node| cluster.is_here(*node));
             for node in here {
                 let started = children.spawn(Child::Agent(node));
                 started.with_context(|| format!("cannot start the agent of node {node}"))?;
@@ -86,7 +86,7 @@ pub fn start_agents(
 /// What hands on what is said on the way to the agent of a node, or to those of all nodes.
 pub fn hear_launcher(
     inbound: &Sender<Inbound>,
-    node: Option<Node>,
+    node: Option<NodeId>,
 ) -> impl Fn(Option<String>) + Send + 'static {
     let inbound = inbound.clone();
     // The main thread receives no more only while the job ends.

@@ -7,12 +7,12 @@ use super::roles::registry;
 use crate::machine::Event;
 use eyrie_wire::control::{Role, ToAgent};
 use eyrie_wire::directory::Directory;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 
 impl Job {
     /// Has a role started on a node. `takes_over`: in the place of a lost one, of which nothing is
     /// left.
-    pub fn start_role(&mut self, node: Node, role: Role, takes_over: bool) {
+    pub fn start_role(&mut self, node: NodeId, role: Role, takes_over: bool) {
         let mut starting = Starting {
             options: &self.beginning.options,
             kvsname: &self.beginning.kvsname,
@@ -43,7 +43,7 @@ impl Job {
     }
 
     /// Tells the ranks of this node where the roles are, if all of them have been there.
-    pub fn tell_where(&mut self, node: Node) {
+    pub fn tell_where(&mut self, node: NodeId) {
         if self.whereabouts.directory().epoch == 0 {
             return;
         }

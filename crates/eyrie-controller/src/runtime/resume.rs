@@ -28,7 +28,7 @@ use eyrie_wire::addr::{Addr, Interface};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, FromAgent};
 use eyrie_wire::formats::JOURNAL;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -200,7 +200,7 @@ pub fn furthest(dir: &Path) -> anyhow::Result<(PathBuf, journal::Read, Option<St
 
 /// Where the agents listened for another controller, when the journal ended.
 pub fn agents_of(read: &journal::Read) -> Vec<Addr> {
-    let mut agents: BTreeMap<Node, Addr> = BTreeMap::new();
+    let mut agents: BTreeMap<NodeId, Addr> = BTreeMap::new();
     agents.extend(
         read.head.snapshot.iter().flat_map(|snapshot| snapshot.agents.reached_at().clone()),
     );
@@ -238,12 +238,12 @@ struct Calls {
     /// None is called any more.
     over: AtomicBool,
     /// Where another controller listens that the last one has which had one.
-    other: Mutex<BTreeMap<Node, String>>,
+    other: Mutex<BTreeMap<NodeId, String>>,
 }
 
 impl Calls {
     /// An agent has said that another controller listens there, or nothing of one.
-    fn has_controller(&self, node: Node, addr: Option<String>) {
+    fn has_controller(&self, node: NodeId, addr: Option<String>) {
         let mut other = self.other.lock().unwrap_or_else(|e| e.into_inner());
         match addr {
             Some(addr) => drop(other.insert(node, addr)),
@@ -287,7 +287,7 @@ impl Job {
         secret: &Secret,
         force: bool,
     ) -> anyhow::Result<()> {
-        let nodes: Vec<Node> = self.agents.nodes();
+        let nodes: Vec<NodeId> = self.agents.nodes();
         let mut missing: BTreeSet<Peer> = nodes.iter().map(|node| Peer::Agent(*node)).collect();
         missing.extend(self.machine.roles_up().map(Peer::Role));
         let calls = Arc::new(Calls::default());
@@ -372,7 +372,7 @@ impl Job {
     /// have another controller.
     fn check_that_enough_are_back(
         &self,
-        nodes: &[Node],
+        nodes: &[NodeId],
         missing: &BTreeSet<Peer>,
         calls: &Calls,
         force: bool,
@@ -400,13 +400,13 @@ impl Job {
     }
 
     /// A node and the roles on it.
-    fn with_roles(&self, node: Node) -> Vec<Peer> {
+    fn with_roles(&self, node: NodeId) -> Vec<Peer> {
         let on_it = self.machine.roles().filter(|(_, on)| *on == node);
         on_it.map(|(role, _)| Peer::Role(role)).chain([Peer::Agent(node)]).collect()
     }
 
     /// Tells the agent of a node, again and again, that this controller is there.
-    fn call(&self, node: Node, secret: &Secret, calls: &Arc<Calls>) {
+    fn call(&self, node: NodeId, secret: &Secret, calls: &Arc<Calls>) {
         let Some(agent) = self.agents.reached_at(node).cloned() else { return };
         let claim = Claim::Controller { addr: self.children.controller().clone() };
         let (secret, calls, inbound) = (secret.clone(), Arc::clone(calls), self.inbound.clone());

@@ -11,7 +11,7 @@ use eyrie_transport::Stream;
 use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Job {
     /// Looks for the agents of these nodes, and of no others any more.
-    pub fn seek(&mut self, nodes: Vec<Node>) {
+    pub fn seek(&mut self, nodes: Vec<NodeId>) {
         let over = self.agents.seek_anew();
         if self.is_replaying {
             return;

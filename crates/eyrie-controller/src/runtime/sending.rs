@@ -7,12 +7,12 @@ use super::roles::peers::THE_STORE;
 use crate::machine::{Event, Peer, ToPeer};
 use eyrie_store::role::StoreCommand;
 use eyrie_wire::control::{Role, RoleKind, ToAgent};
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use eyrie_wire::StoreId;
 
 impl Job {
     /// Sends a message to the agent of a node that is up.
-    pub fn send(&mut self, node: Node, message: &ToAgent) {
+    pub fn send(&mut self, node: NodeId, message: &ToAgent) {
         if let Some(session) = self.agents.session(node) {
             session.send(self.journal.progress(), encode(message));
         }

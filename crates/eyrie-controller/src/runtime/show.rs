@@ -9,7 +9,7 @@ use eyrie_interface::status::{
     CopiesMissing, ImageStatus, MoveStatus, OverdueStatus, RankStatus, RoleStatus, Status,
 };
 use eyrie_wire::control::Role;
-use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use eyrie_wire::{ImageId, NodeId, Rank, RankInstance};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -77,13 +77,14 @@ impl Job {
             OverdueStatus { seconds, cause }
         };
         let mut images = self.machine.newest_images().zip(self.machine.overdue());
-        let rank_status = |(instance, node, state): (RankInstance, Node, RankStateName)| {
+        let rank_status = |(instance, node, state): (RankInstance, NodeId, RankStateName)| {
             let state = format!("{state:?}").to_lowercase();
             let (image, overdue) = images.next().unwrap_or_default();
             let (image, overdue) = (image.map(image_status), overdue.map(overdue_status));
             RankStatus { instance, node, state, image, overdue }
         };
-        let role_status = |(role, node): (Role, Node)| RoleStatus { role: role.to_string(), node };
+        let role_status =
+            |(role, node): (Role, NodeId)| RoleStatus { role: role.to_string(), node };
         let move_status = |(rank, moving): (Rank, &Move)| {
             let of_live = moving.live().map(|l| (l.rounds(), l.bytes(), l.took().as_secs_f64()));
             let (rounds, bytes, took) = of_live.unwrap_or_default();
@@ -128,7 +129,7 @@ impl Job {
         if !self.outlet.is_progress_due() {
             return;
         }
-        let mut by_node: BTreeMap<Node, u32> = BTreeMap::new();
+        let mut by_node: BTreeMap<NodeId, u32> = BTreeMap::new();
         for (_, node, state) in self.machine.rank_states() {
             if state != RankStateName::Finished {
                 *by_node.entry(node).or_default() += 1;

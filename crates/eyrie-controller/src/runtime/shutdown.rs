@@ -10,7 +10,7 @@ use crate::record::{LogLevel, Record};
 use crossbeam_channel::Receiver;
 use eyrie_supervision::{kill_children_but, segments, Reaped, Sweeper};
 use eyrie_wire::control::{FromAgent, ToAgent};
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ impl Job {
         }
         let until = Instant::now() + SHUTDOWN_TIMEOUT;
         // Those on other hosts are not our children.
-        let mut connected: BTreeSet<Node> = self.agents.nodes().into_iter().collect();
+        let mut connected: BTreeSet<NodeId> = self.agents.nodes().into_iter().collect();
         while !(self.children.is_empty() && connected.is_empty()) {
             let Some(left) = until.checked_duration_since(Instant::now()) else { break };
             // Children that end wake us; agents of nodes that were declared dead will not end by

@@ -12,7 +12,7 @@ use crate::machine::answer::RequestId;
 use eyrie_wire::control::RoleKind;
 use eyrie_wire::directory::Directory;
 use eyrie_wire::facts::Facts;
-use eyrie_wire::{Node, RankInstance};
+use eyrie_wire::{NodeId, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,9 +27,9 @@ pub struct Snapshot {
     pub store_bytes: u64,
     pub directory: Directory,
     pub alike: Option<(String, Facts)>,
-    pub identities: BTreeMap<Node, String>,
+    pub identities: BTreeMap<NodeId, String>,
     pub stdin: SavedInput,
-    pub stdin_wanted: Option<(Node, RankInstance, u64)>,
+    pub stdin_wanted: Option<(NodeId, RankInstance, u64)>,
     pub refusals: Refusals,
     pub last_request: RequestId,
     pub events: SavedEvents,

@@ -3,7 +3,7 @@
 
 use super::inbound::{Heard, Inbound};
 use crossbeam_channel::Sender;
-use eyrie_wire::{Node, RankInstance};
+use eyrie_wire::{NodeId, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read};
@@ -31,7 +31,7 @@ pub struct Stdin {
 }
 
 /// A node, a rank on it, and the offset from which on it reads.
-pub type Wanted = (Node, RankInstance, u64);
+pub type Wanted = (NodeId, RankInstance, u64);
 
 impl Stdin {
     /// None of it has come yet.
@@ -110,7 +110,7 @@ impl Stdin {
     }
 
     /// A rank on this node waits for what comes from `offset` on.
-    pub fn want(&mut self, node: Node, instance: RankInstance, offset: u64) {
+    pub fn want(&mut self, node: NodeId, instance: RankInstance, offset: u64) {
         self.waits = Some((node, instance, offset));
     }
 

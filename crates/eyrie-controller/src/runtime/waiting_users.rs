@@ -4,7 +4,7 @@
 use super::users::Unanswered;
 use crate::machine::answer::RequestId;
 use crossbeam_channel::Sender;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::collections::BTreeMap;
 
 /// Users who wait. One who has left before the answer misses nothing.
@@ -14,7 +14,7 @@ pub struct Users {
     last: RequestId,
     waiting: BTreeMap<RequestId, Sender<String>>,
     /// Users whose hosts are to join.
-    joining: BTreeMap<Node, Sender<String>>,
+    joining: BTreeMap<NodeId, Sender<String>>,
     /// The user whose request is being handled.
     asking: Option<Sender<String>>,
     /// Users whose answers are not written yet.
@@ -48,7 +48,7 @@ impl Users {
     }
 
     /// The request that is handled now waits until the host has joined that becomes this node.
-    pub fn wait_for(&mut self, node: Node) {
+    pub fn wait_for(&mut self, node: NodeId) {
         self.joining.extend(self.asking.take().map(|user| (node, user)));
     }
 
@@ -67,7 +67,7 @@ impl Users {
     }
 
     /// Answers the user whose host is this node, if there is one.
-    pub fn answer_joining(&mut self, node: Node, text: String) {
+    pub fn answer_joining(&mut self, node: NodeId, text: String) {
         if let Some(user) = self.joining.remove(&node) {
             let _ = user.send(text);
         }

@@ -6,7 +6,7 @@ use super::job::Job;
 use super::link::encode;
 use crate::machine::Event;
 use eyrie_wire::control::ToAgent;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::collections::BTreeSet;
 
 impl Job {
@@ -17,8 +17,8 @@ impl Job {
             return;
         }
         let cluster = self.beginning.options.cluster.as_ref();
-        let is_here = |node: &Node| cluster.is_none_or(|cluster| cluster.is_here(*node));
-        let home: Vec<Node> = Node::first(count).filter(is_here).collect();
+        let is_here = |node: &NodeId| cluster.is_none_or(|cluster| cluster.is_here(*node));
+        let home: Vec<NodeId> = NodeId::first(count).filter(is_here).collect();
         self.agents.set_home(count, home.len());
         self.take(Event::Home(home));
     }
@@ -38,9 +38,9 @@ impl Job {
         let WhoMeets { roles, unreached } = known;
         for node in self.agents.nodes() {
             let lost = unreached.iter().filter(|(from, _)| *from == node).map(|(_, to)| *to);
-            let mut hosts: BTreeSet<Node> = roles.iter().copied().chain(lost).collect();
+            let mut hosts: BTreeSet<NodeId> = roles.iter().copied().chain(lost).collect();
             hosts.remove(&node);
-            let hosts: Vec<Node> = hosts.into_iter().collect();
+            let hosts: Vec<NodeId> = hosts.into_iter().collect();
             if self.agents.watches_others(node, &hosts) {
                 self.watch_from(node, &hosts);
             }
@@ -48,8 +48,8 @@ impl Job {
     }
 
     /// It ends with the connection, and is told again over the next.
-    fn watch_from(&self, node: Node, hosts: &[Node]) {
-        let address = |host: &Node| Some((*host, self.agents.reached_at(*host)?.clone()));
+    fn watch_from(&self, node: NodeId, hosts: &[NodeId]) {
+        let address = |host: &NodeId| Some((*host, self.agents.reached_at(*host)?.clone()));
         let hosts = hosts.iter().filter_map(address).collect();
         let within = self.beginning.options.heartbeat_timeout;
         self.agents.send_passing(node, encode(&ToAgent::Watch { hosts, within }));

@@ -5,7 +5,7 @@ use eyrie_controller::runtime::{self, SLURM_NODE};
 use eyrie_host::enough;
 use eyrie_transport::role;
 use eyrie_wire::addr::Addr;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -58,11 +58,11 @@ pub fn run(args: AgentArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     enough::for_a_job(1).map_err(anyhow::Error::msg)?;
     let secret = role::read_secret(&mut std::io::stdin().lock())?;
     for (node, host) in &args.lead {
-        runtime::lead(Node(*node), host, &args.ssh, (&args.connect, &secret), log.as_deref())
+        runtime::lead(NodeId(*node), host, &args.ssh, (&args.connect, &secret), log.as_deref())
             .with_context(|| format!("cannot start an agent on {host}"))?;
     }
     eyrie_agent::run(&eyrie_agent::AgentConfig {
-        node: Node(node),
+        node: NodeId(node),
         controller: args.connect,
         secret,
         sent: args.sent,

@@ -26,7 +26,7 @@ pub mod trace;
 
 use eyrie_controller::runtime::users::ask;
 use eyrie_interface::{Request, Status};
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::path::{Path, PathBuf};
 
 /// Where running jobs are looked for.
@@ -48,7 +48,7 @@ impl JobPlace {
 ///
 /// # Errors
 /// When the job has no such node.
-pub fn node_named(dir: &Path, name: &str) -> anyhow::Result<Node> {
+pub fn node_named(dir: &Path, name: &str) -> anyhow::Result<NodeId> {
     if let Ok(number) = name.parse() {
         return Ok(number);
     }
@@ -61,21 +61,21 @@ pub fn node_named(dir: &Path, name: &str) -> anyhow::Result<Node> {
 
 /// The node of a host: a host that was lost and has joined again is its last one, and one that was
 /// refused when it was to join again is none.
-fn last_named(hosts: &[String], nodes_up: &[bool], name: &str) -> Option<Node> {
+fn last_named(hosts: &[String], nodes_up: &[bool], name: &str) -> Option<NodeId> {
     let named: Vec<usize> = (0..hosts.len()).filter(|node| hosts[*node] == name).collect();
     let up = named.iter().rev().find(|node| nodes_up.get(**node) == Some(&true));
-    up.or(named.last()).map(|node| Node(*node as u32))
+    up.or(named.last()).map(|node| NodeId(*node as u32))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{last_named, Node};
+    use super::{last_named, NodeId};
 
     #[test]
     fn a_host_is_its_last_node_that_is_up() {
         let hosts = ["a", "b", "a", "a"].map(String::from);
-        assert_eq!(last_named(&hosts, &[true, true, true, false], "a"), Some(Node(2)));
-        assert_eq!(last_named(&hosts, &[false; 4], "a"), Some(Node(3)));
+        assert_eq!(last_named(&hosts, &[true, true, true, false], "a"), Some(NodeId(2)));
+        assert_eq!(last_named(&hosts, &[false; 4], "a"), Some(NodeId(3)));
         assert_eq!(last_named(&hosts, &[true; 4], "c"), None);
     }
 }

@@ -69,7 +69,7 @@ impl Moves {
         moves
     }
 
-    fn begin(&mut self, rank: Rank, to: Option<eyrie_wire::Node>) {
+    fn begin(&mut self, rank: Rank, to: Option<eyrie_wire::NodeId>) {
         let moving = MoveStatus { rank, to, rounds: 0, bytes: 0, took: 0.0, slowed: 0 };
         self.0.entry(rank).or_insert(moving);
     }
@@ -128,13 +128,13 @@ pub fn of_one(moving: &MoveStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eyrie_wire::{ImageId, Node};
+    use eyrie_wire::{ImageId, NodeId};
 
     #[test]
     fn each_move_in_words() {
         let moving = MoveStatus {
             rank: Rank(3),
-            to: Some(Node(2)),
+            to: Some(NodeId(2)),
             rounds: 4,
             bytes: 1 << 20,
             took: 0.5,
@@ -149,13 +149,13 @@ mod tests {
             MoveStatus { rank: Rank(3), to: None, rounds: 0, bytes: 0, took: 0.0, slowed: 0 };
         assert_eq!(of_one(&begun), "rank 3 moves to another node");
         let mut moves = Moves::default();
-        moves.hear(&Record::NodeDraining { node: Node(0), ranks: vec![Rank(3)] });
+        moves.hear(&Record::NodeDraining { node: NodeId(0), ranks: vec![Rank(3)] });
         assert_eq!(moves.shown(), of_one(&begun));
         let took = Duration::from_millis(500);
         let (rank, node) = (3, 2);
         moves.hear(&Record::MoveRound {
             rank: Rank(rank),
-            node: Node(node),
+            node: NodeId(node),
             image: ImageId(7),
             round: 4,
             bytes: 1 << 20,
@@ -165,8 +165,8 @@ mod tests {
         assert_eq!(moves.shown(), line);
         moves.hear(&Record::RankMoved {
             rank: Rank(rank),
-            from: Node(0),
-            node: Node(node),
+            from: NodeId(0),
+            node: NodeId(node),
             pause: took,
         });
         assert_eq!(moves.shown(), "waiting until nothing needs the node");

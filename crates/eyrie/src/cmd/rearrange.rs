@@ -145,11 +145,11 @@ fn percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eyrie_wire::{Node, Rank};
+    use eyrie_wire::{NodeId, Rank};
 
     #[test]
     fn a_table_says_what_moves_and_why() {
-        let rank = |rank, node, to: Option<Node>| RankShare {
+        let rank = |rank, node, to: Option<NodeId>| RankShare {
             rank,
             node,
             computing: 0.5,
@@ -170,8 +170,8 @@ mod tests {
         };
         let proposal = Proposal {
             over: 5.0,
-            nodes: vec![node(Node(0), None), node(Node(1), Some(Node(0)))],
-            ranks: vec![rank(Rank(0), Node(0), None), rank(Rank(1), Node(0), Some(Node(1)))],
+            nodes: vec![node(NodeId(0), None), node(NodeId(1), Some(NodeId(0)))],
+            ranks: vec![rank(Rank(0), NodeId(0), None), rank(Rank(1), NodeId(0), Some(NodeId(1)))],
             left: vec![],
             busiest: 0.5,
             then: 0.25,

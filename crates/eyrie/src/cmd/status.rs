@@ -8,7 +8,7 @@ use eyrie_controller::runtime::users::ask;
 use eyrie_interface::status::OverdueStatus;
 use eyrie_interface::{Request, Status};
 use eyrie_units::plain;
-use eyrie_wire::{Node, Rank, RouterId};
+use eyrie_wire::{NodeId, Rank, RouterId};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -188,7 +188,7 @@ fn in_full(status: &Status) -> Result<String, std::fmt::Error> {
         writeln!(out, "{}", super::moving::of_one(moving))?;
     }
     if !status.journal.is_empty() {
-        let host = |node: &Node| match status.hosts.get((*node).index()) {
+        let host = |node: &NodeId| match status.hosts.get((*node).index()) {
             None => format!("node {node}"),
             Some(name) => name.clone(),
         };
@@ -196,13 +196,13 @@ fn in_full(status: &Status) -> Result<String, std::fmt::Error> {
         writeln!(out, "journal     on {}", hosts.join(", "))?;
     }
     for (node, is_up) in (0..).zip(&status.nodes_up) {
-        let ranks = status.ranks.iter().filter(|rank| rank.node == Node(node));
+        let ranks = status.ranks.iter().filter(|rank| rank.node == NodeId(node));
         let ranks = ranks.map(|rank| format!("{} ({})", rank.instance.rank, rank.state));
-        let roles = status.roles.iter().filter(|role| role.node == Node(node));
+        let roles = status.roles.iter().filter(|role| role.node == NodeId(node));
         let roles = roles.map(|role| format!("{}{}", role.role, log_of(status, &role.role)));
         let there: Vec<String> = ranks.chain(roles).collect();
         let up = match is_up {
-            true if status.drained.contains(&Node(node)) => "drained",
+            true if status.drained.contains(&NodeId(node)) => "drained",
             true => "up  ",
             false => "lost",
         };

@@ -17,7 +17,7 @@ use eyrie_wire::control::{
     ToAgent,
 };
 use eyrie_wire::data::Determinant;
-use eyrie_wire::{ImageId, Node, Rank, RankInstance, StoreId};
+use eyrie_wire::{ImageId, NodeId, Rank, RankInstance, StoreId};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,7 @@ impl Job {
             ranks,
             nodes,
             spares: 1,
-            start: (0..ranks).map(|rank| Node(rank / RANKS)).collect(),
+            start: (0..ranks).map(|rank| NodeId(rank / RANKS)).collect(),
             slots: vec![],
             hosts: (0..=nodes).map(|node| format!("n{node}")).collect(),
             routers: ROLES,
@@ -100,7 +100,7 @@ impl Job {
     }
 
     fn report(&mut self, instance: RankInstance, report: RankReport) -> Vec<Command> {
-        self.send(from_agent(Node(0), FromAgent::Rank(instance, report)))
+        self.send(from_agent(NodeId(0), FromAgent::Rank(instance, report)))
     }
 
     /// The cost of `run`.
@@ -119,7 +119,7 @@ impl Job {
     fn start(&mut self) {
         let join = ToAgent::Join(Box::new(common(self.instances().len() as u32)));
         self.bytes += self.nodes * bytes_in(&join);
-        for node in Node::first(self.nodes as u32) {
+        for node in NodeId::first(self.nodes as u32) {
             self.send(from_agent(node, FromAgent::Joined(Ok(None))));
         }
         assert!(self.machine.has_started());
@@ -168,7 +168,7 @@ impl Job {
 
     /// A node dies; its ranks come back on the spare.
     fn lose(&mut self) {
-        let mut due = self.send(Event::AgentGone(Node(0)));
+        let mut due = self.send(Event::AgentGone(NodeId(0)));
         while let Some(command) = due.pop() {
             match command {
                 Command::Send(ToPeer::Routers(RouterCommand::Fence(instance))) => {
@@ -188,12 +188,12 @@ impl Job {
                 _ => {}
             }
         }
-        let left = |(_, node, _): (RankInstance, Node, RankStateName)| node == Node(0);
+        let left = |(_, node, _): (RankInstance, NodeId, RankStateName)| node == NodeId(0);
         assert!(!self.machine.rank_states().any(left), "ranks are on the lost node");
     }
 }
 
-fn from_agent(node: Node, message: FromAgent) -> Event {
+fn from_agent(node: NodeId, message: FromAgent) -> Event {
     Event::From(FromPeer::Agent(node, message))
 }
 

@@ -80,7 +80,7 @@ mod tests {
     use eyrie_store::role::Stored;
     use eyrie_wire::control::{Ending, MpiStage, RankReport};
     use eyrie_wire::{ImageId, RankInstance};
-    use eyrie_wire::{Incarnation, Node, StoreId};
+    use eyrie_wire::{Incarnation, NodeId, StoreId};
 
     const INTERVAL: Duration = Duration::from_secs(10);
 
@@ -124,7 +124,7 @@ mod tests {
             let config = Config {
                 ranks: 2,
                 nodes: 2,
-                start: vec![Node(0), Node(1)],
+                start: vec![NodeId(0), NodeId(1)],
                 checkpoint_every,
                 checkpoint_order,
                 can_be_saved: true,
@@ -139,7 +139,7 @@ mod tests {
                 fate,
             };
             job.tell(said::store_up(StoreId(0)));
-            (0..2).for_each(|node| job.tell(said::joined(Node(node))));
+            (0..2).for_each(|node| job.tell(said::joined(NodeId(node))));
             for rank in 0..2 {
                 let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
                 job.tell(said::rank(first(Rank(rank)), RankReport::Started { fetched, restored }));
@@ -246,7 +246,7 @@ mod tests {
         for interval in [Interval::Off, Interval::Every(INTERVAL)] {
             for fate in [gone, not_now] {
                 let mut job = Job::new(interval, fate);
-                let (to, manner) = (Some(Node(1)), Manner::default());
+                let (to, manner) = (Some(NodeId(1)), Manner::default());
                 job.tell(Event::Migrate { request: Some(1), ranks: vec![Rank(0)], to, manner });
                 job.pass(IMAGE_TIMEOUT - slack);
                 assert_eq!(job.answers, []);
@@ -259,11 +259,11 @@ mod tests {
                 };
                 assert!(why.starts_with("rank 0 did not move") && why.ends_with(cause), "{why}");
                 // The next one, and then it can: a drained node that is not free is drained again.
-                job.tell(Event::Drain { request: Some(2), node: Node(0) });
+                job.tell(Event::Drain { request: Some(2), node: NodeId(0) });
                 job.pass(IMAGE_TIMEOUT + slack);
                 assert!(matches!(&job.answers[1..], [Answer::Refused(_)]), "{:?}", job.answers);
                 job.fate = usable;
-                job.tell(Event::Drain { request: Some(3), node: Node(0) });
+                job.tell(Event::Drain { request: Some(3), node: NodeId(0) });
                 job.pass(Duration::from_secs(1));
                 assert_eq!(job.answers.len(), 2, "{:?}", job.answers);
                 assert!(job
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn a_user_whose_rank_ends_before_it_moves_learns_that() {
         let mut job = Job::new(Interval::Off, not_now);
-        let (to, manner) = (Some(Node(1)), Manner::default());
+        let (to, manner) = (Some(NodeId(1)), Manner::default());
         job.tell(Event::Migrate { request: Some(1), ranks: vec![Rank(0)], to, manner });
         job.tell(said::rank(first(Rank(0)), RankReport::PmiFinalized));
         let (ending, stage) = (Ending::Code(0), MpiStage::After);
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(why, "rank 0 did not move: it has come to its end before");
         // The node of one that was to be drained is free.
         let mut job = Job::new(Interval::Off, not_now);
-        job.tell(Event::Drain { request: Some(2), node: Node(0) });
+        job.tell(Event::Drain { request: Some(2), node: NodeId(0) });
         job.tell(said::rank(first(Rank(0)), RankReport::PmiFinalized));
         let (ending, stage) = (Ending::Code(0), MpiStage::After);
         job.tell(said::rank(first(Rank(0)), RankReport::Exited { ending, stage }));

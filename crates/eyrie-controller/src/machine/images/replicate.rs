@@ -169,7 +169,7 @@ mod tests {
     use eyrie_interface::Order;
     use eyrie_router::RouterCommand;
     use eyrie_wire::control::{Ending, MpiStage, RankReport, StartFault, StoreAt};
-    use eyrie_wire::{Incarnation, Node, RouterId};
+    use eyrie_wire::{Incarnation, NodeId, RouterId};
     use std::time::Duration;
 
     /// A machine whose ranks run, and the time.
@@ -186,14 +186,14 @@ mod tests {
         fn new(stores: u32, image_copies: u32) -> Running {
             let machine = Machine::new(Config {
                 ranks: 2,
-                start: vec![Node(0), Node(0)],
+                start: vec![NodeId(0), NodeId(0)],
                 stores,
                 image_copies,
                 checkpoint_order: Order::Batch,
                 ..Config::of_one_rank()
             });
             let mut running = Running { machine, now: Duration::ZERO };
-            running.tell(said::joined(Node(0)));
+            running.tell(said::joined(NodeId(0)));
             (0..2).for_each(|rank| running.goes_on(first(Rank(rank))));
             running
         }

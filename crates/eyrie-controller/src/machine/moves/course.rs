@@ -15,7 +15,7 @@ use crate::machine::users::answer::Answer;
 use crate::record::Record;
 use eyrie_interface::Manner;
 use eyrie_wire::control::Role;
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{NodeId, Rank};
 use std::time::Duration;
 
 impl Mover<'_> {
@@ -28,7 +28,7 @@ impl Mover<'_> {
     }
 
     /// A rank has left this node, or stays: the first of those that wait for it begins.
-    fn begin_next(&mut self, from: Node) {
+    fn begin_next(&mut self, from: NodeId) {
         let queued = |(_, moving): &(Rank, &Move)| moving.from() == from && moving.is_queued();
         let waiting = self.moves.iter().filter(queued).map(|(rank, _)| rank);
         if let Some(rank) = waiting.min_by_key(|rank| self.eviction_order(*rank)) {
@@ -38,16 +38,16 @@ impl Mover<'_> {
 
     /// These ranks are to move, each to its node or to where the placement says, which is asked once
     /// for all of them. `at_once` of them begin now. The others only have an image taken.
-    pub fn begin_all(&mut self, ranks: &[(Rank, Option<Node>)], manner: Manner, at_once: usize) {
+    pub fn begin_all(&mut self, ranks: &[(Rank, Option<NodeId>)], manner: Manner, at_once: usize) {
         let now = self.out.now();
         // One that moves already does not stay.
-        let is_new = |(rank, _): &&(Rank, Option<Node>)| !self.moves.contains(*rank);
-        let new: Vec<(Rank, Option<Node>)> = ranks.iter().filter(is_new).copied().collect();
+        let is_new = |(rank, _): &&(Rank, Option<NodeId>)| !self.moves.contains(*rank);
+        let new: Vec<(Rank, Option<NodeId>)> = ranks.iter().filter(is_new).copied().collect();
         for (n, (rank, to)) in new.iter().enumerate() {
             let begin = if n < at_once { Move::new } else { Move::queued };
             self.moves.add(*rank, begin(self.ranks[*rank].node(), *to, now, manner));
         }
-        let anywhere = |(rank, to): &(Rank, Option<Node>)| to.is_none().then_some(*rank);
+        let anywhere = |(rank, to): &(Rank, Option<NodeId>)| to.is_none().then_some(*rank);
         self.assign(&new.iter().filter_map(anywhere).collect::<Vec<_>>());
         for (n, (rank, _)) in new.into_iter().enumerate() {
             if n < at_once {

@@ -5,7 +5,7 @@ use super::live::Live;
 use crate::machine::state::{next, MoveEvent, MoveName, MOVES};
 use crate::machine::timeouts::IMAGE_TIMEOUT;
 use eyrie_interface::{Manner, Way};
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -119,9 +119,9 @@ impl MoveState {
 /// A rank that is to go to another node.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Move {
-    from: Node,
+    from: NodeId,
     /// `None`: where the placement says.
-    to: Option<Node>,
+    to: Option<NodeId>,
     /// An image that was asked for since then is the one that it goes with.
     since: Duration,
     /// When it last came nearer: it was begun, or a round was over.
@@ -136,23 +136,23 @@ pub struct Move {
 
 impl Move {
     /// One that was asked for now.
-    pub fn new(from: Node, to: Option<Node>, since: Duration, manner: Manner) -> Move {
+    pub fn new(from: NodeId, to: Option<NodeId>, since: Duration, manner: Manner) -> Move {
         let (progress, state) = (since, MoveState::Alone);
         Move { from, to, since, progress, still: None, manner, slowed: 0, state }
     }
 
     /// One that waits until others of its node have gone.
-    pub fn queued(from: Node, to: Option<Node>, since: Duration, manner: Manner) -> Move {
+    pub fn queued(from: NodeId, to: Option<NodeId>, since: Duration, manner: Manner) -> Move {
         Move { state: MoveState::Queued, ..Move::new(from, to, since, manner) }
     }
 
     /// The node that it is to leave.
-    pub fn from(&self) -> Node {
+    pub fn from(&self) -> NodeId {
         self.from
     }
 
     /// The node that it was asked to go to; `None`: where the placement says.
-    pub fn asked_for(&self) -> Option<Node> {
+    pub fn asked_for(&self) -> Option<NodeId> {
         self.to
     }
 
@@ -264,7 +264,7 @@ impl Move {
     }
 
     /// Where it is going, as far as that is known.
-    pub fn goes_to(&self) -> Option<Node> {
+    pub fn goes_to(&self) -> Option<NodeId> {
         self.live().map(Live::node).or(self.to)
     }
 
@@ -334,7 +334,7 @@ mod tests {
     }
 
     fn live() -> Live {
-        Live::new(Node(9), RankInstance { rank: Rank(0), incarnation: Incarnation(2) }, ms(0))
+        Live::new(NodeId(9), RankInstance { rank: Rank(0), incarnation: Incarnation(2) }, ms(0))
     }
 
     fn step(event: MoveEvent) -> MoveStep {
@@ -360,7 +360,7 @@ mod tests {
             MoveName::Last => &[Begun, Ready, Departed],
             MoveName::Stopped => &[Begun, Stopped],
         };
-        let mut moving = Move::queued(Node(0), None, ms(0), Manner::default());
+        let mut moving = Move::queued(NodeId(0), None, ms(0), Manner::default());
         way.iter().for_each(|event| assert!(moving.advance(step(*event)), "{state:?}: {event:?}"));
         moving
     }
@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_rank_is_slowed_up_to_a_bound() {
-        let mut moving = Move::new(Node(0), None, ms(0), Manner::default());
+        let mut moving = Move::new(NodeId(0), None, ms(0), Manner::default());
         let shares: Vec<u8> = std::iter::from_fn(|| moving.slow_down()).collect();
         assert_eq!(shares, [20, 30, 40, 50, 60, 70, 80]);
     }
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn a_rank_that_is_ready_stays_so_though_a_later_round_may_be_longer() {
         let manner = Manner { pause_budget: ms(50), ..Manner::default() };
-        let mut moving = Move::new(Node(0), None, ms(0), manner);
+        let mut moving = Move::new(NodeId(0), None, ms(0), manner);
         assert!(moving.end_round(ms(0), 1).is_none(), "it has not begun");
         moving.begin(Some(live()), ms(0));
         for at in [10, 1010] {
@@ -416,7 +416,7 @@ mod tests {
 
     #[test]
     fn its_pause_begins_when_it_stands_still_or_dies() {
-        let mut moving = Move::new(Node(0), None, ms(5), Manner::default());
+        let mut moving = Move::new(NodeId(0), None, ms(5), Manner::default());
         assert!(!moving.goes_with(ms(4)) && moving.goes_with(ms(5)));
         moving.stand_still(ms(10));
         moving.compute_on(ms(20));
@@ -424,7 +424,7 @@ mod tests {
         moving.stand_still(ms(30));
         moving.stop(ms(40));
         assert_eq!((moving.pause(ms(50)), moving.goes_with(ms(20))), (Some(ms(20)), false));
-        let mut moving = Move::new(Node(0), None, ms(5), Manner::default());
+        let mut moving = Move::new(NodeId(0), None, ms(5), Manner::default());
         moving.die(ms(40));
         assert_eq!(moving.pause(ms(50)), Some(ms(10)));
     }

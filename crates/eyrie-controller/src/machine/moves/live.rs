@@ -1,7 +1,7 @@
 //! A rank whose memory is put in place where it is going while it computes, round by round. Decides
 //! when more rounds do not help any more, and nothing else.
 
-use eyrie_wire::{ImageId, Node, RankInstance};
+use eyrie_wire::{ImageId, NodeId, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const ROUNDS_MAX: u32 = 8;
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Live {
     /// Where it most likely goes, and as which incarnation.
-    node: Node,
+    node: NodeId,
     instance: RankInstance,
     /// The image that is on its way there, and since when.
     sent: Option<(ImageId, Duration)>,
@@ -27,12 +27,12 @@ pub struct Live {
 
 impl Live {
     /// Its first round begins.
-    pub fn new(node: Node, instance: RankInstance, begun: Duration) -> Live {
+    pub fn new(node: NodeId, instance: RankInstance, begun: Duration) -> Live {
         Live { node, instance, sent: None, rounds: 0, begun, took: Duration::ZERO, bytes: 0 }
     }
 
     /// Where it most likely goes.
-    pub fn node(&self) -> Node {
+    pub fn node(&self) -> NodeId {
         self.node
     }
 
@@ -102,8 +102,11 @@ mod tests {
     #[test]
     fn a_rank_is_ready_when_a_round_is_short_or_does_not_shrink() {
         let ms = Duration::from_millis;
-        let mut live =
-            Live::new(Node(9), RankInstance { rank: Rank(0), incarnation: Incarnation(2) }, ms(0));
+        let mut live = Live::new(
+            NodeId(9),
+            RankInstance { rank: Rank(0), incarnation: Incarnation(2) },
+            ms(0),
+        );
         assert!(
             live.send(ImageId(1), ms(0))
                 && !live.send(ImageId(2), ms(0))

@@ -13,7 +13,7 @@ pub mod rounds;
 pub mod together;
 
 use entry::Move;
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{NodeId, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Moves {
     }
 
     /// Takes what was asked for and is over. `is_free`: of a node.
-    pub fn take_over(&mut self, is_free: impl Fn(Node) -> bool) -> Vec<Together> {
+    pub fn take_over(&mut self, is_free: impl Fn(NodeId) -> bool) -> Vec<Together> {
         let (over, rest) =
             std::mem::take(&mut self.asked).into_iter().partition(|asked| asked.are_over(&is_free));
         self.asked = rest;
@@ -80,13 +80,13 @@ impl Moves {
     }
 
     /// Whether this node is to become free.
-    pub fn is_draining(&self, node: Node) -> bool {
+    pub fn is_draining(&self, node: NodeId) -> bool {
         self.asked.iter().any(|asked| asked.drains().contains(&node))
     }
 
     /// Ranks of this node whose next image is to be their last one: all that are ready, when all
     /// are, or when one has waited for long.
-    pub fn depart(&mut self, from: Node, now: Duration) -> Vec<Rank> {
+    pub fn depart(&mut self, from: NodeId, now: Duration) -> Vec<Rank> {
         let leaving = || self.ranks.values().filter(|moving| moving.from() == from);
         let all_ready = !leaving().any(Move::is_getting_ready);
         if !all_ready && !leaving().any(|moving| moving.has_waited(now)) {
@@ -97,7 +97,7 @@ impl Moves {
     }
 
     /// Ranks may come to the node again.
-    pub fn no_longer_drains(&mut self, node: Node) {
+    pub fn no_longer_drains(&mut self, node: NodeId) {
         self.asked.iter_mut().for_each(|asked| asked.no_longer_drains(node));
     }
 
@@ -122,15 +122,15 @@ mod tests {
     }
 
     /// A rank leaves this node, round by round.
-    fn leave(moves: &mut Moves, rank: Rank, from: Node) {
+    fn leave(moves: &mut Moves, rank: Rank, from: NodeId) {
         let mut moving = Move::new(from, None, ms(0), Manner::default());
-        let live = Live::new(Node(9), RankInstance { rank, incarnation: Incarnation(2) }, ms(0));
+        let live = Live::new(NodeId(9), RankInstance { rank, incarnation: Incarnation(2) }, ms(0));
         moving.begin(Some(live), ms(0));
         moves.add(rank, moving);
     }
 
     /// It is ready since then: its second round takes no time.
-    fn ready(moves: &mut Moves, rank: Rank, from: Node, since: Duration) {
+    fn ready(moves: &mut Moves, rank: Rank, from: NodeId, since: Duration) {
         leave(moves, rank, from);
         let moving = moves.get_mut(rank).unwrap();
         for _ in 0..2 {
@@ -141,26 +141,26 @@ mod tests {
     #[test]
     fn ranks_of_a_node_depart_together() {
         let mut moves = Moves::default();
-        ready(&mut moves, Rank(0), Node(7), ms(100));
-        leave(&mut moves, Rank(1), Node(7));
-        leave(&mut moves, Rank(2), Node(8));
-        assert!(moves.depart(Node(7), ms(200)).is_empty(), "rank 1 is not ready");
-        ready(&mut moves, Rank(1), Node(7), ms(300));
-        assert_eq!(moves.depart(Node(7), ms(300)), [0, 1].map(Rank), "rank 2 is on another node");
-        assert!(moves.depart(Node(7), ms(301)).is_empty(), "each is told once");
+        ready(&mut moves, Rank(0), NodeId(7), ms(100));
+        leave(&mut moves, Rank(1), NodeId(7));
+        leave(&mut moves, Rank(2), NodeId(8));
+        assert!(moves.depart(NodeId(7), ms(200)).is_empty(), "rank 1 is not ready");
+        ready(&mut moves, Rank(1), NodeId(7), ms(300));
+        assert_eq!(moves.depart(NodeId(7), ms(300)), [0, 1].map(Rank), "rank 2 is on another node");
+        assert!(moves.depart(NodeId(7), ms(301)).is_empty(), "each is told once");
         assert!(moves.holds(Rank(0)) && moves.holds(Rank(1)) && !moves.holds(Rank(2)));
     }
 
     #[test]
     fn no_rank_waits_for_the_others_forever() {
         let mut moves = Moves::default();
-        ready(&mut moves, Rank(0), Node(7), ms(100));
-        leave(&mut moves, Rank(1), Node(7));
-        assert!(moves.depart(Node(7), ms(5099)).is_empty());
-        assert_eq!(moves.depart(Node(7), ms(5100)), [0].map(Rank));
+        ready(&mut moves, Rank(0), NodeId(7), ms(100));
+        leave(&mut moves, Rank(1), NodeId(7));
+        assert!(moves.depart(NodeId(7), ms(5099)).is_empty());
+        assert_eq!(moves.depart(NodeId(7), ms(5100)), [0].map(Rank));
         // One that was stopped is not waited for.
-        ready(&mut moves, Rank(2), Node(7), ms(6000));
+        ready(&mut moves, Rank(2), NodeId(7), ms(6000));
         moves.get_mut(Rank(1)).unwrap().stop(ms(6000));
-        assert_eq!(moves.depart(Node(7), ms(6000)), [2].map(Rank));
+        assert_eq!(moves.depart(NodeId(7), ms(6000)), [2].map(Rank));
     }
 }

@@ -8,7 +8,7 @@ use super::obstacles::NO_OTHER_NODE;
 use super::orders::let_go;
 use crate::machine::outbox::consequence::Consequence;
 use crate::record::Record;
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{NodeId, Rank};
 
 /// Ranks of a node that move at the same time when it is about to be taken away: each of them gets
 /// so much more of the bandwidth, so that at least the most precious ones have left in time. All
@@ -17,7 +17,7 @@ const AT_ONCE: usize = 2;
 
 impl Mover<'_> {
     /// `leaves`: the agent ends when it is told to, at the latest after its grace.
-    pub fn notice(&mut self, node: Node, cause: String, leaves: bool) {
+    pub fn notice(&mut self, node: NodeId, cause: String, leaves: bool) {
         let Some(entry) = self.nodes.get_mut(node).filter(|n| n.is_up()) else { return };
         if leaves {
             entry.is_to_leave();
@@ -40,7 +40,7 @@ impl Mover<'_> {
     }
 
     /// Ranks of this node must stay, though it will be gone soon.
-    fn nowhere_to_go(&mut self, node: Node) {
+    fn nowhere_to_go(&mut self, node: NodeId) {
         if self.saving.is_possible() {
             return self.out.follows(Consequence::Save);
         }

@@ -8,7 +8,7 @@ use crate::machine::ranks::Ranks;
 use crate::machine::roles::Roles;
 use crate::machine::saving::phase::Saving;
 use crate::machine::state::RankStateName;
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{NodeId, Rank};
 use std::collections::BTreeSet;
 
 /// Why a node cannot be drained, and the remedy.
@@ -33,7 +33,7 @@ pub struct Obstacles<'a> {
 
 impl Obstacles<'_> {
     /// Why these ranks cannot go there.
-    pub fn cannot_migrate(self, ranks: &[Rank], to: Option<Node>) -> Option<String> {
+    pub fn cannot_migrate(self, ranks: &[Rank], to: Option<NodeId>) -> Option<String> {
         let mut seen = BTreeSet::new();
         if let Some(to) = to {
             match self.nodes.get(to) {
@@ -73,7 +73,7 @@ impl Obstacles<'_> {
     }
 
     /// Why a node cannot be drained.
-    pub fn cannot_drain(self, node: Node) -> Option<String> {
+    pub fn cannot_drain(self, node: NodeId) -> Option<String> {
         match self.nodes.get(node) {
             None => Some(format!("there is no node {node}")),
             Some(n) if !n.is_up() => Some(format!("node {node} is not up")),
@@ -91,10 +91,10 @@ impl Obstacles<'_> {
     }
 
     /// Why these ranks cannot go to these nodes while these nodes are drained.
-    pub fn cannot_move_so(self, moves: &[(Rank, Node)], drains: &[Node]) -> Option<String> {
-        let drained: BTreeSet<Node> = drains.iter().copied().collect();
+    pub fn cannot_move_so(self, moves: &[(Rank, NodeId)], drains: &[NodeId]) -> Option<String> {
+        let drained: BTreeSet<NodeId> = drains.iter().copied().collect();
         let mut seen = BTreeSet::new();
-        let bad_move = |(rank, to): &(Rank, Node)| {
+        let bad_move = |(rank, to): &(Rank, NodeId)| {
             if drained.contains(to) {
                 return Some(format!("rank {rank} cannot go to node {to}, which is to be free"));
             }
@@ -102,7 +102,7 @@ impl Obstacles<'_> {
             let twice = twice.then(|| format!("rank {rank} is named twice"));
             twice.or_else(|| self.cannot_migrate(&[*rank], Some(*to)))
         };
-        let bad_node = |node: &Node| self.cannot_drain(*node);
+        let bad_node = |node: &NodeId| self.cannot_drain(*node);
         (drains.iter().find_map(bad_node))
             .or_else(|| (!self.nodes.has_other_than(drains)).then(|| NO_OTHER_NODE.to_string()))
             .or_else(|| moves.iter().find_map(bad_move))

@@ -7,7 +7,7 @@ use crate::machine::outbox::Outbox;
 use crate::machine::ranks::capture::Capture;
 use crate::machine::ranks::Ranks;
 use eyrie_wire::control::ToAgent;
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{NodeId, Rank};
 
 /// The rank is not slowed for its move any more.
 pub fn end_slowing(moves: &mut Moves, ranks: &Ranks, out: &mut Outbox, rank: Rank) {
@@ -43,7 +43,7 @@ pub fn go_on_if_held(
 }
 
 /// An agent that waits for it may end.
-pub fn let_go(nodes: &Nodes, out: &mut Outbox, node: Node) {
+pub fn let_go(nodes: &Nodes, out: &mut Outbox, node: NodeId) {
     let entry = &nodes[node];
     if entry.is_up() && entry.leaves() {
         out.send_agent(node, ToAgent::Shutdown);

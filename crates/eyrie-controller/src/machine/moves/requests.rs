@@ -7,7 +7,7 @@ use super::together::Together;
 use crate::machine::users::answer::{Answer, RequestId};
 use crate::record::Record;
 use eyrie_interface::Manner;
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{NodeId, Rank};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Mover<'_> {
@@ -16,7 +16,7 @@ impl Mover<'_> {
         &mut self,
         request: Option<RequestId>,
         ranks: &[Rank],
-        to: Option<Node>,
+        to: Option<NodeId>,
         manner: Manner,
     ) {
         if let Some(why) = self.refusal(|so| so.cannot_migrate(ranks, to)) {
@@ -27,7 +27,7 @@ impl Mover<'_> {
 
     /// All ranks of a node are to go elsewhere, and nothing is to come there. `at_once`: so many of
     /// them at a time.
-    pub fn drain_asked(&mut self, request: Option<RequestId>, node: Node, at_once: usize) {
+    pub fn drain_asked(&mut self, request: Option<RequestId>, node: NodeId, at_once: usize) {
         if let Some(why) = self.refusal(|so| so.cannot_drain(node)) {
             return self.out.refuse(request, why);
         }
@@ -39,7 +39,7 @@ impl Mover<'_> {
     }
 
     /// Ranks may come to the node again; without any it is a spare.
-    pub fn undrain_asked(&mut self, request: RequestId, node: Node) {
+    pub fn undrain_asked(&mut self, request: RequestId, node: NodeId) {
         let answer = match self.nodes.get_mut(node) {
             Some(n) if n.is_drained() => {
                 n.reopen(self.ranks.on(node).is_empty());
@@ -59,14 +59,14 @@ impl Mover<'_> {
         &mut self,
         request: Option<RequestId>,
         ranks: BTreeSet<Rank>,
-        to: Option<Node>,
+        to: Option<NodeId>,
         manner: Manner,
-        drains: Option<(Node, usize)>,
+        drains: Option<(NodeId, usize)>,
     ) {
         let at_once = drains.map_or(usize::MAX, |(_, at_once)| at_once);
         let mut begin: Vec<Rank> = ranks.iter().copied().collect();
         begin.sort_by_key(|rank| self.eviction_order(*rank));
-        let begin: Vec<(Rank, Option<Node>)> = begin.into_iter().map(|rank| (rank, to)).collect();
+        let begin: Vec<(Rank, Option<NodeId>)> = begin.into_iter().map(|rank| (rank, to)).collect();
         self.begin_all(&begin, manner, at_once);
         let drains = drains.into_iter().map(|(node, _)| node).collect();
         self.moves.ask(Together::new(request, ranks, drains));
@@ -77,8 +77,8 @@ impl Mover<'_> {
     pub fn rearrangement_asked(
         &mut self,
         request: Option<RequestId>,
-        moves: &[(Rank, Node)],
-        drains: &[Node],
+        moves: &[(Rank, NodeId)],
+        drains: &[NodeId],
         manner: Manner,
     ) {
         if let Some(why) = self.refusal(|so| so.cannot_move_so(moves, drains)) {
@@ -87,7 +87,7 @@ impl Mover<'_> {
         let (ranks, nodes) = moves.iter().copied().unzip();
         self.out.record(Record::Rearranging { ranks, nodes, drains: drains.to_vec() });
         drains.iter().for_each(|node| self.nodes[*node].close());
-        let mut to: BTreeMap<Rank, Option<Node>> =
+        let mut to: BTreeMap<Rank, Option<NodeId>> =
             moves.iter().map(|(rank, node)| (*rank, Some(*node))).collect();
         for node in drains {
             let there = self.ranks.on(*node);
@@ -96,7 +96,7 @@ impl Mover<'_> {
                 to.entry(rank).or_insert(None);
             }
         }
-        let begin: Vec<(Rank, Option<Node>)> = to.iter().map(|(rank, to)| (*rank, *to)).collect();
+        let begin: Vec<(Rank, Option<NodeId>)> = to.iter().map(|(rank, to)| (*rank, *to)).collect();
         self.begin_all(&begin, manner, usize::MAX);
         let (ranks, drains) = (to.into_keys().collect(), drains.iter().copied().collect());
         self.moves.ask(Together::new(request, ranks, drains));

@@ -16,7 +16,7 @@ use crate::record::Record;
 use eyrie_interface::{IfSlow, Manner, Way};
 use eyrie_units::time;
 use eyrie_wire::control::ToAgent;
-use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use eyrie_wire::{ImageId, NodeId, Rank, RankInstance};
 use std::time::Duration;
 
 /// How soon a rank that waits for others of its node has its next round, so that its last one stays
@@ -86,7 +86,7 @@ impl Mover<'_> {
     /// alone.
     pub fn prepared(
         &mut self,
-        node: Node,
+        node: NodeId,
         instance: RankInstance,
         image: ImageId,
         result: Result<u64, String>,
@@ -124,7 +124,7 @@ impl Mover<'_> {
     }
 
     /// The next image of the rank: at once, unless it is ready and waits for others of its node.
-    fn next_round(&mut self, rank: Rank, from: Node) {
+    fn next_round(&mut self, rank: Rank, from: NodeId) {
         let now = self.out.now();
         let Some(moving) = self.moves.get(rank) else { return };
         match moving.name() {
@@ -138,7 +138,7 @@ impl Mover<'_> {
     }
 
     /// Lets those go for their last round that need not wait for others of their node any more.
-    pub fn depart(&mut self, from: Node) {
+    pub fn depart(&mut self, from: NodeId) {
         let now = self.out.now();
         let ranks = self.moves.depart(from, now);
         ranks.into_iter().for_each(|rank| self.schedule.want(rank, now));
@@ -165,7 +165,7 @@ impl Mover<'_> {
     }
 
     /// Ranks that were going to a node that is lost go elsewhere.
-    pub fn lose_node(&mut self, node: Node) {
+    pub fn lose_node(&mut self, node: NodeId) {
         let going = |moving: &Move| moving.live().is_some_and(|live| live.node() == node);
         let ranks: Vec<Rank> = (self.moves.iter())
             .filter(|(_, moving)| going(moving) && moving.stopped().is_none())

@@ -2,7 +2,7 @@
 //! moved or stays, and the nodes that they drain are free.
 
 use crate::machine::users::answer::RequestId;
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{NodeId, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct Together {
     request: Option<RequestId>,
     ranks: BTreeSet<Rank>,
     /// The nodes that become free by them.
-    drains: BTreeSet<Node>,
+    drains: BTreeSet<NodeId>,
     /// Ranks that could not move, and why.
     stayed: Vec<String>,
     /// Since when only roles are left on the nodes, and how many.
@@ -35,7 +35,7 @@ pub struct Together {
 /// What came of them.
 pub struct Outcome {
     pub request: Option<RequestId>,
-    pub drains: BTreeSet<Node>,
+    pub drains: BTreeSet<NodeId>,
     /// What did not move, and why; empty when all did.
     pub stayed: Vec<String>,
 }
@@ -44,13 +44,13 @@ impl Together {
     pub fn new(
         request: Option<RequestId>,
         ranks: BTreeSet<Rank>,
-        drains: BTreeSet<Node>,
+        drains: BTreeSet<NodeId>,
     ) -> Together {
         Together { request, ranks, drains, stayed: Vec::new(), roles_left: None }
     }
 
     /// The nodes that become free by them.
-    pub fn drains(&self) -> &BTreeSet<Node> {
+    pub fn drains(&self) -> &BTreeSet<NodeId> {
         &self.drains
     }
 
@@ -88,14 +88,14 @@ impl Together {
 
     /// Ranks may come to the node again: a user who waits for it to be free learns that it does not
     /// become so.
-    pub fn no_longer_drains(&mut self, node: Node) {
+    pub fn no_longer_drains(&mut self, node: NodeId) {
         if self.drains.remove(&node) && self.request.is_some() {
             self.stayed.push(format!("node {node} was undrained meanwhile"));
         }
     }
 
     /// Whether they are over. `is_free`: of a node.
-    pub fn are_over(&self, is_free: impl Fn(Node) -> bool) -> bool {
+    pub fn are_over(&self, is_free: impl Fn(NodeId) -> bool) -> bool {
         let free = self.drains.iter().all(|node| is_free(*node));
         self.ranks.is_empty() && (free || !self.stayed.is_empty())
     }
@@ -116,13 +116,13 @@ impl Together {
 mod tests {
     use super::*;
 
-    fn asked(ranks: &[Rank], drains: &[Node]) -> Together {
+    fn asked(ranks: &[Rank], drains: &[NodeId]) -> Together {
         Together::new(Some(1), ranks.iter().copied().collect(), drains.iter().copied().collect())
     }
 
     #[test]
     fn a_drain_is_over_when_ranks_have_left_and_roles_too_or_one_does_not() {
-        let mut drain = asked(&[Rank(0), Rank(1)], &[Node(7)]);
+        let mut drain = asked(&[Rank(0), Rank(1)], &[NodeId(7)]);
         drain.end(Rank(0), MoveEnd::Moved);
         drain.end(Rank(5), MoveEnd::Stays("it is another's"));
         assert!(!drain.are_over(|_| true) && !drain.waits_for_roles(), "rank 1 is there");
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn roles_have_their_time_anew_with_each_that_leaves() {
-        let (s, mut drain) = (Duration::from_secs, asked(&[], &[Node(7)]));
+        let (s, mut drain) = (Duration::from_secs, asked(&[], &[NodeId(7)]));
         assert!(!drain.are_roles_late(2, s(0), s(10)) && drain.are_roles_late(2, s(10), s(10)));
         assert!(!drain.are_roles_late(1, s(11), s(10)) && !drain.are_roles_late(1, s(20), s(10)));
         drain.extend(s(5));
@@ -147,10 +147,10 @@ mod tests {
 
     #[test]
     fn a_node_that_is_undrained_is_waited_for_no_longer() {
-        let mut drain = asked(&[], &[Node(7)]);
-        drain.no_longer_drains(Node(8));
+        let mut drain = asked(&[], &[NodeId(7)]);
+        drain.no_longer_drains(NodeId(8));
         assert!(!drain.are_over(|_| false));
-        drain.no_longer_drains(Node(7));
+        drain.no_longer_drains(NodeId(7));
         assert!(drain.are_over(|_| false) && drain.outcome().stayed[0].contains("undrained"));
     }
 }

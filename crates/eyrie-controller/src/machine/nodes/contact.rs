@@ -1,6 +1,6 @@
 //! Whether the controller's host may be cut off from the nodes, and which of them it hears.
 
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,26 +9,26 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CutOff {
     pub since: Duration,
-    pub heard: BTreeSet<Node>,
+    pub heard: BTreeSet<NodeId>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
 pub struct Contact {
     /// Nodes on the controller's host.
-    home: BTreeSet<Node>,
+    home: BTreeSet<NodeId>,
     /// The controller stands aside.
     cut_off: Option<CutOff>,
     /// Nodes that were not heard when it went on: they have a heartbeat timeout to come back.
-    returning: BTreeSet<Node>,
+    returning: BTreeSet<NodeId>,
 }
 
 impl Contact {
-    pub fn set_home(&mut self, nodes: impl IntoIterator<Item = Node>) {
+    pub fn set_home(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
         self.home = nodes.into_iter().collect();
     }
 
     /// Whether the node is on the controller's host.
-    pub fn is_home(&self, node: Node) -> bool {
+    pub fn is_home(&self, node: NodeId) -> bool {
         self.home.contains(&node)
     }
 
@@ -57,7 +57,7 @@ impl Contact {
 
     /// A node says something. The nodes that were heard since the controller stands aside, if it
     /// does.
-    pub fn hear(&mut self, node: Node) -> Option<&BTreeSet<Node>> {
+    pub fn hear(&mut self, node: NodeId) -> Option<&BTreeSet<NodeId>> {
         self.returning.remove(&node);
         let cut_off = self.cut_off.as_mut()?;
         cut_off.heard.insert(node);
@@ -65,17 +65,17 @@ impl Contact {
     }
 
     /// These nodes have a heartbeat timeout to come back.
-    pub fn await_return(&mut self, nodes: impl IntoIterator<Item = Node>) {
+    pub fn await_return(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
         self.returning = nodes.into_iter().collect();
     }
 
     /// Whether the node may still come back.
-    pub fn may_return(&self, node: Node) -> bool {
+    pub fn may_return(&self, node: NodeId) -> bool {
         self.returning.contains(&node)
     }
 
     /// The node is declared dead.
-    pub fn forget(&mut self, node: Node) {
+    pub fn forget(&mut self, node: NodeId) {
         self.returning.remove(&node);
     }
 }

@@ -8,18 +8,18 @@ use super::contact::CutOff;
 use super::watch::Watch;
 use crate::machine::io::Command;
 use crate::record::{in_words, Record};
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 
 impl Watch<'_> {
     /// The nodes that are up on other hosts.
-    fn nodes_elsewhere(&self) -> Vec<Node> {
+    fn nodes_elsewhere(&self) -> Vec<NodeId> {
         self.nodes.up().filter(|node| !self.contact.is_home(*node)).collect()
     }
 
     /// Whether it may be this host that is cut off: all nodes elsewhere are among these. With one
     /// node elsewhere and some here that one counts as lost, or a job on two hosts would survive
     /// the loss of neither.
-    pub fn may_be_cut_off(&self, silent: &[Node]) -> bool {
+    pub fn may_be_cut_off(&self, silent: &[NodeId]) -> bool {
         let elsewhere = self.nodes_elsewhere();
         let enough = elsewhere.len() > 1 || !self.contact.has_home() && elsewhere.len() == 1;
         self.out.has_started() && enough && elsewhere.iter().all(|node| silent.contains(node))
@@ -28,7 +28,7 @@ impl Watch<'_> {
     pub fn step_aside(&mut self) {
         self.contact.step_aside(self.out.now());
         let silent = self.config.heartbeat_timeout;
-        let names = |node: &Node| in_words(*node, self.nodes.hosts());
+        let names = |node: &NodeId| in_words(*node, self.nodes.hosts());
         let journal = self.redundancy.journal_nodes().iter().map(names).collect();
         let (job, alone_for) = (self.config.job.clone(), self.config.alone_for);
         self.out.record(Record::CutOff { job, silent, alone_for, journal });
@@ -37,9 +37,9 @@ impl Watch<'_> {
     }
 
     /// A node says something again.
-    pub fn hear_again(&mut self, node: Node) {
+    pub fn hear_again(&mut self, node: NodeId) {
         let Some(heard) = self.contact.hear(node).cloned() else { return };
-        let is_back = |node: &Node| self.contact.is_home(*node) || heard.contains(node);
+        let is_back = |node: &NodeId| self.contact.is_home(*node) || heard.contains(node);
         let back = self.nodes.up().filter(is_back).count();
         if back * 2 >= self.nodes.up().count() {
             self.come_back();
@@ -54,7 +54,7 @@ impl Watch<'_> {
             heartbeat.give_time(now);
         }
         let missing = self.nodes_elsewhere().into_iter().filter(|node| !heard.contains(node));
-        let missing: Vec<Node> = missing.collect();
+        let missing: Vec<NodeId> = missing.collect();
         self.contact.await_return(missing.iter().copied());
         // What this host did not reach meanwhile it may reach now.
         self.reach.begin_again(now);
@@ -94,12 +94,12 @@ mod tests {
     }
 
     impl Job {
-        fn new(nodes: u32, home: &[Node]) -> Job {
+        fn new(nodes: u32, home: &[NodeId]) -> Job {
             let (heartbeat_timeout, alone_for) = (ms(40), ms(1000));
             let config = Config { nodes, heartbeat_timeout, alone_for, ..Config::of_one_rank() };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
             job.tell(Event::Home(home.to_vec()));
-            (0..nodes).for_each(|node| drop(job.tell(said::joined(Node(node)))));
+            (0..nodes).for_each(|node| drop(job.tell(said::joined(NodeId(node)))));
             job
         }
 
@@ -108,7 +108,7 @@ mod tests {
         }
 
         /// What is said of nodes after this; these answer.
-        fn tell_and_answer(&mut self, event: Event, answer: &[Node]) -> Vec<String> {
+        fn tell_and_answer(&mut self, event: Event, answer: &[NodeId]) -> Vec<String> {
             let mut commands = self.tell(event);
             let asked = |c: &Command| match said::to_agent(c) {
                 Some((node, ToAgent::Heartbeat { n })) if answer.contains(&node) => {
@@ -123,7 +123,7 @@ mod tests {
         }
 
         /// So much time passes, in which these nodes answer; what is said of nodes.
-        fn pass(&mut self, time: Duration, answer: &[Node]) -> Vec<String> {
+        fn pass(&mut self, time: Duration, answer: &[NodeId]) -> Vec<String> {
             let (until, mut said) = (self.now + time, Vec::new());
             while self.now < until && !self.machine.has_ended() {
                 let next = self.machine.next_tick().map_or(until, |at| at.max(self.now));
@@ -151,18 +151,18 @@ mod tests {
     #[test]
     fn a_controller_that_hears_no_other_host_stands_aside_and_goes_on_with_half_of_the_nodes() {
         let mut job = Job::new(3, &[]);
-        assert_eq!(job.pass(ms(200), &[Node(0), Node(1), Node(2)]), [""; 0]);
+        assert_eq!(job.pass(ms(200), &[NodeId(0), NodeId(1), NodeId(2)]), [""; 0]);
         assert_eq!(job.pass(ms(60), &[]), ["cut off", "seek [0, 1, 2]"]);
         assert_eq!(job.pass(ms(800), &[]), [""; 0]);
         // What ends meanwhile is an old connection.
-        assert!(in_short(&job.tell(Event::AgentGone(Node(1)))).is_empty());
-        assert!(in_short(&job.tell(Event::AgentBack(Node(2)))).is_empty(), "one of three");
-        let back = job.tell_and_answer(Event::AgentBack(Node(0)), &[Node(0), Node(2)]);
+        assert!(in_short(&job.tell(Event::AgentGone(NodeId(1)))).is_empty());
+        assert!(in_short(&job.tell(Event::AgentBack(NodeId(2)))).is_empty(), "one of three");
+        let back = job.tell_and_answer(Event::AgentBack(NodeId(0)), &[NodeId(0), NodeId(2)]);
         assert_eq!(back, ["seek [1]", "back without [1]"]);
-        assert!(in_short(&job.tell(Event::AgentGone(Node(1)))).is_empty(), "it may come back");
-        assert_eq!(job.pass(ms(30), &[Node(0), Node(2)]), [""; 0]);
-        assert_eq!(job.pass(ms(30), &[Node(0), Node(2)]), ["seek [1]", "lost 1"]);
-        assert_eq!(job.pass(ms(200), &[Node(0), Node(2)]), [""; 0]);
+        assert!(in_short(&job.tell(Event::AgentGone(NodeId(1)))).is_empty(), "it may come back");
+        assert_eq!(job.pass(ms(30), &[NodeId(0), NodeId(2)]), [""; 0]);
+        assert_eq!(job.pass(ms(30), &[NodeId(0), NodeId(2)]), ["seek [1]", "lost 1"]);
+        assert_eq!(job.pass(ms(200), &[NodeId(0), NodeId(2)]), [""; 0]);
     }
 
     #[test]
@@ -174,11 +174,11 @@ mod tests {
 
     #[test]
     fn with_one_other_host_that_one_counts_as_lost() {
-        let mut job = Job::new(2, &[Node(0)]);
-        assert_eq!(job.pass(ms(60), &[Node(0)]), ["seek [1]", "lost 1"]);
-        let mut job = Job::new(3, &[Node(0)]);
-        assert_eq!(job.pass(ms(60), &[Node(0)]), ["cut off", "seek [1, 2]"]);
-        let back = in_short(&job.tell(Event::AgentBack(Node(1))));
+        let mut job = Job::new(2, &[NodeId(0)]);
+        assert_eq!(job.pass(ms(60), &[NodeId(0)]), ["seek [1]", "lost 1"]);
+        let mut job = Job::new(3, &[NodeId(0)]);
+        assert_eq!(job.pass(ms(60), &[NodeId(0)]), ["cut off", "seek [1, 2]"]);
+        let back = in_short(&job.tell(Event::AgentBack(NodeId(1))));
         assert_eq!(back, ["seek [2]", "back without [2]"]);
     }
 

@@ -2,7 +2,7 @@
 //! changes by the table of [`crate::machine::state`] and by nothing else.
 
 use crate::machine::state::{next, NodeEvent, NodeStateName, NODES};
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ pub struct NodeEntry {
     state: NodeState,
     /// Started without ranks and has had none.
     free_spare: bool,
-    stands_for: Option<Node>,
+    stands_for: Option<NodeId>,
     /// Nothing is to be there: ranks leave it, and none comes.
     drained: bool,
     /// Since when a store could not work there: its disk is full.
@@ -132,7 +132,7 @@ impl NodeEntry {
     }
 
     /// The lost node whose ranks come to this one.
-    pub fn stands_for(&self) -> Option<Node> {
+    pub fn stands_for(&self) -> Option<NodeId> {
         self.stands_for
     }
 
@@ -163,7 +163,7 @@ impl NodeEntry {
 
     /// A rank comes to it whose node is lost; a free spare stands for that node from now on.
     /// Returns whether it was one.
-    pub fn replace(&mut self, lost: Node) -> bool {
+    pub fn replace(&mut self, lost: NodeId) -> bool {
         let was_free = std::mem::replace(&mut self.free_spare, false);
         if was_free {
             self.stands_for = Some(lost);
@@ -247,8 +247,8 @@ mod tests {
     #[test]
     fn a_spare_stands_for_the_first_node_that_it_replaces() {
         let mut spare = NodeEntry::new(true);
-        assert!(spare.replace(Node(4)) && !spare.replace(Node(5)));
-        assert_eq!((spare.stands_for(), spare.is_free_spare()), (Some(Node(4)), false));
+        assert!(spare.replace(NodeId(4)) && !spare.replace(NodeId(5)));
+        assert_eq!((spare.stands_for(), spare.is_free_spare()), (Some(NodeId(4)), false));
         spare.close();
         assert!(spare.is_drained());
         spare.reopen(true);

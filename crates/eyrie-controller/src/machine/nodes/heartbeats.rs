@@ -10,10 +10,10 @@ use crate::machine::state::{NodeEvent, RankStateName};
 use crate::record::Record;
 use eyrie_units::time;
 use eyrie_wire::control::ToAgent;
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{NodeId, Rank};
 use std::time::Duration;
 
-fn is_silent(node: Node, unheard: Duration, timeout: Duration) -> LostNode {
+fn is_silent(node: NodeId, unheard: Duration, timeout: Duration) -> LostNode {
     let (unheard_for, limit) = (time(unheard), time(timeout));
     let cause = format!(
         "it has not answered for {unheard_for} (--heartbeat-timeout is {limit}: give more if it was \
@@ -24,7 +24,7 @@ fn is_silent(node: Node, unheard: Duration, timeout: Duration) -> LostNode {
 
 impl Watch<'_> {
     /// The agent of a node has proven itself; false when it was there, or is declared dead.
-    pub fn agent_up(&mut self, node: Node) -> bool {
+    pub fn agent_up(&mut self, node: NodeId) -> bool {
         let now = self.out.now();
         let came = self.nodes.get_mut(node).is_some_and(|n| n.advance(NodeEvent::AgentUp, now));
         if came {
@@ -33,7 +33,7 @@ impl Watch<'_> {
         came
     }
 
-    pub fn agent_gone(&mut self, node: Node) {
+    pub fn agent_gone(&mut self, node: NodeId) {
         // The connection that it had before may be the one that ends.
         let returns = self.contact.is_cut_off() && !self.contact.is_home(node);
         if self.config.agents_come_back && returns || self.contact.may_return(node) {
@@ -52,7 +52,7 @@ impl Watch<'_> {
     }
 
     /// The answer to a heartbeat.
-    pub fn heartbeat(&mut self, node: Node, n: u64) {
+    pub fn heartbeat(&mut self, node: NodeId, n: u64) {
         let heartbeat = self.nodes.get_mut(node).and_then(NodeEntry::heartbeat_mut);
         if heartbeat.is_some_and(|heartbeat| heartbeat.is_last(n)) {
             self.node_heard(node);
@@ -61,7 +61,7 @@ impl Watch<'_> {
 
     /// A node that is up is there: the next heartbeat may be asked for. When its agent has another
     /// connection, what it was asked over the last one is lost.
-    pub fn node_heard(&mut self, node: Node) {
+    pub fn node_heard(&mut self, node: NodeId) {
         let now = self.out.now();
         let heartbeat = self.nodes.get_mut(node).and_then(NodeEntry::heartbeat_mut);
         if let Some(heartbeat) = heartbeat {
@@ -80,8 +80,8 @@ impl Watch<'_> {
             .filter(|(_, unheard)| *unheard >= timeout)
             .map(|(node, unheard)| is_silent(*node, *unheard, timeout))
             .collect();
-        let all: Vec<Node> = silent.iter().map(|(node, _)| *node).collect();
-        let late: Vec<Node> = overdue.iter().map(|lost| lost.node).collect();
+        let all: Vec<NodeId> = silent.iter().map(|(node, _)| *node).collect();
+        let late: Vec<NodeId> = overdue.iter().map(|lost| lost.node).collect();
         if self.contact.is_cut_off() {
             if self.ends_waiting() {
                 self.out.follows(Consequence::NodesLost(overdue));
@@ -102,8 +102,8 @@ impl Watch<'_> {
     }
 
     /// They may only be cut off, and have another controller.
-    fn seek_silent(&mut self, lost: &[Node]) {
-        let sought: Vec<Node> =
+    fn seek_silent(&mut self, lost: &[NodeId]) {
+        let sought: Vec<NodeId> =
             lost.iter().copied().filter(|node| !self.contact.is_home(*node)).collect();
         if self.config.agents_come_back && self.out.has_started() && !sought.is_empty() {
             self.out.push(Command::Seek(sought));
@@ -194,7 +194,7 @@ mod tests {
         let heartbeat_timeout = Duration::from_millis(40);
         let config = Config { nodes: 2, heartbeat_timeout, ..Config::of_one_rank() };
         let mut machine = Machine::new(config);
-        machine.handle(Duration::ZERO, Event::Home(vec![Node(0), Node(1)]));
+        machine.handle(Duration::ZERO, Event::Home(vec![NodeId(0), NodeId(1)]));
         machine
     }
 
@@ -202,8 +202,8 @@ mod tests {
     fn nodes_that_are_all_silent_are_lost_though_nothing_else_happens() {
         let mut machine = machine_of_two_nodes();
         let mut now = Duration::ZERO;
-        machine.handle(now, said::joined(Node(0)));
-        machine.handle(now, said::joined(Node(1)));
+        machine.handle(now, said::joined(NodeId(0)));
+        machine.handle(now, said::joined(NodeId(1)));
         for _ in 0..20 {
             // The runtime sleeps until then.
             now = machine.next_tick().map_or(now, |at| at.max(now));
@@ -217,8 +217,8 @@ mod tests {
     fn time_in_which_the_controller_had_no_processor_does_not_count() {
         let mut machine = machine_of_two_nodes();
         let mut now = Duration::ZERO;
-        machine.handle(now, said::joined(Node(0)));
-        machine.handle(now, said::joined(Node(1)));
+        machine.handle(now, said::joined(NodeId(0)));
+        machine.handle(now, said::joined(NodeId(1)));
         let mut on_time = Duration::ZERO;
         while machine.nodes_up().any(|up| up) {
             let due = machine.next_tick().expect("it goes on");
@@ -234,10 +234,10 @@ mod tests {
     #[test]
     fn a_job_that_ends_says_which_nodes_are_silent() {
         let mut machine = machine_of_two_nodes();
-        machine.handle(Duration::ZERO, said::joined(Node(0)));
-        machine.handle(Duration::ZERO, said::joined(Node(1)));
+        machine.handle(Duration::ZERO, said::joined(NodeId(0)));
+        machine.handle(Duration::ZERO, said::joined(NodeId(1)));
         machine.handle(Duration::from_millis(11), Event::Tick);
-        machine.handle(Duration::from_millis(12), said::heartbeat(Node(0), 1));
+        machine.handle(Duration::from_millis(12), said::heartbeat(NodeId(0), 1));
         assert_eq!(machine.watch().which_are_silent(), "");
         machine.out.set_now(Duration::from_millis(25));
         let silent = "; node 1 has not answered for 25 ms either: is this host cut off from them?";
@@ -247,10 +247,10 @@ mod tests {
     #[test]
     fn where_no_node_answers_none_is_lost_before_all_have_had_their_time() {
         let mut machine = machine_of_two_nodes();
-        machine.handle(Duration::ZERO, said::joined(Node(0)));
-        machine.handle(Duration::ZERO, said::joined(Node(1)));
+        machine.handle(Duration::ZERO, said::joined(NodeId(0)));
+        machine.handle(Duration::ZERO, said::joined(NodeId(1)));
         machine.handle(Duration::from_millis(11), Event::Tick);
-        machine.handle(Duration::from_millis(19), said::heartbeat(Node(1), 1));
+        machine.handle(Duration::from_millis(19), said::heartbeat(NodeId(1), 1));
         let up_at = |machine: &mut Machine, ms| {
             // On time, since for a controller that comes late no node is late.
             while machine.next_tick().is_some_and(|due| due < Duration::from_millis(ms)) {
@@ -265,13 +265,13 @@ mod tests {
     #[test]
     fn a_silent_node_is_lost_as_soon_as_another_one_has_answered() {
         let mut machine = machine_of_two_nodes();
-        machine.handle(Duration::ZERO, said::joined(Node(0)));
-        machine.handle(Duration::ZERO, said::joined(Node(1)));
+        machine.handle(Duration::ZERO, said::joined(NodeId(0)));
+        machine.handle(Duration::ZERO, said::joined(NodeId(1)));
         for at in 1..=44 {
             let now = Duration::from_millis(at);
             machine.handle(now, Event::Tick);
             if at % 11 == 0 {
-                machine.handle(now, said::heartbeat(Node(1), at / 11));
+                machine.handle(now, said::heartbeat(NodeId(1), at / 11));
             }
         }
         assert_eq!(machine.nodes_up().collect::<Vec<_>>(), [false, true]);
@@ -281,7 +281,7 @@ mod tests {
     fn a_silent_node_is_lost_with_the_time_and_what_to_do_about_it() {
         let mut machine = machine_of_two_nodes();
         let mut lost = String::new();
-        for (at, event) in [(0, said::joined(Node(0))), (0, said::joined(Node(1)))]
+        for (at, event) in [(0, said::joined(NodeId(0))), (0, said::joined(NodeId(1)))]
             .into_iter()
             .chain((1..60).map(|at| (at, Event::Tick)))
         {
@@ -302,7 +302,7 @@ mod tests {
     fn running() -> Machine {
         let mut machine = machine_of_two_nodes();
         for node in [0, 1] {
-            machine.handle(Duration::ZERO, said::joined(Node(node)));
+            machine.handle(Duration::ZERO, said::joined(NodeId(node)));
         }
         assert!(machine.has_started());
         machine
@@ -317,15 +317,15 @@ mod tests {
     #[test]
     fn a_node_that_was_drained_and_one_that_never_came_are_no_losses() {
         let mut machine = running();
-        machine.handle(Duration::ZERO, Event::Drain { request: Some(1), node: Node(1) });
-        let told = records(&mut machine, Event::AgentGone(Node(1)));
-        assert!(matches!(told[..], [Record::NodeLeft { node: Node(1) }]), "{told:?}");
+        machine.handle(Duration::ZERO, Event::Drain { request: Some(1), node: NodeId(1) });
+        let told = records(&mut machine, Event::AgentGone(NodeId(1)));
+        assert!(matches!(told[..], [Record::NodeLeft { node: NodeId(1) }]), "{told:?}");
         machine.handle(Duration::ZERO, Event::Joining { host: "c".into() });
-        let told = records(&mut machine, Event::AgentGone(Node(2)));
+        let told = records(&mut machine, Event::AgentGone(NodeId(2)));
         assert!(told.is_empty(), "{told:?}");
         assert_eq!(machine.summary().nodes_lost, 0);
-        let told = records(&mut machine, Event::AgentGone(Node(0)));
-        assert!(matches!(told[0], Record::NodeLost { node: Node(0), .. }), "{told:?}");
+        let told = records(&mut machine, Event::AgentGone(NodeId(0)));
+        assert!(matches!(told[0], Record::NodeLost { node: NodeId(0), .. }), "{told:?}");
         assert_eq!(machine.summary().nodes_lost, 1);
     }
 }

@@ -10,7 +10,7 @@ pub mod watch;
 
 use crate::record::in_words;
 use entry::{Heartbeat, NodeEntry};
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
@@ -26,16 +26,16 @@ pub struct Nodes {
     heartbeat_interval: Duration,
 }
 
-impl Index<Node> for Nodes {
+impl Index<NodeId> for Nodes {
     type Output = NodeEntry;
 
-    fn index(&self, node: Node) -> &NodeEntry {
+    fn index(&self, node: NodeId) -> &NodeEntry {
         &self.all[node.index()]
     }
 }
 
-impl IndexMut<Node> for Nodes {
-    fn index_mut(&mut self, node: Node) -> &mut NodeEntry {
+impl IndexMut<NodeId> for Nodes {
+    fn index_mut(&mut self, node: NodeId) -> &mut NodeEntry {
         &mut self.all[node.index()]
     }
 }
@@ -54,16 +54,18 @@ impl Nodes {
         self.all.len()
     }
 
-    pub fn get(&self, node: Node) -> Option<&NodeEntry> {
+    pub fn get(&self, node: NodeId) -> Option<&NodeEntry> {
         self.all.get(node.index())
     }
 
-    pub fn get_mut(&mut self, node: Node) -> Option<&mut NodeEntry> {
+    pub fn get_mut(&mut self, node: NodeId) -> Option<&mut NodeEntry> {
         self.all.get_mut(node.index())
     }
 
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (Node, &NodeEntry)> + ExactSizeIterator {
-        self.all.iter().enumerate().map(|(node, entry)| (Node(node as u32), entry))
+    pub fn iter(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = (NodeId, &NodeEntry)> + ExactSizeIterator {
+        self.all.iter().enumerate().map(|(node, entry)| (NodeId(node as u32), entry))
     }
 
     pub fn hosts(&self) -> &[String] {
@@ -79,15 +81,15 @@ impl Nodes {
     }
 
     /// The nodes that are up, in order.
-    pub fn up(&self) -> impl Iterator<Item = Node> + '_ {
+    pub fn up(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.iter().filter(|(_, entry)| entry.is_up()).map(|(node, _)| node)
     }
 
-    pub fn is_up(&self, node: Node) -> bool {
+    pub fn is_up(&self, node: NodeId) -> bool {
         self.get(node).is_some_and(NodeEntry::is_up)
     }
 
-    pub fn is_drained(&self, node: Node) -> bool {
+    pub fn is_drained(&self, node: NodeId) -> bool {
         self.get(node).is_some_and(NodeEntry::is_drained)
     }
 
@@ -103,7 +105,7 @@ impl Nodes {
     }
 
     /// Whether ranks of these nodes could go to another one.
-    pub fn has_other_than(&self, nodes: &[Node]) -> bool {
+    pub fn has_other_than(&self, nodes: &[NodeId]) -> bool {
         self.up().any(|other| !nodes.contains(&other) && !self[other].is_drained())
     }
 
@@ -126,9 +128,9 @@ impl Nodes {
     }
 
     /// The heartbeats of the nodes that are up, with their nodes.
-    fn heartbeats_mut(&mut self) -> impl Iterator<Item = (Node, &mut Heartbeat)> {
+    fn heartbeats_mut(&mut self) -> impl Iterator<Item = (NodeId, &mut Heartbeat)> {
         let all = self.all.iter_mut().enumerate();
-        all.filter_map(|(node, entry)| Some((Node(node as u32), entry.heartbeat_mut()?)))
+        all.filter_map(|(node, entry)| Some((NodeId(node as u32), entry.heartbeat_mut()?)))
     }
 
     /// The controller itself stood still for so long.
@@ -144,7 +146,7 @@ impl Nodes {
     }
 
     /// Nodes that have missed two heartbeats or more, and for how long nothing was heard of each.
-    pub fn silent(&self, now: Duration) -> Vec<(Node, Duration)> {
+    pub fn silent(&self, now: Duration) -> Vec<(NodeId, Duration)> {
         let long = self.heartbeat_interval * 2;
         let silent_for =
             |entry: &NodeEntry| entry.heartbeat()?.silent_for(now).filter(|silent| *silent > long);

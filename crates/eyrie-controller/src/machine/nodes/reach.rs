@@ -1,17 +1,17 @@
 //! Which hosts do not reach each other, though the controller reaches both. Decides nothing.
 
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Pairs of nodes of which the first does not reach the second, and since when that is known.
 #[derive(Default, Serialize, Deserialize)]
-pub struct Reach(BTreeMap<(Node, Node), Duration>);
+pub struct Reach(BTreeMap<(NodeId, NodeId), Duration>);
 
 impl Reach {
     /// A node reaches another one again, or not any more.
-    pub fn set(&mut self, from: Node, to: Node, reached: bool, now: Duration) {
+    pub fn set(&mut self, from: NodeId, to: NodeId, reached: bool, now: Duration) {
         if reached {
             self.0.remove(&(from, to));
         } else {
@@ -20,7 +20,7 @@ impl Reach {
     }
 
     /// Nothing is known any more of a node that is lost.
-    pub fn forget(&mut self, node: Node) {
+    pub fn forget(&mut self, node: NodeId) {
         self.0.retain(|(from, to), _| *from != node && *to != node);
     }
 
@@ -30,16 +30,16 @@ impl Reach {
     }
 
     /// Pairs of nodes of which the first does not reach the second.
-    pub fn pairs(&self) -> impl Iterator<Item = (Node, Node)> + '_ {
+    pub fn pairs(&self) -> impl Iterator<Item = (NodeId, NodeId)> + '_ {
         self.0.keys().copied()
     }
 
-    pub fn cannot_meet(&self, one: Node, other: Node) -> bool {
+    pub fn cannot_meet(&self, one: NodeId, other: NodeId) -> bool {
         self.0.contains_key(&(one, other)) || self.0.contains_key(&(other, one))
     }
 
     /// Since when two nodes cannot meet.
-    pub fn since(&self, one: Node, other: Node) -> Option<Duration> {
+    pub fn since(&self, one: NodeId, other: NodeId) -> Option<Duration> {
         [(one, other), (other, one)].iter().filter_map(|pair| self.0.get(pair)).min().copied()
     }
 

@@ -6,13 +6,13 @@ use crate::machine::io::Mark;
 use crate::machine::ranks::capture::Capture;
 use crate::machine::ranks::phases::Death;
 use crate::machine::state::NodeEvent;
-use eyrie_wire::{ImageId, Node, Rank, RankInstance, RouterId, StoreId};
+use eyrie_wire::{ImageId, NodeId, Rank, RankInstance, RouterId, StoreId};
 use std::time::Duration;
 
 /// A node that is to be declared dead, and for how long it has not been heard.
 #[derive(PartialEq, Debug)]
 pub struct LostNode {
-    pub node: Node,
+    pub node: NodeId,
     pub event: NodeEvent,
     pub cause: String,
     pub unheard: Duration,
@@ -20,7 +20,7 @@ pub struct LostNode {
 
 impl LostNode {
     /// One whose agent is gone, or counts as gone.
-    pub fn gone(node: Node, cause: String) -> LostNode {
+    pub fn gone(node: NodeId, cause: String) -> LostNode {
         LostNode { node, event: NodeEvent::AgentGone, cause, unheard: Duration::ZERO }
     }
 }

@@ -14,7 +14,7 @@ use consequence::Consequence;
 use eyrie_interface::Summary;
 use eyrie_store::role::StoreCommand;
 use eyrie_wire::control::ToAgent;
-use eyrie_wire::{Incarnation, Node, RankInstance, StoreId};
+use eyrie_wire::{Incarnation, NodeId, RankInstance, StoreId};
 use notes::Notes;
 use requests::Requests;
 use serde::{Deserialize, Serialize};
@@ -99,7 +99,7 @@ impl Outbox {
     }
 
     /// Sends a message to the agent of a node.
-    pub fn send_agent(&mut self, node: Node, message: ToAgent) {
+    pub fn send_agent(&mut self, node: NodeId, message: ToAgent) {
         self.push(Command::Send(ToPeer::Agent(node, message)));
     }
 

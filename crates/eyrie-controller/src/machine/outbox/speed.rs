@@ -62,7 +62,7 @@ impl Speed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eyrie_wire::{ImageId, Node, Rank};
+    use eyrie_wire::{ImageId, NodeId, Rank};
 
     #[test]
     fn what_was_seen_counts_more_than_what_is_assumed() {
@@ -83,7 +83,7 @@ mod tests {
         for (bytes, took) in [(40_000_000, s(1)), (4096, s(1))] {
             speed.note(&Record::MoveRound {
                 rank: Rank(rank),
-                node: Node(node),
+                node: NodeId(node),
                 image: ImageId(image),
                 round,
                 bytes,
@@ -92,8 +92,8 @@ mod tests {
         }
         speed.note(&Record::RankMoved {
             rank: Rank(rank),
-            from: Node(0),
-            node: Node(node),
+            from: NodeId(0),
+            node: NodeId(node),
             pause: s(3),
         });
         assert_eq!(speed.cost(40_000_000), s(4));

@@ -13,7 +13,7 @@ use crate::machine::state::RankStateName;
 use crate::record::Cause;
 use eyrie_placement::Assignment;
 use eyrie_store::role::Stored;
-use eyrie_wire::{ImageId, Incarnation, Node, Rank, RankInstance, RouterId, StoreId};
+use eyrie_wire::{ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use std::time::Duration;
 pub struct RankEntry {
     rank: Rank,
     incarnation: Incarnation,
-    node: Node,
+    node: NodeId,
     /// Where it was assigned to go, until it comes back there.
     goes_to: Option<Assignment>,
     state: RankState,
@@ -71,7 +71,7 @@ pub struct Restored {
 }
 
 impl RankEntry {
-    pub fn new(rank: Rank, node: Node) -> RankEntry {
+    pub fn new(rank: Rank, node: NodeId) -> RankEntry {
         RankEntry {
             rank,
             incarnation: Incarnation(1),
@@ -98,7 +98,7 @@ impl RankEntry {
     }
 
     /// Where it is, was last, or is to come back.
-    pub fn node(&self) -> Node {
+    pub fn node(&self) -> NodeId {
         self.node
     }
 
@@ -258,7 +258,7 @@ impl RankEntry {
     /// It is brought back on this node, from an image or from the program's beginning, until then.
     pub fn bring_back(
         &mut self,
-        node: Node,
+        node: NodeId,
         now: Duration,
         from: Option<Source>,
         until: Duration,
@@ -435,7 +435,7 @@ mod tests {
 
     /// One that runs.
     fn running() -> RankEntry {
-        let mut r = RankEntry::new(Rank(0), Node(3));
+        let mut r = RankEntry::new(Rank(0), NodeId(3));
         assert!(r.start(s(1)) && r.started(s(1), s(0)).is_none());
         r
     }
@@ -495,7 +495,7 @@ mod tests {
                 (r.incarnation(), r.confirm_fence(RouterId(0), 5)),
                 (Incarnation(2), Some(5))
             );
-            assert!(r.bring_back(Node(4), s(11), None, s(99)) && r.node() == Node(4));
+            assert!(r.bring_back(NodeId(4), s(11), None, s(99)) && r.node() == NodeId(4));
             if router_first {
                 assert_eq!(r.caught_up(s(12), 7), None);
                 assert_eq!(r.started(s(13), s(0)).unwrap().caught_up, Some(7));
@@ -515,7 +515,7 @@ mod tests {
         imaged(&mut r, s(2));
         imaged(&mut r, s(4));
         r.end_incarnation(s(5), Death::Outside, None, Fence::new(1, s(5)));
-        let mut other = RankEntry::new(Rank(0), Node(0));
+        let mut other = RankEntry::new(Rank(0), NodeId(0));
         other.resume(&r.saved(), StoreId(7));
         assert_eq!(other.saved(), r.saved());
         assert!(other.fence().is_some_and(Fence::is_whole) && other.go_on(s(1)));

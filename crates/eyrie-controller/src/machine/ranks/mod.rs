@@ -15,7 +15,7 @@ use capture::Capture;
 use entry::RankEntry;
 use eyrie_placement::Assignment;
 use eyrie_wire::StoreId;
-use eyrie_wire::{ImageId, Node, Rank, RankInstance};
+use eyrie_wire::{ImageId, NodeId, Rank, RankInstance};
 use incarnation::Fence;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -56,7 +56,7 @@ impl IndexMut<Rank> for Ranks {
 
 impl Ranks {
     /// Of a job that begins, each on its node.
-    pub fn new(start: &[Node]) -> Ranks {
+    pub fn new(start: &[NodeId]) -> Ranks {
         let all = start.iter().enumerate();
         let all = all.map(|(rank, node)| RankEntry::new(Rank(rank as u32), *node)).collect();
         Ranks { all, counts: Counts::default(), asked: BTreeSet::new() }
@@ -108,7 +108,7 @@ impl Ranks {
     }
 
     /// Ranks on the node whose programs have not ended.
-    pub fn on(&self, node: Node) -> Vec<Rank> {
+    pub fn on(&self, node: NodeId) -> Vec<Rank> {
         self.living().filter(|r| r.node() == node).map(RankEntry::rank).collect()
     }
 

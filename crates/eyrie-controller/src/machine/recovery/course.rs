@@ -28,7 +28,7 @@ use crate::record::Record;
 use eyrie_placement::{Choice, Placement};
 use eyrie_router::RouterCommand;
 use eyrie_wire::control::{StartFault, ToAgent};
-use eyrie_wire::{Node, Rank, RankInstance, RouterId};
+use eyrie_wire::{NodeId, Rank, RankInstance, RouterId};
 use std::time::Duration;
 
 /// What a recovery changes, and what it asks.
@@ -163,16 +163,16 @@ impl Recovery<'_> {
     }
 
     /// Where the rank comes back; `None` when no node is up.
-    fn destination(&mut self, rank: Rank) -> Option<(Node, Choice)> {
+    fn destination(&mut self, rank: Rank) -> Option<(NodeId, Choice)> {
         let assigned = self.destinations().assigned_node(rank);
         if assigned.is_none() {
             self.assign(&[rank]);
         }
-        let found = self.ranks[rank].take_assignment().map(|a| (Node(a.to), a.choice));
+        let found = self.ranks[rank].take_assignment().map(|a| (NodeId(a.to), a.choice));
         assigned.or(found)
     }
 
-    fn take_node(&mut self, rank: Rank, node: Node, choice: Choice, from: Node) {
+    fn take_node(&mut self, rank: Rank, node: NodeId, choice: Choice, from: NodeId) {
         let state = &mut self.nodes[node];
         match choice {
             Choice::Same => {}
@@ -308,10 +308,10 @@ mod tests {
     use crate::machine::{said, Config, Event, Machine};
     use eyrie_store::role::Stored;
     use eyrie_wire::control::{Ending, MpiStage, RankReport};
-    use eyrie_wire::Node;
+    use eyrie_wire::NodeId;
     use eyrie_wire::{ImageId, Incarnation, StoreId};
 
-    fn start_of(commands: &[Command]) -> (Node, RankInstance) {
+    fn start_of(commands: &[Command]) -> (NodeId, RankInstance) {
         let start = commands.iter().find_map(said::start);
         let (node, instance, _) = start.unwrap_or_else(|| panic!("no start: {commands:?}"));
         (node, instance)
@@ -319,10 +319,10 @@ mod tests {
 
     /// A rank on a node with two spares, which has an image or not, and then loses its node.
     /// `fails` is how an attempt to bring it back fails. Returns the nodes of three attempts.
-    fn nodes_of_attempts(with_image: bool, fails: &RankReport) -> [Node; 3] {
+    fn nodes_of_attempts(with_image: bool, fails: &RankReport) -> [NodeId; 3] {
         let mut machine = Machine::new(Config { spares: 2, ..Config::of_one_rank() });
         let mut tell = |event| machine.handle(Duration::ZERO, event);
-        let up = [0, 1, 2].map(|node| tell(said::joined(Node(node))));
+        let up = [0, 1, 2].map(|node| tell(said::joined(NodeId(node))));
         let (_, first) = start_of(&up[2]);
         let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
         tell(said::rank(first, RankReport::Started { fetched, restored }));
@@ -335,7 +335,7 @@ mod tests {
             let (image, output) = (1, [0; 2]);
             tell(said::rank(first, RankReport::ImageUsable { image: ImageId(image), output }));
         }
-        tell(Event::AgentGone(Node(0)));
+        tell(Event::AgentGone(NodeId(0)));
         let mut incarnation = 2;
         [(); 3].map(|()| {
             let instance = RankInstance { incarnation: Incarnation(incarnation), ..first };
@@ -354,10 +354,10 @@ mod tests {
         let (reason, fault) = ("no space is left in /dev/shm".into(), StartFault::Attempt);
         assert_eq!(
             nodes_of_attempts(true, &RankReport::StartFailed { reason, fault }),
-            [1, 1, 2].map(Node)
+            [1, 1, 2].map(NodeId)
         );
         let ending = Ending::Signal(libc::SIGBUS);
         let killed = RankReport::Exited { ending, stage: MpiStage::Before };
-        assert_eq!(nodes_of_attempts(false, &killed), [1, 1, 2].map(Node));
+        assert_eq!(nodes_of_attempts(false, &killed), [1, 1, 2].map(NodeId));
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::machine::state::{next, RoleEvent, RoleStateName, ROLES};
 use eyrie_wire::addr::Addr;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -54,15 +54,15 @@ impl Step {
 pub struct RoleEntry {
     /// How many have had its number before.
     generation: u32,
-    node: Node,
+    node: NodeId,
     /// The node of the last one before it that listened.
-    before: Option<Node>,
+    before: Option<NodeId>,
     state: RoleState,
 }
 
 impl RoleEntry {
     /// The first of its number, whose agent is told to start it.
-    pub fn new(node: Node, until: Duration) -> RoleEntry {
+    pub fn new(node: NodeId, until: Duration) -> RoleEntry {
         let state = RoleState::Starting { until, failed: 0 };
         RoleEntry { generation: 0, node, before: None, state }
     }
@@ -72,12 +72,12 @@ impl RoleEntry {
         self.generation
     }
 
-    pub fn node(&self) -> Node {
+    pub fn node(&self) -> NodeId {
         self.node
     }
 
     /// The node of the last one before it that listened.
-    pub fn before(&self) -> Option<Node> {
+    pub fn before(&self) -> Option<NodeId> {
         self.before
     }
 
@@ -113,7 +113,7 @@ impl RoleEntry {
 
     /// Another one takes its place on this node, which must listen in time. `listened`: this one
     /// did.
-    pub fn replace(&mut self, node: Node, until: Duration, listened: bool) {
+    pub fn replace(&mut self, node: NodeId, until: Duration, listened: bool) {
         if self.advance(Step::Replaced { until }) {
             self.before = listened.then_some(self.node).or(self.before);
             (self.generation, self.node) = (self.generation + 1, node);
@@ -185,7 +185,7 @@ mod tests {
             RoleStateName::Up => &[RoleEvent::Listens],
             RoleStateName::Down => &[RoleEvent::Gone],
         };
-        let mut role = RoleEntry::new(Node(0), Duration::from_secs(1));
+        let mut role = RoleEntry::new(NodeId(0), Duration::from_secs(1));
         way.iter().for_each(|event| assert!(role.advance(step(*event)), "{state:?}: {event:?}"));
         role
     }
@@ -204,20 +204,20 @@ mod tests {
 
     #[test]
     fn starts_that_fail_in_a_row_are_counted_until_one_listens() {
-        let mut role = RoleEntry::new(Node(0), Duration::ZERO);
+        let mut role = RoleEntry::new(NodeId(0), Duration::ZERO);
         for failed in 1..4 {
             assert!(!role.lose(true));
-            role.replace(Node(failed), Duration::ZERO, false);
+            role.replace(NodeId(failed), Duration::ZERO, false);
             assert_eq!((role.failed(), role.generation, role.before), (failed, failed, None));
         }
         assert!(
             !role.lose(false) && role.failed() == 3,
             "its node is lost: that is no failed start"
         );
-        role.replace(Node(4), Duration::ZERO, false);
+        role.replace(NodeId(4), Duration::ZERO, false);
         role.listen(Addr::Unix("/r".into()));
         assert!(role.lose(true));
-        role.replace(Node(9), Duration::ZERO, true);
-        assert_eq!((role.failed(), role.node, role.before), (0, Node(9), Some(Node(4))));
+        role.replace(NodeId(9), Duration::ZERO, true);
+        assert_eq!((role.failed(), role.node, role.before), (0, NodeId(9), Some(NodeId(4))));
     }
 }

@@ -9,7 +9,7 @@ use super::registry;
 use crate::machine::config::Config;
 use crate::record::Record;
 use eyrie_interface::status::Kept;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Redundancy {
     }
 
     /// The nodes that have a whole copy of the journal.
-    pub fn journal_nodes(&self) -> &[Node] {
+    pub fn journal_nodes(&self) -> &[NodeId] {
         &self.journal.nodes
     }
 
@@ -119,11 +119,11 @@ mod tests {
         let mut job = trial(2);
         assert!(job.missing().is_empty());
         for _ in 0..2 {
-            let said = job.said(Event::Drain { request: None, node: Node(1) }, true);
+            let said = job.said(Event::Drain { request: None, node: NodeId(1) }, true);
             assert!(said[0].contains("one store only, on node 0: no other host"), "{said:?}");
             assert_eq!(job.missing(), [Kept::Images]);
             assert!(job.said(Event::Tick, true).is_empty(), "it is said once");
-            assert_eq!(job.said(Event::Undrain { request: 1, node: Node(1) }, true), ["Images"]);
+            assert_eq!(job.said(Event::Undrain { request: 1, node: NodeId(1) }, true), ["Images"]);
             assert!(job.missing().is_empty());
         }
     }
@@ -132,13 +132,13 @@ mod tests {
     fn what_is_on_its_way_is_said_when_it_takes_long() {
         let mut job = trial(3);
         let journal = |nodes, coming| JournalCopies { promised: 2, nodes, coming };
-        assert!(job.said(Event::JournalCopies(journal(vec![Node(1)], 1)), true).is_empty());
+        assert!(job.said(Event::JournalCopies(journal(vec![NodeId(1)], 1)), true).is_empty());
         assert_eq!(job.missing(), [Kept::Journal]);
         job.now += SAID_AFTER;
         let said = job.said(Event::Tick, true);
         assert_eq!(said, ["the journal has 1 of 2 copies on other hosts: another is being made"]);
         assert_eq!(
-            job.said(Event::JournalCopies(journal(vec![Node(1), Node(2)], 0)), true),
+            job.said(Event::JournalCopies(journal(vec![NodeId(1), NodeId(2)], 0)), true),
             ["Journal"]
         );
     }
@@ -146,10 +146,10 @@ mod tests {
     #[test]
     fn a_store_that_could_not_be_started_is_tried_again_after_a_while() {
         let mut job = trial(2);
-        let said = job.said(Event::AgentGone(Node(1)), true);
+        let said = job.said(Event::AgentGone(NodeId(1)), true);
         assert!(said[0].contains("one store only, on node 0: no other host"), "{said:?}");
         job.said(Event::Joining { host: "late".into() }, true);
-        assert!(job.said(said::joined(Node(2)), false).is_empty(), "it does not listen yet");
+        assert!(job.said(said::joined(NodeId(2)), false).is_empty(), "it does not listen yet");
         let full =
             Event::RoleLost { role: Role::first(RoleKind::Store, 2), cause: "no space".into() };
         assert!(job.said(full, false).is_empty() && job.missing().contains(&Kept::Images));

@@ -21,7 +21,7 @@ use super::ranks::Ranks;
 use entry::RoleEntry;
 use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{Role, RoleKind};
-use eyrie_wire::{Node, Rank, RouterId, StoreId};
+use eyrie_wire::{NodeId, Rank, RouterId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -69,12 +69,12 @@ impl Roles {
     }
 
     /// The first of its number, which is started on this node and must listen in time.
-    pub fn add(&mut self, kind: RoleKind, id: u32, node: Node, until: Duration) {
+    pub fn add(&mut self, kind: RoleKind, id: u32, node: NodeId, until: Duration) {
         self.entries.insert((kind, id), RoleEntry::new(node, until));
     }
 
     /// As [`Roles::add`], a store with a number that none had before.
-    pub fn add_store(&mut self, node: Node, until: Duration) -> StoreId {
+    pub fn add_store(&mut self, node: NodeId, until: Duration) -> StoreId {
         let id = self.next_store;
         self.next_store = id.next();
         self.add(RoleKind::Store, id.0, node, until);
@@ -132,7 +132,7 @@ impl Roles {
     }
 
     /// The roles on nodes, and their nodes; none where they run beside the controller.
-    pub fn iter(&self) -> impl Iterator<Item = (Role, Node)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (Role, NodeId)> + '_ {
         self.all().map(|(role, entry)| (role, entry.node()))
     }
 
@@ -142,12 +142,12 @@ impl Roles {
     }
 
     /// The roles on this node.
-    pub fn on(&self, node: Node) -> impl Iterator<Item = Role> + '_ {
+    pub fn on(&self, node: NodeId) -> impl Iterator<Item = Role> + '_ {
         self.iter().filter(move |(_, on)| *on == node).map(|(role, _)| role)
     }
 
     /// The numbers of those of a kind on this node.
-    pub fn of_kind_on(&self, kind: RoleKind, node: Node) -> Vec<u32> {
+    pub fn of_kind_on(&self, kind: RoleKind, node: NodeId) -> Vec<u32> {
         self.of(kind).filter(|(_, entry)| entry.node() == node).map(|(id, _)| id).collect()
     }
 
@@ -157,7 +157,7 @@ impl Roles {
     }
 
     /// The node of a role.
-    pub fn node(&self, kind: RoleKind, id: u32) -> Option<Node> {
+    pub fn node(&self, kind: RoleKind, id: u32) -> Option<NodeId> {
         self.get(kind, id).map(RoleEntry::node)
     }
 
@@ -213,7 +213,7 @@ impl Roles {
     }
 
     /// Whether a node has neither ranks whose programs have not ended nor roles.
-    pub fn is_free(&self, ranks: &Ranks, node: Node) -> bool {
+    pub fn is_free(&self, ranks: &Ranks, node: NodeId) -> bool {
         ranks.on(node).is_empty() && self.on(node).next().is_none()
     }
 
@@ -246,15 +246,15 @@ mod tests {
     fn a_number_of_a_store_is_never_given_twice() {
         let mut roles = Roles::after(true);
         let until = Duration::from_secs(1);
-        let first = roles.add_store(Node(3), until);
+        let first = roles.add_store(NodeId(3), until);
         assert_eq!(
             (first, roles.node(RoleKind::Store, first.0)),
-            (StoreId(1), Some(Node(3))),
+            (StoreId(1), Some(NodeId(3))),
             "0 is the archive's"
         );
         assert!(roles.remove(RoleKind::Store, first.0).is_some());
         assert_eq!(
-            (roles.add_store(Node(3), until), roles.count(RoleKind::Store)),
+            (roles.add_store(NodeId(3), until), roles.count(RoleKind::Store)),
             (StoreId(2), 1)
         );
         assert!(roles.remove(RoleKind::Store, first.0).is_none());
@@ -263,12 +263,12 @@ mod tests {
     #[test]
     fn a_router_that_took_over_knows_a_rank_when_it_has_heard_it() {
         let mut roles = Roles::default();
-        let rank = RankEntry::new(Rank(1), Node(0));
+        let rank = RankEntry::new(Rank(1), NodeId(0));
         roles.not_heard(RouterId(7), Rank::first(3));
         roles.not_heard(RouterId(8), Rank::first(3));
         roles.hear(RouterId(7), Rank(1));
         assert!(roles.is_unheard(&rank), "router 8 has not");
         roles.hear(RouterId(8), Rank(1));
-        assert!(!roles.is_unheard(&rank) && roles.is_unheard(&RankEntry::new(Rank(2), Node(0))));
+        assert!(!roles.is_unheard(&rank) && roles.is_unheard(&RankEntry::new(Rank(2), NodeId(0))));
     }
 }

@@ -7,7 +7,7 @@ use crate::machine::nodes::Nodes;
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::ranks::Ranks;
 use eyrie_wire::control::RoleKind;
-use eyrie_wire::{Node, Rank, StoreId};
+use eyrie_wire::{NodeId, Rank, StoreId};
 use std::time::Duration;
 
 /// What decides where roles can be.
@@ -22,7 +22,7 @@ pub struct Places<'a> {
 
 impl<'a> Places<'a> {
     /// The nodes that are up, and how many ranks each has or is to have.
-    pub fn nodes_up_with_ranks(self) -> impl Iterator<Item = (Node, u32)> {
+    pub fn nodes_up_with_ranks(self) -> impl Iterator<Item = (NodeId, u32)> {
         let mut ranks = vec![0; self.nodes.len()];
         for r in self.ranks.living() {
             ranks[r.node().index()] += 1;
@@ -60,13 +60,13 @@ impl<'a> Places<'a> {
     }
 
     /// A node with ranks that cannot meet this one.
-    pub fn rank_that_cannot_meet(self, node: Node) -> Option<Node> {
+    pub fn rank_that_cannot_meet(self, node: NodeId) -> Option<NodeId> {
         let living = self.ranks.living();
         living.map(RankEntry::node).find(|of_rank| self.reach.cannot_meet(*of_rank, node))
     }
 
     /// Whether that is so for a while: a host that was cut off for a moment says it late.
-    pub fn lasts(self, one: Node, other: Node) -> bool {
+    pub fn lasts(self, one: NodeId, other: NodeId) -> bool {
         let since = self.reach.since(one, other);
         since.is_some_and(|since| self.now >= since + self.nodes.heartbeat_interval() * 2)
     }

@@ -4,12 +4,12 @@
 
 use super::hosting::Hosting;
 use crate::machine::outbox::consequence::{Consequence, LostNode};
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 
 impl Hosting<'_> {
     /// One of two nodes counts as lost: the one with the fewer ranks, but not the one with a role
     /// that has what ranks still need. `is_needed`: that is so with `near`.
-    pub fn part_with_one(&mut self, far: Node, near: Node, is_needed: bool, cause: String) {
+    pub fn part_with_one(&mut self, far: NodeId, near: NodeId, is_needed: bool, cause: String) {
         let ranks =
             |node| self.ranks.unfinished().filter(|r| self.ranks[*r].node() == node).count();
         let node = if is_needed || ranks(far) < ranks(near) { far } else { near };
@@ -41,7 +41,7 @@ mod tests {
 
     impl Job {
         /// The ranks are on these nodes; each node with ranks has a router of its own.
-        fn new(nodes: u32, start: &[Node]) -> Job {
+        fn new(nodes: u32, start: &[NodeId]) -> Job {
             let ranks = start.len() as u32;
             let config = Config {
                 ranks,
@@ -51,7 +51,7 @@ mod tests {
                 ..Config::with_roles_on(nodes)
             };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
-            (0..nodes).for_each(|node| drop(job.tell(said::joined(Node(node)))));
+            (0..nodes).for_each(|node| drop(job.tell(said::joined(NodeId(node)))));
             for rank in 0..ranks {
                 let instance = RankInstance { rank: Rank(rank), incarnation: Incarnation(1) };
                 let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
@@ -85,7 +85,7 @@ mod tests {
             lost
         }
 
-        fn parted(&mut self, from: Node, to: Node) -> Vec<String> {
+        fn parted(&mut self, from: NodeId, to: NodeId) -> Vec<String> {
             self.tell(said::reached(from, to, false))
         }
 
@@ -99,7 +99,7 @@ mod tests {
             lost
         }
 
-        fn on(&self, role: &str) -> Vec<Node> {
+        fn on(&self, role: &str) -> Vec<NodeId> {
             let roles = self.machine.roles().filter(|(r, _)| r.to_string().starts_with(role));
             roles.map(|(_, node)| node).collect()
         }
@@ -107,40 +107,40 @@ mod tests {
 
     #[test]
     fn routers_and_stores_move_to_where_ranks_reach_them() {
-        let mut job = Job::new(4, &[Node(0)]);
+        let mut job = Job::new(4, &[NodeId(0)]);
         assert_eq!(
             (job.on("router"), job.on("store")),
-            ([1].map(Node).to_vec(), [1, 2].map(Node).to_vec())
+            ([1].map(NodeId).to_vec(), [1, 2].map(NodeId).to_vec())
         );
-        assert!(job.parted(Node(1), Node(0)).is_empty(), "it may last for a moment only");
+        assert!(job.parted(NodeId(1), NodeId(0)).is_empty(), "it may last for a moment only");
         assert_eq!(job.pass(3), ["router 0 on 1", "store 0 on 1"]);
         assert_eq!(
             (job.on("router"), job.on("store")),
-            ([2].map(Node).to_vec(), [2, 3].map(Node).to_vec())
+            ([2].map(NodeId).to_vec(), [2, 3].map(NodeId).to_vec())
         );
         // What heals is no reason to move back.
-        job.tell(said::reached(Node(1), Node(0), true));
+        job.tell(said::reached(NodeId(1), NodeId(0), true));
         assert!(job.pass(5).is_empty());
     }
 
     #[test]
     fn a_moment_of_silence_moves_nothing() {
-        let mut job = Job::new(4, &[Node(0)]);
-        job.parted(Node(1), Node(0));
+        let mut job = Job::new(4, &[NodeId(0)]);
+        job.parted(NodeId(1), NodeId(0));
         job.pass(1);
-        job.tell(said::reached(Node(1), Node(0), true));
+        job.tell(said::reached(NodeId(1), NodeId(0), true));
         assert!(job.pass(5).is_empty());
     }
 
     #[test]
     fn where_no_other_node_is_left_one_of_both_counts_as_lost() {
-        let mut job = Job::new(2, &[Node(0), Node(1)]);
-        job.parted(Node(0), Node(1));
+        let mut job = Job::new(2, &[NodeId(0), NodeId(1)]);
+        job.parted(NodeId(0), NodeId(1));
         assert_eq!(job.pass(3)[0], "node 1");
         // The router has what only it has: then its node must stay, and the rank goes there.
-        let mut job = Job::new(2, &[Node(0), Node(1)]);
+        let mut job = Job::new(2, &[NodeId(0), NodeId(1)]);
         job.tell(said::exposed(Rank(0)));
-        job.parted(Node(0), Node(1));
+        job.parted(NodeId(0), NodeId(1));
         assert_eq!(job.pass(3)[0], "node 0");
     }
 }

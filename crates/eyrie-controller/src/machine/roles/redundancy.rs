@@ -1,7 +1,7 @@
 //! What is kept twice. Plain data.
 
 use eyrie_interface::status::Kept;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 
 /// Why a further copy cannot be had, and the remedy.
@@ -13,7 +13,7 @@ pub const NO_OTHER_HOST: &str =
 pub struct JournalCopies {
     pub promised: usize,
     /// The nodes that have a whole one.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NodeId>,
     /// Those that are being made.
     pub coming: usize,
 }

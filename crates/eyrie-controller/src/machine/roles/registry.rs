@@ -12,7 +12,7 @@ use crate::machine::config::Config;
 use crate::machine::images::why::ImageAges;
 use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{Role, RoleKind};
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 
 /// The list of kinds.
 fn of(kind: RoleKind) -> &'static dyn Kind {
@@ -54,7 +54,7 @@ impl Hosting<'_> {
     }
 
     /// The roles of a kind that a lost node had.
-    pub fn lose_roles_on(&mut self, kind: RoleKind, node: Node) {
+    pub fn lose_roles_on(&mut self, kind: RoleKind, node: NodeId) {
         for id in self.roles.of_kind_on(kind, node) {
             if !self.out.has_ended() {
                 of(kind).lost(self, id, format!("node {node} is lost"), false);

@@ -21,14 +21,14 @@ use eyrie_interface::status::Kept;
 use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{Role, RoleKind, ToAgent};
 use eyrie_wire::directory::{Directory, KeptUntil};
-use eyrie_wire::{Node, Rank, RankInstance, RouterId};
+use eyrie_wire::{NodeId, Rank, RankInstance, RouterId};
 use std::time::Duration;
 
 /// For each rank the router that is its home. Ranks of one node have one home, so that there is
 /// always another node for it; so have those of nodes in a row, so that the directory is short.
-fn homes(start: &[Node], routers: u32) -> Vec<RouterId> {
+fn homes(start: &[NodeId], routers: u32) -> Vec<RouterId> {
     let nodes = start.iter().max().map_or(1, |last| u64::from(last.0) + 1);
-    let home = |node: &Node| u64::from(node.0) * u64::from(routers) / nodes;
+    let home = |node: &NodeId| u64::from(node.0) * u64::from(routers) / nodes;
     start.iter().map(|node| RouterId(home(node) as u32)).collect()
 }
 
@@ -205,7 +205,7 @@ impl Hosting<'_> {
     /// means.
     fn move_unreached_routers(&mut self) {
         let silent = self.nodes.silent(self.out.now());
-        let silent: Vec<Node> = silent.into_iter().map(|(node, _)| node).collect();
+        let silent: Vec<NodeId> = silent.into_iter().map(|(node, _)| node).collect();
         for id in 0..self.config.routers {
             let Some(entry) = self.roles.get(RoleKind::Router, id) else { continue };
             let (node, role, places) = (entry.node(), router(RouterId(id), entry), self.places());
@@ -258,7 +258,7 @@ impl Hosting<'_> {
 impl Places<'_> {
     /// The node that a router is to run on: one without its ranks, rather one without any, rather
     /// one with few routers. None when no node is up.
-    pub fn node_for_router(self, id: RouterId) -> Option<Node> {
+    pub fn node_for_router(self, id: RouterId) -> Option<NodeId> {
         let served = self.nodes_served(id);
         self.nodes_up_with_ranks()
             .min_by_key(|(node, ranks)| {
@@ -290,7 +290,7 @@ impl Places<'_> {
     pub fn should_move(self, id: RouterId) -> bool {
         let Some(node) = self.roles.node(RoleKind::Router, id.0) else { return false };
         let served = self.nodes_served(id);
-        let drained = |node: Node| self.nodes.is_drained(node);
+        let drained = |node: NodeId| self.nodes.is_drained(node);
         if !drained(node) && !served[node.index()] {
             return false;
         }
@@ -304,7 +304,7 @@ impl Places<'_> {
         let can = self.ranks.iter().all(runs) && self.roles.ranks_at(id).all(whole);
         let better = self.node_for_router(id).filter(|_| can);
         let better = better.filter(|better| self.rank_that_cannot_meet(*better).is_none());
-        let is_better = |to: Node| if drained(node) { !drained(to) } else { !served[to.index()] };
+        let is_better = |to: NodeId| if drained(node) { !drained(to) } else { !served[to.index()] };
         better.is_some_and(is_better)
     }
 

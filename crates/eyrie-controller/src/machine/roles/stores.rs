@@ -19,7 +19,7 @@ use crate::record::{in_words, list, Record};
 use eyrie_interface::status::Kept;
 use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{Role, RoleKind, ToAgent};
-use eyrie_wire::{Node, Rank, StoreId};
+use eyrie_wire::{NodeId, Rank, StoreId};
 use std::time::Duration;
 
 /// After so long a host may have room again: a store that is missing is tried there once more.
@@ -34,7 +34,7 @@ impl Hosting<'_> {
         }
     }
 
-    fn start_store(&mut self, node: Node) {
+    fn start_store(&mut self, node: NodeId) {
         let id = self.roles.add_store(node, self.out.now() + ROLE_TIMEOUT);
         let role = Role::first(RoleKind::Store, id.0);
         self.out.push(Command::StartRole { node, role, takes_over: false });
@@ -127,22 +127,22 @@ impl Hosting<'_> {
 
 impl Places<'_> {
     /// The node that a store may move to: one that has none, and room.
-    pub fn node_for_store(self) -> Option<Node> {
+    pub fn node_for_store(self) -> Option<NodeId> {
         self.node_with_room(|full| full.is_none())
     }
 
     /// The node for a store more, also one that had no room some time ago.
-    pub fn node_for_missing_store(self) -> Option<Node> {
+    pub fn node_for_missing_store(self) -> Option<NodeId> {
         // Where all are full, one that may fail is better than none.
         let none_left = self.roles.count(RoleKind::Store) == 0;
         let again = |full: Duration| none_left || self.now >= full + ROOM_AGAIN;
         self.node_for_store().or_else(|| self.node_with_room(|full| full.is_none_or(again)))
     }
 
-    fn node_with_room(self, has_room: impl Fn(Option<Duration>) -> bool) -> Option<Node> {
+    fn node_with_room(self, has_room: impl Fn(Option<Duration>) -> bool) -> Option<NodeId> {
         let has_store =
             |node| self.roles.of(RoleKind::Store).any(|(_, store)| store.node() == node);
-        let can = |node: Node| {
+        let can = |node: NodeId| {
             let entry = &self.nodes[node];
             !entry.is_drained() && has_room(entry.full_since()) && !has_store(node)
         };
@@ -152,7 +152,7 @@ impl Places<'_> {
     }
 
     /// A node with ranks or another store that cannot meet this store's.
-    pub fn cannot_meet_store(self, id: StoreId, node: Node) -> Option<Node> {
+    pub fn cannot_meet_store(self, id: StoreId, node: NodeId) -> Option<NodeId> {
         let others = self.roles.of(RoleKind::Store).filter(|(other, _)| *other != id.0);
         let other =
             others.map(|(_, s)| s.node()).find(|other| self.reach.cannot_meet(*other, node));
@@ -163,7 +163,7 @@ impl Places<'_> {
         let what = Kept::Images;
         let wanted = config.stores as usize;
         let up = self.roles.of(RoleKind::Store).filter(|(_, store)| store.is_up());
-        let up: Vec<Node> = up.map(|(_, store)| store.node()).collect();
+        let up: Vec<NodeId> = up.map(|(_, store)| store.node()).collect();
         if up.len() < wanted {
             let on = up.first().map_or("no store".into(), |node| {
                 format!("one store only, on {}", in_words(*node, self.nodes.hosts()))
@@ -239,18 +239,18 @@ mod tests {
         }
 
         /// The nodes of the stores by their numbers.
-        fn stores(&self) -> Vec<(StoreId, Node)> {
+        fn stores(&self) -> Vec<(StoreId, NodeId)> {
             let stores = self.machine.roles.of(RoleKind::Store);
             stores.map(|(id, store)| (StoreId(id), store.node())).collect()
         }
     }
 
-    fn on<const N: usize>(stores: [(u32, u32); N]) -> [(StoreId, Node); N] {
-        stores.map(|(store, node)| (StoreId(store), Node(node)))
+    fn on<const N: usize>(stores: [(u32, u32); N]) -> [(StoreId, NodeId); N] {
+        stores.map(|(store, node)| (StoreId(store), NodeId(node)))
     }
 
     /// A role on this node cannot be started.
-    fn fails_on(bad: Node) -> impl Fn(Node, Role) -> Option<Event> {
+    fn fails_on(bad: NodeId) -> impl Fn(NodeId, Role) -> Option<Event> {
         move |node, role| match node == bad {
             true => Some(Event::RoleLost { role, cause: "no space".into() }),
             false => listens(node, role),
@@ -275,7 +275,7 @@ mod tests {
             ["node 1 has no room for images (no space): its store moves to another host"]
         );
         let stop = ToAgent::StopRole(Role::first(RoleKind::Store, 0));
-        assert!(told.iter().any(|c| said::to_agent(c) == Some((Node(1), &stop))));
+        assert!(told.iter().any(|c| said::to_agent(c) == Some((NodeId(1), &stop))));
         assert_eq!(job.stores(), on([(1, 2), (2, 0)]));
         // It is no store any more: what it says does not count.
         assert!(notes(&job.full(StoreId(0))).is_empty());
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(job.stores(), on([(0, 1), (1, 0)]));
         assert!(notes(&job.full(StoreId(0))).is_empty());
         job.tell(Event::Joining { host: "late".into() });
-        job.tell(said::joined(Node(2)));
+        job.tell(said::joined(NodeId(2)));
         job.tell(Event::Tick);
         assert_eq!(job.stores(), on([(1, 0), (2, 2)]));
     }
@@ -298,9 +298,9 @@ mod tests {
     fn a_store_that_cannot_be_started_is_tried_elsewhere_and_one_is_enough() {
         let mut job = trial(4);
         assert_eq!(job.stores(), on([(0, 1), (1, 2)]));
-        job.tell_with(Event::AgentGone(Node(2)), &fails_on(Node(3)));
+        job.tell_with(Event::AgentGone(NodeId(2)), &fails_on(NodeId(3)));
         assert_eq!(job.stores(), on([(0, 1), (3, 0)]));
-        job.tell_with(Event::AgentGone(Node(0)), &fails_on(Node(3)));
+        job.tell_with(Event::AgentGone(NodeId(0)), &fails_on(NodeId(3)));
         assert_eq!(job.stores(), on([(0, 1)]));
         assert_eq!(
             (job.machine.roles.promised_copies(&job.machine.config), job.machine.has_ended()),

@@ -4,7 +4,7 @@ use crate::machine::said;
 use crate::machine::{Command, Config, Event, Machine};
 use eyrie_wire::addr::Addr;
 use eyrie_wire::control::Role;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use std::time::Duration;
 
 /// A machine of so many nodes, each up, with one rank and two stores; and the time.
@@ -14,7 +14,7 @@ pub struct Trial {
 }
 
 /// Every role that is started listens at once.
-pub fn listens(_: Node, role: Role) -> Option<Event> {
+pub fn listens(_: NodeId, role: Role) -> Option<Event> {
     Some(said::listens(role, Addr::Unix(format!("/{role}").into())))
 }
 
@@ -22,7 +22,7 @@ impl Trial {
     pub fn new(config: Config) -> Trial {
         let nodes = config.nodes;
         let mut trial = Trial { machine: Machine::new(config), now: Duration::ZERO };
-        (0..nodes).for_each(|node| drop(trial.tell(said::joined(Node(node)))));
+        (0..nodes).for_each(|node| drop(trial.tell(said::joined(NodeId(node)))));
         assert!(trial.machine.has_started());
         trial
     }
@@ -32,7 +32,7 @@ impl Trial {
     pub fn tell_with(
         &mut self,
         event: Event,
-        answers: &dyn Fn(Node, Role) -> Option<Event>,
+        answers: &dyn Fn(NodeId, Role) -> Option<Event>,
     ) -> Vec<Command> {
         self.now += Duration::from_millis(1);
         let mut all = Vec::new();

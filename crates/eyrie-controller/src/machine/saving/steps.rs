@@ -267,7 +267,7 @@ mod tests {
     use eyrie_wire::addr::Addr;
     use eyrie_wire::control::{RankReport, ToAgent};
     use eyrie_wire::StoreId;
-    use eyrie_wire::{Incarnation, Node};
+    use eyrie_wire::{Incarnation, NodeId};
     use std::time::Duration;
 
     const RANK: RankInstance = RankInstance { rank: Rank(0), incarnation: Incarnation(1) };
@@ -291,7 +291,7 @@ mod tests {
                 ..Config::of_one_rank()
             };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
-            (0..3).for_each(|node| drop(job.tell(said::joined(Node(node)))));
+            (0..3).for_each(|node| drop(job.tell(said::joined(NodeId(node)))));
             assert!(job.machine.has_started());
             let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
             job.tell(said::rank(RANK, RankReport::Started { fetched, restored }));

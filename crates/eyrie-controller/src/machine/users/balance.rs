@@ -13,7 +13,7 @@ use crate::machine::state::RankStateName;
 use eyrie_interface::proposal::{Goal, Proposal};
 use eyrie_units::time;
 use eyrie_wire::control::{NodeUsage, RankUsage, ToAgent};
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{NodeId, Rank};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ impl Balancing<'_> {
     }
 
     /// A node has measured.
-    pub fn measured(&mut self, node: Node, n: u64, used: NodeUsage) {
+    pub fn measured(&mut self, node: NodeId, n: u64, used: NodeUsage) {
         if self.measurements.hear(node, n, used) {
             self.watch_measurements();
         }
@@ -85,7 +85,11 @@ impl Balancing<'_> {
         }
     }
 
-    fn proposal(&self, goal: Goal, heard: &BTreeMap<Node, NodeUsage>) -> Result<Proposal, String> {
+    fn proposal(
+        &self,
+        goal: Goal,
+        heard: &BTreeMap<NodeId, NodeUsage>,
+    ) -> Result<Proposal, String> {
         for r in self.ranks.living() {
             if self.usage_of(r.rank(), heard).is_none() {
                 return Err(format!(
@@ -103,7 +107,7 @@ impl Balancing<'_> {
     fn usage_of<'a>(
         &self,
         rank: Rank,
-        heard: &'a BTreeMap<Node, NodeUsage>,
+        heard: &'a BTreeMap<NodeId, NodeUsage>,
     ) -> Option<&'a RankUsage> {
         let r = &self.ranks[rank];
         let runs = r.on_node().is_some() && !self.moves.contains(rank);
@@ -111,7 +115,7 @@ impl Balancing<'_> {
         used.ranks.iter().find(|usage| usage.instance == r.instance())
     }
 
-    fn seen<'a>(&self, node: Node, usage: &'a NodeUsage) -> Seen<'a> {
+    fn seen<'a>(&self, node: NodeId, usage: &'a NodeUsage) -> Seen<'a> {
         let entry = &self.nodes[node];
         let runs = |usage: &&RankUsage| {
             let r = self.ranks.get(usage.instance.rank);

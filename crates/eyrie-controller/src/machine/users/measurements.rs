@@ -3,7 +3,7 @@
 use super::answer::RequestId;
 use eyrie_interface::proposal::Goal;
 use eyrie_wire::control::NodeUsage;
-use eyrie_wire::Node;
+use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,13 +16,13 @@ pub struct Measurement {
     pub goal: Goal,
     until: Duration,
     /// Nodes that have not answered.
-    awaited: BTreeSet<Node>,
-    pub heard: BTreeMap<Node, NodeUsage>,
+    awaited: BTreeSet<NodeId>,
+    pub heard: BTreeMap<NodeId, NodeUsage>,
 }
 
 impl Measurement {
     /// A node that has not answered.
-    pub fn first_missing(&self) -> Option<Node> {
+    pub fn first_missing(&self) -> Option<NodeId> {
         self.awaited.first().copied()
     }
 }
@@ -40,7 +40,7 @@ impl Measurements {
         &mut self,
         request: RequestId,
         goal: Goal,
-        awaited: BTreeSet<Node>,
+        awaited: BTreeSet<NodeId>,
         until: Duration,
     ) -> u64 {
         self.last += 1;
@@ -50,7 +50,7 @@ impl Measurements {
     }
 
     /// A node has measured; false when it was not awaited.
-    pub fn hear(&mut self, node: Node, n: u64, used: NodeUsage) -> bool {
+    pub fn hear(&mut self, node: NodeId, n: u64, used: NodeUsage) -> bool {
         let measurement = self.pending.iter_mut().find(|measurement| measurement.n == n);
         let Some(measurement) = measurement.filter(|m| m.awaited.contains(&node)) else {
             return false;
@@ -61,7 +61,7 @@ impl Measurements {
     }
 
     /// Takes those for which all nodes have measured that are still up, or one is late.
-    pub fn take_over(&mut self, now: Duration, is_up: impl Fn(Node) -> bool) -> Vec<Measurement> {
+    pub fn take_over(&mut self, now: Duration, is_up: impl Fn(NodeId) -> bool) -> Vec<Measurement> {
         self.pending.iter_mut().for_each(|m| m.awaited.retain(|node| is_up(*node)));
         let is_over = |m: &Measurement| m.awaited.is_empty() || now >= m.until;
         let (over, rest) = std::mem::take(&mut self.pending).into_iter().partition(is_over);
@@ -90,17 +90,17 @@ mod tests {
         let s = Duration::from_secs;
         let goal = Goal::Consolidate { nodes: 1 };
         let mut all = Measurements::default();
-        let n = all.begin(7, goal, BTreeSet::from([0, 1].map(Node)), s(9));
-        assert_eq!(all.begin(8, goal, BTreeSet::from([Node(0)]), s(5)), n + 1);
+        let n = all.begin(7, goal, BTreeSet::from([0, 1].map(NodeId)), s(9));
+        assert_eq!(all.begin(8, goal, BTreeSet::from([NodeId(0)]), s(5)), n + 1);
         assert!(
-            all.hear(Node(0), n, usage())
-                && !all.hear(Node(0), n, usage())
-                && !all.hear(Node(5), n, usage())
+            all.hear(NodeId(0), n, usage())
+                && !all.hear(NodeId(0), n, usage())
+                && !all.hear(NodeId(5), n, usage())
         );
         assert!(all.take_over(s(4), |_| true).is_empty());
         let late = all.take_over(s(5), |_| true);
-        assert_eq!((late.len(), late[0].request, late[0].first_missing()), (1, 8, Some(Node(0))));
-        let over = all.take_over(s(6), |node| node == Node(0));
+        assert_eq!((late.len(), late[0].request, late[0].first_missing()), (1, 8, Some(NodeId(0))));
+        let over = all.take_over(s(6), |node| node == NodeId(0));
         assert_eq!((over[0].first_missing(), over[0].heard.len()), (None, 1));
     }
 }

@@ -9,13 +9,13 @@ use eyrie_placement::balance::{
 use eyrie_placement::{Move, NodeState};
 use eyrie_units::{counted, time};
 use eyrie_wire::control::{NodeUsage, RankUsage};
-use eyrie_wire::{Node, Rank};
+use eyrie_wire::{NodeId, Rank};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A node that was measured.
 pub struct Seen<'a> {
-    pub node: Node,
+    pub node: NodeId,
     pub usage: &'a NodeUsage,
     /// Ranks may come to it.
     pub open: bool,
@@ -64,7 +64,7 @@ fn too_few(why: TooFew, nodes: u32, ranks: usize) -> String {
 
 /// The measurement as it is planned with; nodes are numbered as they stand in the list.
 struct Known {
-    nodes: Vec<Node>,
+    nodes: Vec<NodeId>,
     measured: Measured,
 }
 
@@ -170,7 +170,7 @@ impl Known {
         seen: &[Seen<'_>],
         steps: &[Change],
         moves: &[Move],
-        left: Vec<Node>,
+        left: Vec<NodeId>,
         why: String,
     ) -> Proposal {
         let mut after = self.measured.clone();
@@ -309,11 +309,11 @@ mod tests {
     }
 
     fn proposed(goal: Goal, usages: &[NodeUsage]) -> Result<Proposal, String> {
-        let seen = |(node, usage): (usize, &'_ NodeUsage)| -> Node {
+        let seen = |(node, usage): (usize, &'_ NodeUsage)| -> NodeId {
             assert!(usage.limit > 0);
-            Node(node as u32)
+            NodeId(node as u32)
         };
-        let nodes: Vec<Node> = usages.iter().enumerate().map(seen).collect();
+        let nodes: Vec<NodeId> = usages.iter().enumerate().map(seen).collect();
         let seen: Vec<Seen<'_>> = (nodes.iter().zip(usages))
             .map(|(node, usage)| Seen {
                 node: *node,
@@ -341,7 +341,7 @@ mod tests {
         usages[1].busy = Duration::from_millis(150);
         let found = proposed(PAYBACK, &usages).unwrap();
         let moved: Vec<_> = found.ranks.iter().filter_map(|r| Some((r.rank, r.to?))).collect();
-        assert_eq!(moved, [(Rank(0), Node(1))]);
+        assert_eq!(moved, [(Rank(0), NodeId(1))]);
         // Others have a tenth of the first node, and nothing of the second one.
         let brings = found.ranks[0].brings.unwrap_or(0.0);
         assert!((found.busiest - found.then - brings).abs() < 1e-9, "{found:?}");
@@ -352,19 +352,23 @@ mod tests {
     fn nodes_with_the_same_processors_are_one_place() {
         let usages = [usage(0, &[(Rank(0), 400), (Rank(1), 400)]), usage(0, &[])];
         let found = proposed(PAYBACK, &usages).unwrap();
-        assert_eq!(found.nodes[1].same_as, Some(Node(0)));
+        assert_eq!(found.nodes[1].same_as, Some(NodeId(0)));
         assert!(found.why.contains("the same processors"), "{}", found.why);
         let mut elsewhere = usages;
         elsewhere[1].kernel = "other".into();
         elsewhere[1].busy = Duration::ZERO;
-        assert!(proposed(PAYBACK, &elsewhere).unwrap().ranks.iter().any(|r| r.to == Some(Node(1))));
+        assert!(proposed(PAYBACK, &elsewhere)
+            .unwrap()
+            .ranks
+            .iter()
+            .any(|r| r.to == Some(NodeId(1))));
     }
 
     #[test]
     fn fewer_nodes_or_why_not() {
         let usages = [usage(0, &[(Rank(0), 10), (Rank(1), 10)]), usage(1, &[(Rank(2), 10)])];
         let found = proposed(Goal::Consolidate { nodes: 1 }, &usages).unwrap();
-        assert_eq!((found.left, found.ranks[2].to), (vec![Node(1)], Some(Node(0))));
+        assert_eq!((found.left, found.ranks[2].to), (vec![NodeId(1)], Some(NodeId(0))));
         let refused = |nodes, usages: &[NodeUsage]| {
             proposed(Goal::Consolidate { nodes }, usages).unwrap_err()
         };
