@@ -71,7 +71,8 @@ impl RolesAt {
         }
     }
 
-    /// How many routers there must be: on the nodes, the ranks of a host have theirs on another one.
+    /// How many routers there must be: on the nodes, the ranks of a host have theirs on another
+    /// one.
     pub fn least_routers(self) -> u32 {
         match self {
             RolesAt::Here => 1,

@@ -74,9 +74,9 @@ pub enum Request {
     Trace {
         rank: Rank,
     },
-    /// The lines of the event stream ([`crate::record::Line`]) from this number on, or those to come,
-    /// one after another until the job ends. An empty line says that the job is still there. A
-    /// [refusal](crate::answer::refusal) is the last line.
+    /// The lines of the event stream ([`crate::record::Line`]) from this number on, or those to
+    /// come, one after another until the job ends. An empty line says that the job is still there.
+    /// A [refusal](crate::answer::refusal) is the last line.
     Subscribe {
         from: Option<u64>,
     },

@@ -79,8 +79,8 @@ impl Planner<'_> {
         Ok(outcomes)
     }
 
-    /// Fills in break-even, against the outcome that moves the fewest ranks, and leaves out what was
-    /// only to compare with.
+    /// Fills in break-even, against the outcome that moves the fewest ranks, and leaves out what
+    /// was only to compare with.
     pub fn weigh(&self, outcomes: &mut Vec<Outcome>, methods: &[Method]) {
         let cheapest = outcomes
             .iter()

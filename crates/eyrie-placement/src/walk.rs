@@ -35,8 +35,8 @@ struct Reached {
 }
 
 impl<'c> Walk<'c> {
-    /// Starts where the job is now; the nodes of `earlier`, which exist, have failed before and have
-    /// no ranks.
+    /// Starts where the job is now; the nodes of `earlier`, which exist, have failed before and
+    /// have no ranks.
     pub(crate) fn new(
         planner: &'c Planner<'c>,
         method: Method,

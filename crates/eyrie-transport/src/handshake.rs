@@ -1,9 +1,9 @@
 //! The first exchange on every connection: version, claim, mutual proof by the job's secret, and
 //! between hosts an agreement on keys ([`crate::seal`]). The exchange is that of the Noise protocol
-//! framework ([`crate::noise`]). The two sides are state machines without I/O, with functions around
-//! them for streams that block. The accepting side trusts nothing of a peer, and sends nothing to
-//! it, before the peer's first message has shown that it knows the secret. A peer that repeats the
-//! first message of another one gets the answer to it and no further.
+//! framework ([`crate::noise`]). The two sides are state machines without I/O, with functions
+//! around them for streams that block. The accepting side trusts nothing of a peer, and sends
+//! nothing to it, before the peer's first message has shown that it knows the secret. A peer that
+//! repeats the first message of another one gets the answer to it and no further.
 //!
 //! - connecting: `EYRI`, version u16, length u16, then `length` bytes: public key 32, and encrypted
 //!   security u8, ciphers u8, claim

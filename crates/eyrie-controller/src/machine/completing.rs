@@ -1,5 +1,5 @@
-//! Completes the messages that handlers have sent: what is the same whichever handler sends one, and
-//! what a handler would have to borrow for this alone. It decides nothing.
+//! Completes the messages that handlers have sent: what is the same whichever handler sends one,
+//! and what a handler would have to borrow for this alone. It decides nothing.
 
 use super::components::Machine;
 use super::io::{Command, ToPeer};

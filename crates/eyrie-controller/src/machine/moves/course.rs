@@ -36,8 +36,8 @@ impl Mover<'_> {
         }
     }
 
-    /// These ranks are to move, each to its node or to where the placement says, which is asked once
-    /// for all of them. `at_once` of them begin now. The others only have an image taken.
+    /// These ranks are to move, each to its node or to where the placement says, which is asked
+    /// once for all of them. `at_once` of them begin now. The others only have an image taken.
     pub fn begin_all(&mut self, ranks: &[(Rank, Option<NodeId>)], manner: Manner, at_once: usize) {
         let now = self.out.now();
         // One that moves already does not stay.
