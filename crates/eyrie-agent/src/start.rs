@@ -108,7 +108,7 @@ impl Agent {
         self.background
             .run(move || Done::Fed { instance, result: transfer::feed(stream, image_in) });
         let stderr = launched.restorer_stderr.take();
-        Ok((launched, Some(Restore { image: image, started: since, fetched: None, stderr })))
+        Ok((launched, Some(Restore { image, started: since, fetched: None, stderr })))
     }
 
     pub fn start_failed(&mut self, instance: RankInstance, reason: String, fault: StartFault) {

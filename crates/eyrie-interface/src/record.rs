@@ -628,7 +628,7 @@ mod tests {
     fn one_of_each() -> Vec<Record> {
         let (rank, incarnation) = (Rank(3), Incarnation(2));
         let (node, image) = (NodeId(1), Some(ImageId(4)));
-        let instance = RankInstance { rank, incarnation: incarnation };
+        let instance = RankInstance { rank, incarnation };
         let cause = || "because".to_string();
         let time = Duration::from_millis(1500);
         vec![
@@ -714,7 +714,7 @@ mod tests {
             Record::ImagesAgain { ranks: vec![Rank(1)] },
             Record::Connected { instance },
             Record::ConnectionLost { instance },
-            Record::Refused { rank: None, incarnation: incarnation, cause: cause() },
+            Record::Refused { rank: None, incarnation, cause: cause() },
             Record::Unprotected { rank, cause: cause() },
             Record::Protected { rank },
             Record::ContentDiffers { rank, cause: cause() },

@@ -129,7 +129,8 @@ fn place(nodes: &mut [Node], displaced: &Displaced) -> Option<Assignment> {
     let own = usable.contains(&from).then_some((from, Choice::Same));
     let spare = || replacement(nodes, &usable, from).map(|to| (to, Choice::Spare));
     let emptiest = || {
-        let to = usable.iter().min_by_key(|&&n| (nodes[n as usize].ranks, n));
+        let order = |&&n: &&NodeId| (nodes[n as usize].room() == 0, nodes[n as usize].ranks, n);
+        let to = usable.iter().min_by_key(order);
         to.map(|&to| (to, Choice::Shared))
     };
     let (to, choice) = own.or_else(spare).or_else(emptiest)?;
@@ -294,6 +295,17 @@ mod tests {
             node.is_free_spare = false;
             node.ranks += 1;
         }
+    }
+
+    #[test]
+    fn a_node_with_room_goes_before_an_emptier_one_without() {
+        let mut nodes = vec![node(NodeState::Open, false, 3, None); 3];
+        nodes[0].state = NodeState::Failed;
+        (nodes[1].slots, nodes[1].ranks) = (2, 2);
+        let ranks = [0, 1, 2].map(|rank| displaced(rank, 0));
+        let placement = Placement::default();
+        // The last of them fits nowhere, and goes to the emptiest all the same.
+        assert_eq!(targets(&placement.assign(&nodes, &ranks)), [2, 1, 1]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-/* Of sources with the XXH3 digest 060d45150b73b7c7. */
+/* Of sources with the XXH3 digest 5c25f3b9b308b24e. */
 #ifndef EYRIE_PLANNER_H
 #define EYRIE_PLANNER_H
 

@@ -92,7 +92,7 @@ fn hand_over<S: Store>(
     addr: &Addr,
     (id, secret): (RouterId, &Secret),
 ) -> io::Result<u64> {
-    let mut stream = connect(addr, secret, &Claim::RouterSave { id: id })?;
+    let mut stream = connect(addr, secret, &Claim::RouterSave { id })?;
     let bytes = put(protocol, &mut stream)?;
     stream.shutdown(Shutdown::Write)?;
     let kept: Result<u64, String> = frame::read(&mut stream)?;
@@ -169,7 +169,7 @@ fn fetch<S: Store>(
     addr: &Addr,
     (id, secret): (RouterId, &Secret),
 ) -> io::Result<Protocol<S>> {
-    let mut stream = connect(addr, secret, &Claim::RouterSaved { id: id })?;
+    let mut stream = connect(addr, secret, &Claim::RouterSaved { id })?;
     let bytes: Result<u64, String> = frame::read(&mut stream)?;
     restore(protocol, bytes.map_err(io::Error::other)?, stream)
 }

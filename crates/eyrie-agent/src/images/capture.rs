@@ -81,7 +81,7 @@ impl Captures<'_> {
         let sync = hold || mode == CheckpointMode::Sync;
         let base =
             p.base.as_ref().filter(|(_, at)| *at == store).map_or(ImageId(0), |(image, _)| *image);
-        let order = ToRank::Capture { image, sync, base: base, hold };
+        let order = ToRank::Capture { image, sync, base, hold };
         p.send(order, &[theirs.as_fd()]).map_err(Refusal::lasting)?;
         ask_for_image(p).map_err(Refusal::lasting)?;
         let now = Instant::now();

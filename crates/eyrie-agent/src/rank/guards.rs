@@ -178,7 +178,9 @@ mod tests {
 
     fn found_by_a_program(bytes: &[u8; RANDOM_BYTES]) -> String {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "rank::guards::tests::found", "--nocapture"]).stdout(Stdio::piped());
+        command
+            .args(["--exact", "rank::guards::tests::found", "--nocapture"])
+            .stdout(Stdio::piped());
         let child = spawn(&mut command, *bytes).unwrap();
         let output = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
         let line = output.lines().find_map(|l| l.split_once("found "));

@@ -83,6 +83,9 @@ impl Machine {
     /// Nodes are declared dead. What is lost with any of them is known before ranks are brought
     /// back, or moves begin anew.
     fn nodes_lost(&mut self, lost: Vec<LostNode>) {
+        if lost.is_empty() {
+            return;
+        }
         let lost = self.watch().declare_dead(lost);
         for (LostNode { node, .. }, _) in &lost {
             for kind in RoleKind::ALL {

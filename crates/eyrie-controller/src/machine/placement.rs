@@ -5,6 +5,7 @@ use crate::machine::config::Config;
 use crate::machine::moves::Moves;
 use crate::machine::nodes::Nodes;
 use crate::machine::ranks::Ranks;
+use crate::machine::state::NodeStateName;
 use eyrie_placement::{Assignment, Choice, Displaced, NodeState, Placement};
 use eyrie_wire::{NodeId, Rank};
 
@@ -27,16 +28,19 @@ pub struct Destinations<'a> {
 }
 
 impl Destinations<'_> {
-    /// The nodes as they are once all ranks that are on the way have arrived, but for these ranks.
+    /// The nodes with the ranks that run there, but for these ranks. One that goes elsewhere counts
+    /// there, and one that has died counts nowhere until it is assigned a node.
     fn cluster(self, without: &[Rank]) -> Vec<eyrie_placement::Node> {
         let mut nodes: Vec<eyrie_placement::Node> =
             self.nodes.iter().map(|(node, _)| self.placement_node(node)).collect();
         for r in self.ranks.living() {
-            if r.on_node().is_some() {
-                nodes[r.node().index()].ranks += 1;
-            }
             let coming = self.assigned_node(r.rank()).filter(|_| !without.contains(&r.rank()));
-            let Some((to, choice)) = coming.filter(|(to, _)| *to != r.node()) else { continue };
+            let Some((to, choice)) = coming.filter(|(to, _)| *to != r.node()) else {
+                if r.on_node().is_some() {
+                    nodes[r.node().index()].ranks += 1;
+                }
+                continue;
+            };
             let node = &mut nodes[to.index()];
             node.ranks += 1;
             match choice {
@@ -79,12 +83,12 @@ impl Destinations<'_> {
         Displaced { rank: rank.0, from: r.node().0, avoids }
     }
 
-    /// Ranks that have lost their node, or the one that they were going to, and have no other.
+    /// Ranks whose node is dead, and that have no other to go to. A rank that moves and whose node
+    /// is up is asked for again by its move.
     pub fn ranks_without_node(self) -> Vec<Rank> {
         let needs_one = |rank: &Rank| {
-            let r = &self.ranks[*rank];
-            let has_left = !self.nodes.is_up(r.node()) || r.goes_to().is_some();
-            has_left && self.assigned_node(*rank).is_none()
+            let node = self.ranks[*rank].node();
+            self.nodes[node].state() == NodeStateName::Dead && self.assigned_node(*rank).is_none()
         };
         self.ranks.unfinished().filter(needs_one).collect()
     }
@@ -137,6 +141,47 @@ mod tests {
         machine.handle(Duration::ZERO, Event::Drain { request: None, node: NodeId(0) });
         let to: Vec<Option<NodeId>> = machine.moves().map(|(_, moving)| moving.goes_to()).collect();
         assert_eq!(to, [1, 2, 1, 2].map(|node| Some(NodeId(node))));
+    }
+
+    #[test]
+    fn ranks_of_a_node_that_has_not_come_yet_wait_for_it() {
+        let config = Config {
+            ranks: 4,
+            nodes: 2,
+            spares: 1,
+            start: [0, 0, 1, 1].map(NodeId).to_vec(),
+            heartbeat_timeout: Duration::from_secs(5),
+            ..Config::of_one_rank()
+        };
+        let mut machine = Machine::new(config);
+        let mut now = Duration::ZERO;
+        for node in [0, 2, 1] {
+            machine.handle(now, said::joined(NodeId(node)));
+            for _ in 0..4 {
+                now += Duration::from_secs(1);
+                for command in machine.handle(now, Event::Tick) {
+                    if let Some((node, ToAgent::Heartbeat { n })) = said::to_agent(&command) {
+                        machine.handle(now, said::heartbeat(node, *n));
+                    }
+                }
+            }
+        }
+        let assigned: Vec<Rank> =
+            machine.ranks.iter().filter(|r| r.goes_to().is_some()).map(|r| r.rank()).collect();
+        assert!(assigned.is_empty(), "{assigned:?}");
+    }
+
+    #[test]
+    fn a_rank_that_loses_where_it_was_going_does_not_move_to_where_it_is() {
+        let mut machine = running(2);
+        let (to, manner) = (None, eyrie_interface::Manner::default());
+        let ranks = vec![Rank(0)];
+        machine.handle(Duration::ZERO, Event::Migrate { request: None, ranks, to, manner });
+        let to: Vec<_> = machine.moves().map(|(_, moving)| moving.goes_to()).collect();
+        assert_eq!(to, [Some(NodeId(1))]);
+        machine.handle(Duration::ZERO, Event::AgentGone(NodeId(1)));
+        let to: Vec<_> = machine.moves().map(|(_, moving)| moving.goes_to()).collect();
+        assert_eq!(to, [None], "it waits for a node");
     }
 
     /// The routers confirm the fences of the ranks in this order.

@@ -590,7 +590,7 @@ impl Cluster {
     fn router_says(&mut self, role: Role, message: &RouterEvent) {
         match message {
             RouterEvent::Unprotected { rank, .. } => {
-                self.ranks[(*rank).index()].unprotected = true;
+                self.ranks[rank.index()].unprotected = true;
             }
             RouterEvent::Fenced { instance, .. } => {
                 let r = &mut self.ranks[instance.rank.index()];
@@ -1369,7 +1369,7 @@ impl Cluster {
     fn note(&mut self, record: &Record) {
         match record {
             Record::Protected { rank } => {
-                let r = &mut self.ranks[(*rank).index()];
+                let r = &mut self.ranks[rank.index()];
                 r.unprotected = false;
                 // Images from before the hole are of no use.
                 let newest = r.counted.pop();
@@ -1392,12 +1392,12 @@ impl Cluster {
                 let both = both && self.machine.rank_states().any(died);
                 self.two_lost = unheard || both || lost && cause.contains(NEEDS_ITS_LOG);
             }
-            Record::CheckpointFailed { rank, .. } => self.ranks[(*rank).index()].capture = None,
+            Record::CheckpointFailed { rank, .. } => self.ranks[rank.index()].capture = None,
             Record::Checkpoint { rank, image, .. } if self.stores_on_nodes => {
-                let incarnation = self.ranks[(*rank).index()].fenced;
+                let incarnation = self.ranks[rank.index()].fenced;
                 let instance = RankInstance { rank: *rank, incarnation };
                 self.count_if(instance, *image, self.stores.len().clamp(1, 2));
-                let counts = self.ranks[(*rank).index()].counted.last();
+                let counts = self.ranks[rank.index()].counted.last();
                 assert!(counts.is_some_and(|(i, _)| i == image), "{record:?}: {counts:?}");
             }
             Record::Reconnected { .. } => self.reconnected = Some(self.now),
@@ -1405,7 +1405,7 @@ impl Cluster {
                 self.lose_stores_on(*node);
             }
             Record::NodeLost { node, .. } | Record::NodeLeft { node } => {
-                let n = &self.nodes[(*node).index()];
+                let n = &self.nodes[node.index()];
                 let lives = n.health == Health::Up && !n.joining;
                 let back = self.reconnected.is_some_and(|at| self.now < at + ms(1900));
                 let aside = self.cut.is_some_and(|since| self.now > since + ms(2600));

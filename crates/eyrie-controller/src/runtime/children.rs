@@ -170,7 +170,7 @@ impl Children {
     pub fn only_lost(&self, up: &[bool]) -> bool {
         !self.pids.values().any(|child| match child {
             Child::Agent(node) | Child::Launcher(Some(node)) => {
-                up.get((*node).index()).copied().unwrap_or(false)
+                up.get(node.index()).copied().unwrap_or(false)
             }
             // It is ended when all agents have.
             Child::Launcher(None) => false,

@@ -6,7 +6,6 @@ use super::alike::Alike;
 use super::job::Job;
 use super::snapshot::Snapshot;
 use anyhow::Context;
-use eyrie_wire::NodeId;
 
 impl Job {
     /// Has the journal begin anew when it has become long. Nothing may wait to be handled.
@@ -72,9 +71,9 @@ impl Job {
 
     /// Who may connect: the nodes and roles that the machine knows.
     fn admit_again(&mut self) {
-        let nodes = NodeId(self.machine.nodes_up().count() as u32);
+        let nodes = self.machine.nodes_up().count() as u32;
         let known = self.beginning.options.nodes + self.beginning.options.spares;
-        (known..nodes.0).for_each(|_| self.admission.expect_node());
+        (known..nodes).for_each(|_| self.admission.expect_node());
         self.machine.dead_nodes().for_each(|node| self.admission.refuse_node(node));
         self.machine.roles().for_each(|(role, _)| self.admission.expect_role(role));
     }

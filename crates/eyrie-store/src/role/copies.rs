@@ -83,7 +83,7 @@ impl StoreRole {
     pub(super) fn give(&self, rank: Rank, image: ImageId, mut stream: Stream) {
         let given = match stream.set_timeout(Some(STALL)) {
             Ok(()) => self.store.copy_to(rank, image, &mut stream),
-            Err(source) => Err(SendError::Write { rank: rank, image, source }),
+            Err(source) => Err(SendError::Write { rank, image, source }),
         };
         // The other store may be gone.
         let _ = stream.shutdown(Shutdown::Write);

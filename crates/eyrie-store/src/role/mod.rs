@@ -88,7 +88,7 @@ impl StoreRole {
         let meta: ImageMeta = postcard::from_bytes(&info.meta).map_err(|e| {
             format!("image {image} of rank {rank}: cannot read the metadata of its agent: {e}")
         })?;
-        let instance = RankInstance { rank: rank, incarnation: meta.incarnation };
+        let instance = RankInstance { rank, incarnation: meta.incarnation };
         let ImageMeta { clock, rsn, observed, stream_offsets: [stdin, ..], .. } = meta;
         Ok((instance, Stored { image, clock, rsn, observed, stdin, bytes }))
     }

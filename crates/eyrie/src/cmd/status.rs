@@ -188,7 +188,7 @@ fn in_full(status: &Status) -> Result<String, std::fmt::Error> {
         writeln!(out, "{}", super::moving::of_one(moving))?;
     }
     if !status.journal.is_empty() {
-        let host = |node: &NodeId| match status.hosts.get((*node).index()) {
+        let host = |node: &NodeId| match status.hosts.get(node.index()) {
             None => format!("node {node}"),
             Some(name) => name.clone(),
         };

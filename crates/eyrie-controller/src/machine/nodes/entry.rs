@@ -161,14 +161,15 @@ impl NodeEntry {
         self.free_spare = false;
     }
 
-    /// A rank comes to it whose node is lost; a free spare stands for that node from now on.
-    /// Returns whether it was one.
+    /// A rank comes to it whose node is lost, and to which it was assigned as a spare: it stands for
+    /// that node from now on. Returns whether that is new. It may have taken another rank since.
     pub fn replace(&mut self, lost: NodeId) -> bool {
         let was_free = std::mem::replace(&mut self.free_spare, false);
-        if was_free {
+        let is_new = was_free || self.stands_for.is_none();
+        if is_new {
             self.stands_for = Some(lost);
         }
-        was_free
+        is_new
     }
 
     /// A store cannot work there: its disk is full. Returns whether that is new.

@@ -140,7 +140,7 @@ impl Outbox {
         if self.notes.is_first_refusal(instance) {
             let rank = instance.map(|i| i.rank);
             let incarnation = instance.map_or(Incarnation(0), |i| i.incarnation);
-            self.record(Record::Refused { rank, incarnation: incarnation, cause });
+            self.record(Record::Refused { rank, incarnation, cause });
         }
     }
 

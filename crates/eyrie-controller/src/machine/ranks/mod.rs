@@ -192,7 +192,7 @@ impl Ranks {
     /// Whether a checkpoint is under way.
     pub fn are_captured(&mut self) -> bool {
         let Ranks { all, asked, .. } = self;
-        asked.retain(|rank| all[(*rank).index()].capture().is_some());
+        asked.retain(|rank| all[rank.index()].capture().is_some());
         !asked.is_empty()
     }
 

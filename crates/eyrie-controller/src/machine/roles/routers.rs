@@ -268,7 +268,7 @@ impl Places<'_> {
                 let failed = itself.is_some_and(|r| r.failed() > 0 && r.node() == *node);
                 let drained = self.nodes.is_drained(*node);
                 let far = self.rank_that_cannot_meet(*node).is_some();
-                let served = served[(*node).index()];
+                let served = served[node.index()];
                 (drained, failed, far, served, *ranks > 0, others, *node)
             })
             .map(|(node, _)| node)

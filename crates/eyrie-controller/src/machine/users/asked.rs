@@ -11,7 +11,7 @@ use crate::machine::ranks::Ranks;
 use crate::machine::state::RankStateName;
 use crate::machine::timeouts::IMAGE_TIMEOUT;
 use eyrie_wire::control::ToAgent;
-use eyrie_wire::{NodeId, Rank};
+use eyrie_wire::Rank;
 use std::collections::BTreeSet;
 
 pub struct Asked<'a> {
@@ -25,8 +25,8 @@ pub struct Asked<'a> {
 impl Asked<'_> {
     /// A user asks for a failure.
     pub fn injection_asked(&mut self, request: RequestId, injection: Injection) {
-        let nodes = NodeId(self.nodes.len() as u32);
-        let answer = match injection.check(self.ranks.len() as u32, nodes.0) {
+        let nodes = self.nodes.len() as u32;
+        let answer = match injection.check(self.ranks.len() as u32, nodes) {
             Ok(()) => {
                 self.faults.add(&injection, self.out.now());
                 Answer::Accepted

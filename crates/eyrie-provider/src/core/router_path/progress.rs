@@ -115,7 +115,7 @@ impl<H: Host> RouterPath<H> {
             if waited > REPLAY_TIMEOUT {
                 let router = self.host.primary_router(self.number);
                 let rsn = self.delivery.rsn() + 1;
-                return Err(RankError::NoReplay { router: router, rsn, waited });
+                return Err(RankError::NoReplay { router, rsn, waited });
             }
         }
         if last {

@@ -12,7 +12,6 @@ use eyrie_wire::data::{
     Piece, Place, Repeat, SegmentDone, SegmentRequest, MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
 };
 use eyrie_wire::directory::KeptUntil;
-use eyrie_wire::RouterId;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 
@@ -37,7 +36,7 @@ const _: () = assert!(MAX_FRAME < INPUT_BYTES);
 
 /// A segment to write large payloads to.
 struct Segment<F> {
-    id: RouterId,
+    id: u32,
     /// `None` where no file can be passed: payloads go through the stream in pieces.
     file: Option<F>,
     bytes: u64,
@@ -425,7 +424,7 @@ impl<H: Host> Sender<H> {
     }
 
     fn old_content(&self, place: Place, size: u64) -> Result<Vec<u8>, RankError> {
-        let segment = self.old_segments.iter().find(|s| s.id == RouterId(place.segment));
+        let segment = self.old_segments.iter().find(|s| s.id == place.segment);
         let file = segment.and_then(|s| s.file.as_ref()).ok_or(RankError::LargeMessageLost)?;
         let mut content = vec![0; size as usize];
         // SAFETY: the vector is as long as said.
@@ -501,7 +500,7 @@ impl<H: Host> Sender<H> {
             |s: &Segment<H::File>| s.used.checked_add(size).is_some_and(|end| end <= s.bytes);
         if !self.segment.as_ref().is_some_and(fits) {
             if let Some(old) = self.segment.take() {
-                let done = SegmentDone { segment: old.id.0 };
+                let done = SegmentDone { segment: old.id };
                 self.keep(&Header::SegmentDone(done), unstored, &[]);
                 let frames = self.acknowledged + self.kept.lengths.len() as u64;
                 self.retired.push_back((frames, old));
@@ -519,7 +518,7 @@ impl<H: Host> Sender<H> {
             file.write_at(offset, content)?;
         }
         segment.used = (offset + size).next_multiple_of(ALIGN);
-        Ok(Some(Place { segment: segment.id.0, offset }))
+        Ok(Some(Place { segment: segment.id, offset }))
     }
 
     /// Keeps determinants that have not gone out, if there are any.
@@ -676,8 +675,7 @@ impl<H: Host> Sender<H> {
                         }
                         false => None,
                     };
-                    let segment =
-                        Segment { id: RouterId(s.segment), file, bytes: s.bytes, used: 0 };
+                    let segment = Segment { id: s.segment, file, bytes: s.bytes, used: 0 };
                     self.segment = Some(segment);
                     self.segment_asked = false;
                 }

@@ -862,10 +862,8 @@ impl Job {
     }
 
     fn host(&self, rank: Rank, program: &Program) -> TestHost {
-        let instance = RankInstance {
-            rank: rank,
-            incarnation: Incarnation((self.incarnations[rank.index()]).0),
-        };
+        let instance =
+            RankInstance { rank, incarnation: Incarnation((self.incarnations[rank.index()]).0) };
         TestHost { world: self.world.clone(), instance, observing: program.observing.clone() }
     }
 

@@ -131,7 +131,7 @@ impl World {
     pub fn forget_changes(&mut self, rank: Rank) {
         let now = self.now;
         if let Some(loss) = &mut self.loss {
-            loss.changed.retain(|(r, k)| *r != rank || loss.up_at[(*k).index()] > now);
+            loss.changed.retain(|(r, k)| *r != rank || loss.up_at[k.index()] > now);
         }
     }
 
