@@ -31,11 +31,12 @@ part_lint() {
 
 part_unit() { cargo test --release --workspace --no-fail-fast; }
 
-# Planner, stores and routers over all their random cases; the header as cbindgen makes it; the
-# benchmark.
+# Ledgers, planner, stores and routers over all their random cases; the ledger's orderings under
+# loom, which is compiled for this; the header as cbindgen makes it; the benchmark.
 part_more_unit() {
     export EYRIE_TEST_MORE=1
-    cargo test --release -p eyrie-placement -p eyrie-router -p eyrie-store &&
+    cargo test --release -p eyrie-ledger -p eyrie-placement -p eyrie-router -p eyrie-store &&
+        RUSTFLAGS="--cfg loom" cargo test --release -p eyrie-ledger --test loom &&
         cargo test --release -p eyrie-planner-c --features header &&
         cargo clippy --release -p eyrie-placement --features criterion --all-targets -- -D warnings
 }
