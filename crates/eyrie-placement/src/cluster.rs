@@ -18,8 +18,8 @@ pub enum NodeState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Node {
     pub state: NodeState,
-    /// How many ranks it has room for. Balancing keeps to it. A displaced rank goes over it where no
-    /// other node has room.
+    /// How many ranks it has room for. Balancing keeps to it. A displaced rank goes over it where
+    /// no other node has room.
     pub slots: u32,
     /// How many ranks are on it, or on the way to it.
     pub ranks: u32,

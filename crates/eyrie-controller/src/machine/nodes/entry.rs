@@ -161,8 +161,9 @@ impl NodeEntry {
         self.free_spare = false;
     }
 
-    /// A rank comes to it whose node is lost, and to which it was assigned as a spare: it stands for
-    /// that node from now on. Returns whether that is new. It may have taken another rank since.
+    /// A rank comes to it whose node is lost, and to which it was assigned as a spare: it stands
+    /// for that node from now on. Returns whether that is new. It may have taken another rank
+    /// since.
     pub fn replace(&mut self, lost: NodeId) -> bool {
         let was_free = std::mem::replace(&mut self.free_spare, false);
         let is_new = was_free || self.stands_for.is_none();
