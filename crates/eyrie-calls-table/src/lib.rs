@@ -120,6 +120,13 @@ pub struct Table {
     /// # Safety
     /// All other threads stand still.
     pub note_files: unsafe extern "C" fn() -> bool,
+    /// Whether the image is to have the content of the shared mapping of a file that begins there,
+    /// although it is mapped to be read only: [`Table::come_back`] maps the file again.
+    /// Async-signal-safe.
+    ///
+    /// # Safety
+    /// All other threads stand still since [`Table::note_files`].
+    pub takes_mapping: unsafe extern "C" fn(start: usize) -> bool,
     /// File systems of servers to which the rank has written, by their device numbers of stat(2).
     /// Returns how many were written to `to`, at most `room`. Async-signal-safe.
     ///

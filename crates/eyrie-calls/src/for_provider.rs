@@ -1,7 +1,7 @@
 //! The functions that the provider calls, through [`crate::table`]. It says when it is in a call or
 //! takes an image. It takes records, and gives the observations that are told again.
 
-use crate::files::{far, in_image, locks, standing_in, storing};
+use crate::files::{far, in_image, locks, own_mapping, standing_in, storing};
 use crate::host_clocks;
 use crate::observed::{
     is_on, stream, this_thread, BUSY, HELD, INSIDE, OWNER, SEVERAL, SIGNAL, UNDERWAY, WAITS,
@@ -234,6 +234,16 @@ pub unsafe extern "C" fn eyrie_calls_new() {
 pub unsafe extern "C" fn eyrie_calls_note_files() -> bool {
     // SAFETY: the caller promises that all threads stand still.
     !is_on() || unsafe { in_image::note() }
+}
+
+/// Whether an image is to have the content of the mapping that begins there, although it is mapped
+/// to be read only: the restored rank maps the file again. Async-signal-safe.
+///
+/// # Safety
+/// All threads must stand still, and the files must be noted ([`eyrie_calls_note_files`]).
+pub unsafe extern "C" fn eyrie_calls_takes_mapping(start: usize) -> bool {
+    // SAFETY: the caller promises that all threads stand still.
+    is_on() && unsafe { own_mapping::takes(start) }
 }
 
 /// File systems of servers to which the rank has written, by their device numbers of stat(2). An

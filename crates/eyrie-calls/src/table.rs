@@ -30,6 +30,7 @@ pub static TABLE: Table = Table {
     standing_in: pending::count(),
     new: eyrie_calls_new,
     note_files: eyrie_calls_note_files,
+    takes_mapping: eyrie_calls_takes_mapping,
     far: eyrie_calls_far,
     watched: eyrie_calls_watched,
     shares: eyrie_calls_shares,

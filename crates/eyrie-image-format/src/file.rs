@@ -31,11 +31,11 @@ impl Identity {
 
 /// What a mapping or a descriptor refers to.
 pub mod object_kind {
-    /// A file that the process cannot change through its mappings, nor by the descriptors that it
-    /// has mapped: opened again, and must be the same file.
+    /// A file mapped privately or to be read only: opened again, and must be as it was.
     pub const FILE: u32 = 1;
-    /// A file on a disk that is mapped shared, by a descriptor that could write: opened again. The
-    /// ranges that are mapped writable get their content back when the whole image has been read.
+    /// A file on a disk that is mapped shared and writable, or that the process maps again by
+    /// itself ([`MAPS_FILES`](super::MAPS_FILES)): opened again. The ranges whose content the image
+    /// has get it back when the whole image has been read.
     pub const SHARED_FILE: u32 = 2;
     /// A file in /dev/shm that is mapped shared and writable: replaced by a new file of the same
     /// name. Its content is in pages of the object.
@@ -47,6 +47,14 @@ pub mod object_kind {
     /// An open file that was unlinked or never had a name: a file without a name in the directory
     /// of the path, or else a memfd. Its content is in pages of the object.
     pub const UNLINKED: u32 = 5;
+    /// A file on a disk that is mapped shared, to be read only, by a descriptor that could write:
+    /// opened again to be read, and must be the same file, but not as it was.
+    pub const READ_FILE: u32 = 6;
+
+    /// Whether its content stays in the file, so that no pages of the object can have it.
+    pub fn stays_on_disk(kind: u32) -> bool {
+        matches!(kind, FILE | SHARED_FILE | READ_FILE)
+    }
 }
 
 /// Payload of a File record with [`FILE_OBJECT`]; `path_len` bytes follow. Objects are numbered

@@ -12,7 +12,6 @@ pub mod nr {
     pub const CLOSE: usize = 3;
     pub const STAT: usize = 4;
     pub const FSTAT: usize = 5;
-    pub const LSTAT: usize = 6;
     pub const POLL: usize = 7;
     pub const LSEEK: usize = 8;
     pub const MMAP: usize = 9;
@@ -373,17 +372,6 @@ pub fn stat(path: &[u8]) -> Result<Stat, i32> {
     // SAFETY: the path is NUL-terminated, and the kernel writes a struct stat into `st`.
     unsafe {
         call3(nr::STAT, path.as_ptr() as usize, st.as_mut_ptr() as usize, 0)?;
-        Ok(st.assume_init())
-    }
-}
-
-/// Looks up what is at `path` itself, also if it is a link; the path must end in a NUL byte.
-pub fn lstat(path: &[u8]) -> Result<Stat, i32> {
-    debug_assert!(path.last() == Some(&0));
-    let mut st = core::mem::MaybeUninit::<Stat>::zeroed();
-    // SAFETY: the path is NUL-terminated, and the kernel writes a struct stat into `st`.
-    unsafe {
-        call3(nr::LSTAT, path.as_ptr() as usize, st.as_mut_ptr() as usize, 0)?;
         Ok(st.assume_init())
     }
 }

@@ -1,6 +1,6 @@
 //! State of a process that the kernel does not know: connections that mean something to others, a
 //! library's own tables, the memory of a device. Whatever part of the process has such state
-//! implements [`Holder`], and the capture asks it at four moments. Holders must not allocate or
+//! implements [`Holder`], and the capture asks it at five moments. Holders must not allocate or
 //! take locks until the capture is over: any lock of the process may be held.
 
 use crate::outcome::Outcome;
@@ -17,7 +17,7 @@ pub enum Claim {
     Dropped,
 }
 
-/// A part of the process with state that the kernel does not know. The four moments follow each
+/// A part of the process with state that the kernel does not know. The five moments follow each
 /// other as they stand here. Holders are asked in the order of [`crate::Request::holders`].
 pub trait Holder {
     /// Before a capture: all threads stand still, and nothing was looked at yet. So what the
@@ -36,6 +36,14 @@ pub trait Holder {
     /// `room` is for the content. `None`: the image says nothing, and any restorer takes it.
     fn describe<'a>(&self, _room: &'a mut [u8; CONTENT_MAX]) -> Option<Named<'a>> {
         None
+    }
+
+    /// Whether the holder itself maps a file again in a restored process, with the content that the
+    /// image has of it. It is asked of a shared mapping of a file that is mapped to be read only,
+    /// which begins at `start`. Otherwise the file stays mapped. Only with
+    /// [`crate::Request::names_stay`].
+    fn maps_again(&self, _start: usize) -> bool {
+        false
     }
 
     /// In a restored process, in the thread that took the image, with its signal mask as it was.

@@ -197,6 +197,10 @@ impl Holder for Files {
         observing::records_files().then_some(named)
     }
 
+    fn maps_again(&self, start: usize) -> bool {
+        observing::takes_mapping(start)
+    }
+
     fn restore(&self) {
         observing::come_back();
     }

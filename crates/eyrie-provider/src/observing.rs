@@ -157,6 +157,13 @@ pub fn note_files() -> bool {
     functions().is_none_or(|f| unsafe { (f.note_files)() })
 }
 
+/// Whether an image is to have the content of the shared mapping of a file that begins there,
+/// although it is mapped to be read only; when all threads stand still since [`note_files`].
+pub fn takes_mapping(start: usize) -> bool {
+    // SAFETY: all threads stand still since the files were noted.
+    functions().is_some_and(|f| unsafe { (f.takes_mapping)(start) })
+}
+
 /// Devices of file systems on servers to which the rank has written; 0: none. For an image, when
 /// all threads stand still.
 pub fn far_devices() -> [u64; FAR] {

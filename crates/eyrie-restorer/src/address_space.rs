@@ -150,7 +150,7 @@ impl Memory {
     ) {
         let known = image.objects.get(object as usize);
         let fits = known.is_some_and(|o| {
-            !matches!(o.record.kind, object_kind::FILE | object_kind::SHARED_FILE)
+            !object_kind::stays_on_disk(o.record.kind)
                 && offset.checked_add(len).is_some_and(|end| end <= o.record.size)
         });
         if !fits || len == 0 {

@@ -119,7 +119,7 @@ impl Table {
         let object = &image.objects[index];
         let (r, path) = (&object.record, object.path);
         let found = match r.kind {
-            object_kind::FILE => self.find_mapped(path, r),
+            object_kind::FILE | object_kind::READ_FILE => self.find_mapped(path, r),
             object_kind::SHARED_FILE => {
                 self.finder.open(path, &r.identity, sys::O_RDWR | sys::O_CLOEXEC)
             }
@@ -150,9 +150,13 @@ impl Table {
     }
 
     /// Refuses a mapped file that has changed: size, and time of change or build id, must be the
-    /// same.
+    /// same. One that the process may have changed by write(2) need not, but must not be shorter.
     fn check_same(&self, path: &[u8], fd: i32, r: &Object) {
         let st = sys::fstat(fd).unwrap_or_else(|e| file_error(path, format_args!("{}", Errno(e))));
+        let may_differ = r.kind == object_kind::READ_FILE && self.finder.is(fd, &r.identity);
+        if may_differ && st.size as u64 >= r.size {
+            return;
+        }
         if st.size as u64 != r.size {
             let (now, then) = (st.size, r.size);
             file_error(

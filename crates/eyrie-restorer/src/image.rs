@@ -609,7 +609,7 @@ fn validate_mappings(image: &Image) {
 
 fn validate_objects(image: &Image) {
     for o in image.objects {
-        if !(object_kind::FILE..=object_kind::UNLINKED).contains(&o.record.kind) {
+        if !(object_kind::FILE..=object_kind::READ_FILE).contains(&o.record.kind) {
             malformed("a file is of an unknown kind");
         }
         if (o.record.kind == object_kind::MEMORY) != (o.path.len() == 1) || o.record.size >> 62 != 0
@@ -637,9 +637,10 @@ fn validate_descriptors(image: &Image) {
             fd_kind::PATH | fd_kind::GONE_DIRECTORY | fd_kind::KERNEL => {
                 d.path.first() == Some(&b'/')
             }
-            fd_kind::OBJECT => image.objects.get(r.arg as usize).is_some_and(|o| {
-                !matches!(o.record.kind, object_kind::FILE | object_kind::SHARED_FILE)
-            }),
+            fd_kind::OBJECT => image
+                .objects
+                .get(r.arg as usize)
+                .is_some_and(|o| !object_kind::stays_on_disk(o.record.kind)),
             fd_kind::DUP => {
                 (r.arg as i32) < r.fd
                     && image

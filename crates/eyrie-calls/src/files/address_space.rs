@@ -26,6 +26,11 @@ pub struct Mapped<'a> {
 }
 
 impl Mapped<'_> {
+    /// Its bytes.
+    pub fn len(&self) -> u64 {
+        (self.end - self.start) as u64
+    }
+
     pub fn is_written(&self) -> bool {
         self.shared && self.access & libc::PROT_WRITE != 0
     }

@@ -13,15 +13,15 @@ use super::path::Path;
 use super::pending;
 use super::saying;
 use libc::{c_int, c_void};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Files that memory stands in for at a time.
 const MOST_FILES: usize = 16;
 /// Mappings that are followed, until they are gone.
 const MOST_PARTS: usize = 256;
-/// Bytes of a mapping from which on a file without a name stands in for it, which need not stay in
-/// memory.
+/// Most bytes of a mapping whose content memory stands in for. Above it a file without a name does,
+/// which need not stay in memory, and what is mapped to be read only stays mapped.
 const LARGE: u64 = 64 << 20;
 /// Bytes that are compared at a time.
 const STEP: usize = 32 << 10;
@@ -531,6 +531,51 @@ impl Notes {
         });
         !is_full
     }
+
+    /// Adds files that are mapped to be read only, by a descriptor that can write: the rank may
+    /// change them by write(2). A file is added with all its mappings. If one of them is too long,
+    /// or there is no room, it is not added at all, and stays mapped.
+    fn add_read(&mut self) {
+        let written = self.count;
+        let others = |n: &usize| self.all[..*n].iter().all(|it| it.path != self.all[*n].path);
+        let files = (0..written).filter(others).count() + COUNT.load(Ordering::Relaxed);
+        let room = Cell::new(MOST_FILES.saturating_sub(files));
+        self.add(&|mapped, noted| {
+            if mapped.len() > LARGE || has_file(&noted[..written], mapped) {
+                return false;
+            }
+            let is_new = !has_file(&noted[written..], mapped);
+            if is_new && room.get() > 0 && mapped.may_be_changed() {
+                room.set(room.get() - 1);
+                return true;
+            }
+            !is_new
+        });
+        address_space::find_mapping(&mut |mapped| {
+            let noted = &mut self.all[written..self.count];
+            let is_noted = noted.iter().any(|it| it.place.start == mapped.start);
+            if mapped.shared && !is_noted && has_file(noted, mapped) {
+                let path = Path::of_absolute(mapped.path);
+                let of_file = noted.iter_mut().filter(|it| path == Some(it.path));
+                of_file.for_each(|it| it.path = Path::NONE);
+            }
+            false
+        });
+        let mut kept = written;
+        for n in written..self.count {
+            if !self.all[n].path.is_none() {
+                self.all[kept] = self.all[n];
+                kept += 1;
+            }
+        }
+        self.count = kept;
+    }
+}
+
+/// Whether the file of a mapping is among those that are noted.
+fn has_file(noted: &[Noted], mapped: &Mapped) -> bool {
+    let path = (!noted.is_empty()).then(|| Path::of_absolute(mapped.path)).flatten();
+    path.is_some_and(|path| noted.iter().any(|it| it.path == path))
 }
 
 const NOT_NOTED: Noted = Noted {
@@ -552,18 +597,28 @@ pub unsafe fn note() -> bool {
     // SAFETY: no other code refers to these pages.
     let notes = unsafe { &mut *NOTES.0.get() };
     notes.count = 0;
-    let mut fits = notes.add(&|mapped, _| mapped.may_be_changed());
-    // The same file may be mapped by a descriptor that cannot write, too.
-    let is_noted = |path: &Path, noted: &[Noted]| noted.iter().any(|it| it.path == *path);
-    fits &= notes.add(&|mapped, noted| {
-        let path = || Path::of_absolute(mapped.path);
-        let is_noted = !noted.is_empty() && path().is_some_and(|it| is_noted(&it, noted));
-        is_noted && !mapped.may_be_changed()
-    });
+    let mut fits = notes.add(&|mapped, _| mapped.is_written());
+    // The same file may be mapped to be read, too.
+    fits &= notes.add(&|mapped, noted| !mapped.is_written() && has_file(noted, mapped));
+    if fits {
+        notes.add_read();
+    }
     for note in &mut notes.all[..notes.count] {
         (note.real, note.number, note.size) = found(&note.path).unwrap_or_default();
     }
     fits
+}
+
+/// Whether the image is to have the content of the mapping that begins there and that is mapped to
+/// be read only.
+///
+/// # Safety
+/// As [`note`], which was called before.
+pub unsafe fn takes(start: usize) -> bool {
+    // SAFETY: no other code refers to these pages.
+    let notes = unsafe { &*NOTES.0.get() };
+    let mut noted = notes.all[..notes.count].iter().map(|it| &it.place);
+    noted.any(|place| place.start == start && place.len as u64 <= LARGE)
 }
 
 /// The file that a path leads to: what tells it from others, its number, its size.

@@ -213,7 +213,11 @@ impl Engine<'_> {
             let own = [request.out_fd, tracking];
             let table = Table::take(scratch, own, request)?;
             let described = described::describe(scratch, request.holders)?;
-            let look = FirstLook::take(scratch, cuts.as_slice(), request.names_stay)?;
+            let is_taken = |start: u64| {
+                let mut holders = request.holders.iter();
+                request.names_stay && holders.any(|holder| holder.maps_again(start as usize))
+            };
+            let look = FirstLook::take(scratch, cuts.as_slice(), &is_taken)?;
             (table, described, look, scratch.list(BOARD_RANGES)?)
         };
         surroundings::check_keys(look.hidden_code as usize)?;
@@ -480,7 +484,8 @@ impl Engine<'_> {
             let cuts = self.cuts.as_slice();
             let lifted = self.lifted.as_slice();
             let policy = (self.state.context.memory_policy, self.state.context.memory_nodes);
-            let mut space = AddressSpace::new(scratch, cuts, lifted, &self.contents, policy)?;
+            let (contents, stay) = (&self.contents, self.request.names_stay);
+            let mut space = AddressSpace::new(scratch, cuts, lifted, contents, stay, policy)?;
             let taken = space.take(scratch, (&self.look, &self.contents), &mut fp);
             let written = taken.and_then(|()| {
                 let mut scan = Scan::new(scratch)?;

@@ -4,7 +4,7 @@
 use super::harness::*;
 use super::target::Random;
 use eyrie_image::inspect::summary;
-use eyrie_image_format::{exit, writer_exit};
+use eyrie_image_format::{exit, object_kind, writer_exit};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -51,6 +51,7 @@ pub const TESTS: &[Test] = &[
     ("shared_file_on_a_disk", shared_disk_file),
     ("file_mapped_to_be_read_and_changed_by_write", || changed_by_write("rolls back")),
     ("file_mapped_to_be_read_and_changed_in_a_job", || changed_by_write("names stay")),
+    ("file_mapped_to_be_read_that_no_holder_takes", stays_mapped),
     ("mapped_files_are_named", mapped_files),
     ("on_an_overlay_of_two_file_systems", on_an_overlay),
     ("blocked_in_read", || blocked("read")),
@@ -529,6 +530,29 @@ fn changed_by_write(names: &str) {
         _ => "pages: 9 7 7\nwritten: 9 9\n",
     };
     assert_eq!(String::from_utf8_lossy(&restored.output), said);
+}
+
+/// In a rank whose calls on files are recorded, a file that no holder maps again stays mapped by a
+/// descriptor that only reads. So it must be as it was: here it was changed after the image.
+fn stays_mapped() {
+    let dir = make_dir();
+    let (image, original) = capture_itself(dir.path(), "database", &["async", "stays mapped"]);
+    assert_eq!(String::from_utf8_lossy(&original.output), "pages: 7 7 7\nwritten: 9 9\n");
+    let path = dir.path().join("database");
+    let objects = summary(&image[..]).unwrap().objects;
+    let object = objects.iter().find(|(_, named)| *named == path).unwrap().0;
+    assert_eq!(object.kind, object_kind::FILE);
+    let file = File::options().write(true).open(&path).unwrap();
+    // The last write may lie within the same tick of the file system's clock as the first one.
+    file.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(10)).unwrap();
+    let restored = restore(dir.path(), &image).wait();
+    assert_eq!(restored.status.code(), Some(exit::FILE), "{:?}", restored.reports);
+    let [seconds, ns] = [object.mtime_s, object.mtime_ns].map(|n| n as u64);
+    let then = std::time::Duration::from_secs(seconds) + std::time::Duration::from_nanos(ns);
+    file.set_modified(std::time::UNIX_EPOCH + then).unwrap();
+    let restored = restore(dir.path(), &image).wait();
+    succeeded(&restored);
+    assert_eq!(String::from_utf8_lossy(&restored.output), "pages: 9 7 7\nwritten: 9 9\n");
 }
 
 /// The program and its libraries are named in an image, but their content is not in it.

@@ -29,7 +29,7 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "inherits" => inherits(mode),
         "threads" => super::threads::of_every_kind(mode, &args[1]),
         "deaf" => super::threads::deaf(dir),
-        "database" => database(dir, mode, args[1] == "names stay"),
+        "database" => database(dir, mode, &args[1]),
         "device" => super::holders::device(mode, &args[1..]),
         "hooks" => super::threads::hooks(dir),
         "first thread" => super::threads::without_the_first(mode),
@@ -966,8 +966,10 @@ fn nowhere(dir: &Path, mode: Mode) {
 }
 
 /// Pages that are mapped to be read, and changed by write(2).
-fn database(dir: &Path, mode: Mode, names_stay: bool) {
-    super::target::NAMES_STAY.store(names_stay, std::sync::atomic::Ordering::Relaxed);
+fn database(dir: &Path, mode: Mode, names: &str) {
+    use std::sync::atomic::Ordering::Relaxed;
+    super::target::NAMES_STAY.store(names != "rolls back", Relaxed);
+    super::target::MAPS_AGAIN.store(names == "names stay", Relaxed);
     let mut options = File::options();
     let file = options.read(true).write(true).create_new(true).open(dir.join("database")).unwrap();
     file.write_all_at(&[7; 16 * 4096], 0).unwrap();

@@ -18,6 +18,8 @@ pub static SLOT_FD: AtomicI32 = AtomicI32::new(-1);
 pub static STARTER_PID: AtomicI32 = AtomicI32::new(0);
 /// Whether images are those of a rank whose calls on files are recorded.
 pub static NAMES_STAY: AtomicBool = AtomicBool::new(false);
+/// Whether what is mapped to be read only is in such images.
+pub static MAPS_AGAIN: AtomicBool = AtomicBool::new(false);
 /// The first of [`CONNECTIONS`] descriptors that are dropped.
 pub static DROPPED_FD: AtomicI32 = AtomicI32::new(-1);
 /// More than an image once held; the restorer opens each twice, below a limit of 1024.
@@ -60,6 +62,11 @@ impl Holder for Descriptors {
             return Some(Claim::Dropped);
         }
         (fd == SLOT_FD.load(Ordering::Relaxed)).then_some(Claim::Slot(3))
+    }
+
+    /// As a rank does whose calls on files are recorded.
+    fn maps_again(&self, _start: usize) -> bool {
+        MAPS_AGAIN.load(Ordering::Relaxed)
     }
 }
 

@@ -65,6 +65,8 @@ pub struct AddressSpace {
     lifted: List<Lifted>,
     /// How many of the objects, from the first on, are files whose whole content is copied.
     whole: usize,
+    /// See [`crate::Request::names_stay`].
+    names_stay: bool,
     /// The memory policy of the process, and its nodes.
     policy: (u32, u64),
     text: &'static mut [u8],
@@ -82,6 +84,7 @@ impl AddressSpace {
         cuts: &[Range],
         lifted: &[Lifted],
         contents: &Contents,
+        names_stay: bool,
         policy: (u32, u64),
     ) -> Result<AddressSpace, Refusal> {
         // SAFETY: the caller does not use the result after the scratch is released.
@@ -93,6 +96,7 @@ impl AddressSpace {
                 copies: scratch.list(32768)?,
                 lifted: scratch.list(lifted.len())?,
                 whole: 0,
+                names_stay,
                 policy,
                 text: scratch.take(PATH_LEN_MAX + 1)?,
             }
@@ -284,6 +288,7 @@ impl AddressSpace {
         if region.record.flags & map_flag::HUGETLB != 0 && !line.shared() {
             return Ok(()); // anonymous memory of the huge page pool also has an inode
         }
+        let is_copied = copy.is_some();
         if let Some(copy) = copy {
             (region.data, region.len) = (copy.at, copy.len);
             region.record.flags |= map_flag::WHOLE;
@@ -314,14 +319,16 @@ impl AddressSpace {
         let object = &mut self.objects.as_mut_slice()[index].record;
         if object.kind == object_kind::MEMORY && index >= self.whole {
             object.size = object.size.max(line.offset + (line.end - line.start));
-        } else if line.shared() && object.kind == object_kind::FILE {
-            // A process that maps a file only to read it may change it by write(2). So the file
-            // need not be as it was.
-            match line.name.starts_with(b"/dev/shm/") {
-                true if writable => object.kind = object_kind::SHM_FILE,
-                false if writable || may_write => object.kind = object_kind::SHARED_FILE,
-                _ => {}
-            }
+        } else if line.shared() && matches!(object.kind, object_kind::FILE | object_kind::READ_FILE)
+        {
+            object.kind = match line.name.starts_with(b"/dev/shm/") {
+                true if writable => object_kind::SHM_FILE,
+                false if writable || is_copied => object_kind::SHARED_FILE,
+                // The process may change it by write(2), so the file need not be as it was. Where
+                // calls on files are recorded, it must: the calls are not made again.
+                false if may_write && !self.names_stay => object_kind::READ_FILE,
+                _ => object.kind,
+            };
         }
         region.record.object = index as u32;
         Ok(())

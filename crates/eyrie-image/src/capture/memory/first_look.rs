@@ -1,7 +1,6 @@
 //! The first look at the address space. The process itself takes it and waits meanwhile. It refuses
 //! what cannot be restored and notes what must be copied.
 
-use super::super::proc::PathBuf;
 use super::super::scratch::{List, Scratch};
 use super::own::advise;
 use super::ranges::{add_range, subtract, within, Range};
@@ -42,15 +41,15 @@ pub struct FirstLook {
 
 impl FirstLook {
     /// Looks at the mappings of this process and refuses what cannot be restored. `cuts` are the
-    /// ranges that the image leaves out. `all_writers`: a file that is mapped to be read by a
-    /// descriptor that can write is copied as well, because the process may change it by write(2).
+    /// ranges that the image leaves out. `is_taken` says of a shared mapping of a file that is
+    /// mapped to be read only, by its address, whether it is copied as well.
     ///
     /// # Safety
     /// Must not outlive the scratch.
     pub unsafe fn take(
         scratch: &mut Scratch,
         cuts: &[Range],
-        all_writers: bool,
+        is_taken: &dyn Fn(u64) -> bool,
     ) -> Result<FirstLook, Refusal> {
         // SAFETY: the caller does not use the result after the scratch is released.
         let (mut look, buf, mut scan) = unsafe {
@@ -75,8 +74,8 @@ impl FirstLook {
             }
             let deleted = line.name.ends_with(DELETED);
             let is_written = line.prot() & sys::PROT_WRITE != 0;
-            let may_change = || all_writers && !is_written && has_a_writer(&line);
-            if line.shared() && (is_written || deleted || may_change()) {
+            let is_taken = || line.name.starts_with(b"/") && is_taken(line.start);
+            if line.shared() && (is_written || deleted || is_taken()) {
                 // SAFETY: the caller does not use the result after the scratch is released.
                 let path = unsafe { path_of(scratch, &line)? };
                 look.shared.push(SharedMapping {
@@ -145,14 +144,6 @@ impl FirstLook {
         })?;
         Ok(true)
     }
-}
-
-/// Whether a shared mapping of a file on a disk was made by a descriptor that can write. The kernel
-/// says so by the mode of its link to the mapped file.
-fn has_a_writer(line: &Line) -> bool {
-    let on_a_disk = line.name.starts_with(b"/") && !line.name.starts_with(b"/dev/");
-    let link = PathBuf::of_mapping(line.start, line.end);
-    on_a_disk && sys::lstat(link.as_c()).is_ok_and(|st| st.mode & 0o200 != 0)
 }
 
 /// The path of a mapped file with its NUL; empty if it has none.
