@@ -97,6 +97,12 @@ impl Catalog {
         pack
     }
 
+    /// These packs may have content that no image here refers to: new ones get higher numbers.
+    pub fn begin_packs_behind(&mut self, packs: &BTreeMap<u64, u64>) {
+        let behind = packs.keys().next_back().map_or(0, |last| last + 1);
+        self.next_pack = self.next_pack.max(behind);
+    }
+
     pub fn open_pack(&mut self, pack: u64, writer: Arc<File>) {
         self.packs.insert(pack, Pack { writer: Some(writer), ..Pack::default() });
     }

@@ -4,7 +4,7 @@
 
 use crate::chunk::MAX_CHUNK;
 use crate::window::{groups, length, used, Pages};
-use eyrie_wire::formats::MANIFEST;
+use eyrie_wire::formats::{IMAGE, MANIFEST};
 use eyrie_wire::{Incarnation, Rank};
 
 pub use eyrie_wire::ImageId;
@@ -14,7 +14,9 @@ pub const MAX_META: usize = 64 * 1024;
 /// Most chunks of one image: 1 TiB of whole records.
 pub const MAX_CHUNKS: usize = 1 << 22;
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// The last version that began with the magic number of image streams.
+const LAST_OLD: u32 = 2;
 /// magic 8, version 4, rank 4, image 8, incarnation 8, clock 8, rsn 8, bytes 8, records 8, meta 4,
 /// chunks 4
 const FIXED: usize = 72;
@@ -88,7 +90,7 @@ pub enum ManifestError {
     Length,
     #[error("{0}")]
     Other(String),
-    #[error("version {0}, this program reads {VERSION}")]
+    #[error("it is of another version of Eyrie: version {0}, this program reads {VERSION}")]
     Version(u32),
     #[error("its checksum is wrong")]
     Checksum,
@@ -135,16 +137,15 @@ impl Manifest {
 
     /// Reads a manifest; checks length, version, checksum and the bounds of every entry.
     pub fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {
+        if let Some(version) = other_version(bytes) {
+            return Err(ManifestError::Version(version));
+        }
         if MANIFEST.strip(bytes).is_none() {
             let what = MANIFEST.mistaken(bytes);
             return Err(ManifestError::Other(what.unwrap_or_else(|| "it is no manifest".into())));
         }
         if bytes.len() < FIXED + CHECKSUM || bytes.len() > MAX_MANIFEST {
             return Err(ManifestError::Length);
-        }
-        let version = u32_at(bytes, 8);
-        if version != VERSION {
-            return Err(ManifestError::Version(version));
         }
         let meta_len = u32_at(bytes, 64) as usize;
         let count = u32_at(bytes, 68) as usize;
@@ -182,6 +183,14 @@ impl Manifest {
             pages,
         })
     }
+}
+
+/// The version of a manifest that this program does not read.
+fn other_version(bytes: &[u8]) -> Option<u32> {
+    let version = u32::from_le_bytes(*bytes.get(8..)?.first_chunk()?);
+    let is_old = IMAGE.strip(bytes).is_some() && (1..=LAST_OLD).contains(&version);
+    let is_other = MANIFEST.strip(bytes).is_some() && version != VERSION;
+    (is_old || is_other).then_some(version)
 }
 
 /// Length of the stream that these chunks make.
@@ -320,6 +329,18 @@ mod tests {
     }
 
     #[test]
+    fn a_manifest_of_an_older_version_is_refused_with_both_versions() {
+        let mut bytes = IMAGE.magic.to_vec();
+        bytes.extend_from_slice(&LAST_OLD.to_le_bytes());
+        bytes.resize(200, 0);
+        seal(&mut bytes);
+        let refused = Manifest::decode(&bytes).unwrap_err();
+        assert_eq!(refused, ManifestError::Version(2));
+        let said = "it is of another version of Eyrie: version 2, this program reads 3";
+        assert_eq!(refused.to_string(), said);
+    }
+
+    #[test]
     fn declared_lengths_are_checked_before_anything_is_allocated() {
         let mut bytes = Manifest {
             rank: Rank(0),
@@ -337,8 +358,8 @@ mod tests {
             seal(&mut bytes);
             assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Length));
         }
-        bytes[8] = 3;
+        bytes[8] = VERSION as u8 + 1;
         seal(&mut bytes);
-        assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Version(3)));
+        assert_eq!(Manifest::decode(&bytes), Err(ManifestError::Version(VERSION + 1)));
     }
 }

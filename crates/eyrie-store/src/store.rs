@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::catalog::{Catalog, Reclaim};
 use crate::disk::Disk;
 use crate::error::{IoError, StoreError};
-use crate::manifest::{ImageId, ImageInfo, Manifest};
+use crate::manifest::{ImageId, ImageInfo, Manifest, ManifestError};
 use crate::options::{Options, MAX_JOB};
 
 /// A committed image.
@@ -29,6 +29,9 @@ pub struct ImageSummary {
 pub struct Recovery {
     /// Images that were committed once and are damaged now, with the reason.
     pub lost: Vec<(Rank, ImageId, String)>,
+    /// Images of another version of Eyrie, with the reason why this one cannot read them. They stay
+    /// as they are, with their space.
+    pub left: Vec<(Rank, ImageId, String)>,
 }
 
 /// Space taken by a store, in bytes.
@@ -89,18 +92,18 @@ impl Store {
 
     fn load(disk: Disk, keep: usize) -> Result<Store, StoreError> {
         let mut catalog = Catalog::default();
-        let lost = load(&disk, &mut catalog, keep)?;
+        let recovery = load(&disk, &mut catalog, keep)?;
         Ok(Store {
             disk,
             keep,
             catalog: Mutex::new(catalog),
             publishing: Mutex::new(()),
             attempts: AtomicU64::new(0),
-            recovery: Recovery { lost },
+            recovery,
         })
     }
 
-    /// What opening this store had to drop.
+    /// What opening this store had to drop or could not read.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
@@ -203,14 +206,11 @@ pub(crate) fn summary(manifest: &Manifest) -> ImageSummary {
 }
 
 /// Reads all manifests into the catalog and frees everything that they do not refer to. Returns the
-/// images that are damaged.
-fn load(
-    disk: &Disk,
-    catalog: &mut Catalog,
-    keep: usize,
-) -> Result<Vec<(Rank, ImageId, String)>, StoreError> {
+/// images that are damaged or of another version. What the latter refer to is not known: while
+/// there are any, nothing is freed.
+fn load(disk: &Disk, catalog: &mut Catalog, keep: usize) -> Result<Recovery, StoreError> {
     let packs = disk.packs()?;
-    let mut lost = Vec::new();
+    let mut recovery = Recovery::default();
     let mut drop = Vec::new();
     for (rank, image) in disk.manifests()? {
         if catalog.images_of(rank).count() >= keep {
@@ -218,30 +218,52 @@ fn load(
             continue;
         }
         let bytes = disk.read_manifest(rank, image)?;
-        let outcome = decode_named(bytes, rank, image).and_then(|m| catalog.adopt(m, &packs));
-        if let Err(reason) = outcome {
+        let decoded = match decode_named(bytes, rank, image) {
+            Err(Unusable::OtherVersion(reason)) => {
+                tracing::warn!(%rank, %image, reason, "an image is left alone");
+                recovery.left.push((rank, image, reason));
+                continue;
+            }
+            Err(Unusable::Damaged(reason)) => Err(reason),
+            Ok(manifest) => Ok(manifest),
+        };
+        if let Err(reason) = decoded.and_then(|manifest| catalog.adopt(manifest, &packs)) {
             tracing::warn!(%rank, %image, reason, "an image is lost");
             drop.push((rank, image));
-            lost.push((rank, image, reason));
+            recovery.lost.push((rank, image, reason));
         }
     }
     if !drop.is_empty() {
         disk.unpublish(&drop)?;
+    }
+    if !recovery.left.is_empty() {
+        catalog.begin_packs_behind(&packs);
+        return Ok(recovery);
     }
     let known: BTreeSet<u64> = catalog.pack_ids().collect();
     let unknown = packs.keys().filter(|pack| !known.contains(pack));
     let mut work: BTreeSet<Reclaim> = unknown.map(|&pack| Reclaim::Delete { pack }).collect();
     work.extend(known.iter().flat_map(|&pack| catalog.gaps(pack)));
     disk.reclaim(&work);
-    Ok(lost)
+    Ok(recovery)
 }
 
-fn decode_named(bytes: Option<Vec<u8>>, rank: Rank, image: ImageId) -> Result<Manifest, String> {
-    let bytes = bytes.ok_or("it is longer than a manifest can be")?;
-    let manifest = Manifest::decode(&bytes).map_err(|error| error.to_string())?;
+/// Why an image cannot be used.
+enum Unusable {
+    OtherVersion(String),
+    Damaged(String),
+}
+
+fn decode_named(bytes: Option<Vec<u8>>, rank: Rank, image: ImageId) -> Result<Manifest, Unusable> {
+    let damaged = |reason: &str| Unusable::Damaged(reason.into());
+    let bytes = bytes.ok_or_else(|| damaged("it is longer than a manifest can be"))?;
+    let manifest = Manifest::decode(&bytes).map_err(|error| match error {
+        ManifestError::Version(_) => Unusable::OtherVersion(error.to_string()),
+        _ => Unusable::Damaged(error.to_string()),
+    })?;
     if (manifest.rank, manifest.image) == (rank, image) {
         Ok(manifest)
     } else {
-        Err("it belongs to another rank or image".into())
+        Err(damaged("it belongs to another rank or image"))
     }
 }

@@ -449,6 +449,39 @@ fn torn_files_lose_the_image_they_belong_to_and_no_other() {
     }
 }
 
+/// A manifest of version 2 began as an image does. This version must leave such an image as it is,
+/// for the version that can read it.
+#[test]
+fn images_of_another_version_are_left_alone() {
+    let place = Place::new();
+    let streams: Vec<_> = (0..3).map(|rank| Process::new(rank, 300).stream(1)).collect();
+    let store = place.create();
+    for (rank, stream) in streams[..2].iter().enumerate() {
+        store.receive(Rank(rank as u32), ImageId(1), info(0), stream.as_slice()).unwrap();
+    }
+    drop(store);
+    let file = place.path().join("images/1-1");
+    let manifest = fs::read(&file).unwrap();
+    let mut old = manifest.clone();
+    old[..8].copy_from_slice(b"EYRIEIMG");
+    old[8..12].copy_from_slice(&2u32.to_le_bytes());
+    fs::write(&file, &old).unwrap();
+    for _ in 0..2 {
+        let store = place.open();
+        assert!(store.recovery().lost.is_empty(), "{:?}", store.recovery());
+        let reason = "it is of another version of Eyrie: version 2, this program reads 3";
+        assert_eq!(store.recovery().left, [(Rank(1), ImageId(1), reason.to_owned())]);
+        assert!(numbers(&store, 1).is_empty());
+        assert_eq!(sent(&store, 0, 1), streams[0]);
+        store.receive(Rank(2), ImageId(1), info(0), streams[2].as_slice()).unwrap();
+        store.discard_rank(Rank(2)).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), old);
+    }
+    // The version that can read it finds all of it.
+    fs::write(&file, &manifest).unwrap();
+    assert_eq!(sent(&place.open(), 1, 1), streams[1]);
+}
+
 #[test]
 fn files_that_are_not_ours_are_left_alone() {
     let place = Place::new();

@@ -50,6 +50,14 @@ impl StoreRole {
             let text = format!("image {image} of rank {rank} in {dir} is lost: {reason}");
             (role.report)(StoreEvent::Note(text));
         }
+        for (rank, image, reason) in &role.store.recovery().left {
+            let dir = config.dir.display();
+            let text = format!(
+                "image {image} of rank {rank} in {dir} stays there with its space, but cannot be \
+                 used: {reason}; go on with the version that took it, or remove it"
+            );
+            (role.report)(StoreEvent::Note(text));
+        }
         Ok(role)
     }
 
