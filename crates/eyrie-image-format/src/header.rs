@@ -71,12 +71,14 @@ pub const NAMES_STAY: u32 = 1;
 pub const MAPS_FILES: u32 = 2;
 
 impl Header {
-    /// Checks that this version of Eyrie can read what follows.
-    pub fn check(&self) -> Result<(), Unreadable> {
-        match (self.magic == MAGIC, self.version) {
-            (false, _) => Err(Unreadable::NoImage),
-            (true, VERSION) => Ok(()),
-            (true, version) => Err(Unreadable::Version(version)),
+    /// Checks by the first bytes of a Header record that this version of Eyrie can read what
+    /// follows. Another version may have a header of another length.
+    pub fn check(payload: &[u8]) -> Result<(), Unreadable> {
+        let behind = payload.strip_prefix(&MAGIC).ok_or(Unreadable::NoImage)?;
+        match behind.first_chunk().map(|version| u32::from_le_bytes(*version)) {
+            None => Err(Unreadable::NoImage),
+            Some(VERSION) => Ok(()),
+            Some(version) => Err(Unreadable::Version(version)),
         }
     }
 }

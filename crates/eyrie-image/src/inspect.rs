@@ -90,9 +90,9 @@ pub struct HeaderInfo {
 
 /// Reads the payload of a Header record.
 pub fn decode_header(payload: &[u8]) -> io::Result<HeaderInfo> {
+    Header::check(payload).map_err(|why| invalid(why.to_string()))?;
     let (h, meta) =
         format::take::<Header>(payload).ok_or_else(|| invalid("the header is too short"))?;
-    h.check().map_err(|why| invalid(why.to_string()))?;
     if meta.len() != h.meta_len as usize || meta.len() > META_MAX {
         return Err(invalid("the header has another length"));
     }

@@ -442,12 +442,12 @@ fn read_header(input: &mut Input, room: &mut [u8]) -> Header {
     }
     let payload = &mut room[..first.len as usize];
     input.payload(payload);
-    let (header, meta) = fixed::<Header>(payload);
-    match header.check() {
+    match Header::check(payload) {
         Ok(()) => {}
         Err(Unreadable::NoImage) => malformed("its first bytes are not those of an image"),
         Err(why) => fail::now(exit::MALFORMED, format_args!("{why}")),
     }
+    let (header, meta) = fixed::<Header>(payload);
     if meta.len() != header.meta_len as usize || meta.len() > META_MAX {
         malformed("its header has another length");
     }

@@ -8,7 +8,7 @@ use eyrie_image::{Claim, Holder, Mode, Outcome};
 use eyrie_image_format::named::{Named, Verdict, CONTENT_MAX};
 use eyrie_image_format::stream::{Kind, RecordHeader, RECORD_HEADER_LEN};
 use eyrie_image_format::{
-    bytes_of, exit, fd_kind, take, Descriptor, Header, MetaHash, FILE_DESCRIPTOR,
+    bytes_of, exit, fd_kind, take, Descriptor, Header, MetaHash, FILE_DESCRIPTOR, MAGIC,
 };
 use eyrie_store::{ImageInfo, Options, Store};
 use eyrie_wire::{ImageId, Rank};
@@ -162,6 +162,15 @@ pub fn other_formats() {
     let older = header(|header| header.version = 5);
     refused(dir.path(), &older, why);
     assert_eq!(summary(&older[..]).unwrap_err().to_string(), why);
+    // The header of another format may be shorter or longer.
+    for rest in [4, 4096] {
+        let len = MAGIC.len() as u64 + 4 + rest;
+        let record = RecordHeader { kind: Kind::Header, flags: 0, a: 0, b: 0, len };
+        let mut older = [&record.encode()[..], &MAGIC, &5u32.to_le_bytes()].concat();
+        older.resize(older.len() + rest as usize, 0);
+        refused(dir.path(), &older, why);
+        assert_eq!(summary(&older[..]).unwrap_err().to_string(), why);
+    }
     let other = header(|header| header.magic = *b"EYRIELOG");
     let why = "this is not a sound image: its first bytes are not those of an image";
     refused(dir.path(), &other, why);
