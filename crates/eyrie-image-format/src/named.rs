@@ -89,7 +89,8 @@ impl fmt::Display for Unknown<'_> {
     }
 }
 
-/// Names are written to terminals, so they have only letters, digits, dots and dashes.
+/// Names are written to terminals, so they have only letters, digits, dots, dashes and
+/// underscores of ASCII.
 fn is_name(name: &[u8]) -> bool {
     let is_of_it = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
     (1..=NAME_MAX).contains(&name.len()) && name.iter().all(is_of_it)

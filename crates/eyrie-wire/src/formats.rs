@@ -12,8 +12,8 @@ pub struct Format {
     pub name: &'static str,
 }
 
-/// The stream of an image. `eyrie-image` writes it and depends on nothing: a test of `eyrie-store`
-/// compares its number.
+/// The stream of an image. `eyrie-image-format` has its number, too, because it depends on no other
+/// crate: a test of `eyrie-store` compares them. Manifests up to version 2 began with it as well.
 pub const IMAGE: Format = Format { magic: *b"EYRIEIMG", name: "an image of a process" };
 /// What a store has of an image.
 pub const MANIFEST: Format = Format { magic: *b"EYRIEMAN", name: "the manifest of an image" };
