@@ -1,4 +1,6 @@
-//! `eyrie status`, `inject`, `checkpoint` and `trace`: one JSON request, one JSON answer.
+//! What commands ask of a running job and get from it: one JSON request and one JSON answer
+//! (`eyrie status`, `inject`, `checkpoint`, `trace` and others), or one line after another
+//! (`eyrie events`). It never decides what the answer is.
 
 use super::journal;
 use crate::machine::answer::Answer;
