@@ -74,6 +74,7 @@ impl EventFile {
         let bound = named.is_none().then_some(OWN_MOST);
         let (size, published) = (file.metadata()?.len(), Published::default());
         published.open(&file)?;
+        published.wrote(skip);
         let (file, held) = (Some(file), VecDeque::new());
         Ok(EventFile { file, bound, size, published, seq: 0, skip, held })
     }
@@ -102,9 +103,10 @@ impl EventFile {
         went_on().with_context(|| format!("cannot write events to {}", path.display()))
     }
 
-    /// Nothing more is written.
+    /// Nothing more is written, of what waits neither.
     pub fn close(&mut self) {
         self.file = None;
+        self.held.clear();
         self.published.close();
     }
 
@@ -121,6 +123,7 @@ impl EventFile {
     /// As [`EventFile::let_out`].
     pub fn go_on_from(&mut self, saved: SavedEvents) -> io::Result<()> {
         self.seq = saved.first;
+        self.published.wrote(saved.first);
         saved.lines.into_iter().for_each(|line| self.hold(0, line));
         self.let_out(0)
     }
@@ -131,6 +134,8 @@ impl EventFile {
     /// When it cannot be put into a line.
     pub fn add(&mut self, now: Duration, record: &Record, position: u64) -> io::Result<()> {
         if self.file.is_none() {
+            // The number of an event is the same for every controller.
+            self.seq += 1;
             return Ok(());
         }
         let time = now.as_micros() as f64 / 1e6;
@@ -151,7 +156,8 @@ impl EventFile {
     /// # Errors
     /// The file's.
     pub fn let_out(&mut self, durable: u64) -> io::Result<()> {
-        while self.held.front().is_some_and(|held| held.position <= durable) {
+        let is_due = |held: &Held| held.position <= durable;
+        while self.file.is_some() && self.held.front().is_some_and(is_due) {
             let Some(Held { seq, line, .. }) = self.held.pop_front() else { break };
             if seq >= self.skip {
                 if let Err(e) = self.write(&line) {
@@ -247,6 +253,44 @@ mod tests {
             second.let_out(0).unwrap();
             assert_eq!(texts(&path), ["started", "moved", "lost", "resumed"]);
         }
+    }
+
+    /// Another controller writes what waits.
+    #[test]
+    fn what_waits_when_the_file_is_closed_was_never_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events");
+        let mut first = EventFile::create(Some(&path), dir.path()).unwrap();
+        for (text, position) in [("started", 10), ("lost", 20)] {
+            first.add(Duration::ZERO, &note(text), position).unwrap();
+        }
+        first.let_out(10).unwrap();
+        first.close();
+        first.let_out(u64::MAX).unwrap();
+        first.add(Duration::ZERO, &note("lost"), 0).unwrap();
+        first.let_out(u64::MAX).unwrap();
+        assert_eq!(texts(&path), ["started"]);
+        assert_eq!(first.published().written(), 1);
+        assert_eq!(first.saved(), SavedEvents { first: 3, lines: vec![] });
+    }
+
+    /// Its subscribers wait for what it will write, not for what was written before.
+    #[test]
+    fn a_file_that_goes_on_is_written_up_to_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events");
+        let mut first = EventFile::create(Some(&path), dir.path()).unwrap();
+        for text in ["started", "moved"] {
+            first.add(Duration::ZERO, &note(text), 0).unwrap();
+        }
+        first.let_out(0).unwrap();
+        let second = EventFile::go_on(Some(&path), dir.path()).unwrap();
+        assert_eq!(second.published().written(), 2);
+        // On another host, which has no file.
+        let elsewhere = tempfile::tempdir().unwrap();
+        let mut third = EventFile::go_on(None, elsewhere.path()).unwrap();
+        third.go_on_from(first.saved()).unwrap();
+        assert_eq!(third.published().written(), 2);
     }
 
     /// As logrotate does with copytruncate.

@@ -17,7 +17,7 @@ pub const SUBSCRIBER_PATIENCE: Duration = Duration::from_secs(30);
 /// How far the event file is written.
 #[derive(Debug, Default)]
 struct Written {
-    /// The file; `None` before there is one, and when it is closed.
+    /// The file; `None` before there is one.
     file: Option<File>,
     /// Number of the next line that will be written.
     next: u64,
@@ -45,11 +45,19 @@ impl Published {
         Ok(())
     }
 
-    /// All lines before this one are written.
+    /// All lines before this one are written, unless the file was closed before.
     pub fn wrote(&self, next: u64) {
         let mut written = self.lock();
-        written.next = next.max(written.next);
-        self.0 .1.notify_all();
+        if !written.closed {
+            written.next = next.max(written.next);
+            self.0 .1.notify_all();
+        }
+    }
+
+    /// The number of the next line that will be written.
+    #[cfg(test)]
+    pub fn written(&self) -> u64 {
+        self.lock().next
     }
 
     /// No line follows.
