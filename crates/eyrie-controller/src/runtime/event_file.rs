@@ -1,5 +1,6 @@
 //! The event file: one JSON object per line, written when the journal has what it follows from, and
-//! never before. Where the user has named none, it is in the job's directory, and bounded.
+//! never before. Where the user has named none, it is in the job's directory, and turned over: it
+//! never ends or delays a job, also when the disk is full.
 
 use super::subscribers::{seq_of, Published};
 use crate::record::{Line, Record};
@@ -9,7 +10,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A line that is to be written.
@@ -39,15 +40,18 @@ pub struct SavedEvents {
 
 /// The event file that no user has named, in the job's directory.
 const OWN: &str = "events";
-/// It is emptied before it becomes larger, in bytes.
+/// The one before it.
+const OWN_BEFORE: &str = "events.1";
+/// A new one begins before it becomes larger, in bytes.
 const OWN_MOST: u64 = 16 << 20;
 
 /// The event file of a job.
 pub struct EventFile {
     /// `None` once nothing more is written.
     file: Option<File>,
-    /// The file is emptied before it becomes larger; and its size, if so.
-    bound: Option<u64>,
+    /// Where it is, if no user has named it.
+    own: Option<PathBuf>,
+    /// Its size in bytes.
     size: u64,
     published: Published,
     /// Number of the next line.
@@ -63,20 +67,53 @@ impl EventFile {
     /// A new file: the one that the user has named, or one in the job's directory.
     ///
     /// # Errors
-    /// When the file cannot be made.
+    /// When the file that the user has named cannot be made.
     pub fn create(named: Option<&Path>, dir: &Path) -> anyhow::Result<EventFile> {
-        let path = named.map_or_else(|| dir.join(OWN), Path::to_path_buf);
-        let created = || EventFile::of(appended(&path)?, named, 0);
-        created().with_context(|| format!("cannot write events to {}", path.display()))
+        EventFile::begin(named, dir, |path| Ok((appended(path)?, 0)))
     }
 
-    fn of(file: File, named: Option<&Path>, skip: u64) -> io::Result<EventFile> {
-        let bound = named.is_none().then_some(OWN_MOST);
-        let (size, published) = (file.metadata()?.len(), Published::default());
-        published.open(&file)?;
-        published.wrote(skip);
-        let (file, held) = (Some(file), VecDeque::new());
-        Ok(EventFile { file, bound, size, published, seq: 0, skip, held })
+    /// `open` returns the file, and the number of the line that follows those in it.
+    fn begin(
+        named: Option<&Path>,
+        dir: &Path,
+        open: impl FnOnce(&Path) -> io::Result<(File, u64)>,
+    ) -> anyhow::Result<EventFile> {
+        let mut events = EventFile {
+            file: None,
+            own: named.is_none().then(|| dir.to_path_buf()),
+            size: 0,
+            published: Published::default(),
+            seq: 0,
+            skip: 0,
+            held: VecDeque::new(),
+        };
+        let path = named.map_or_else(|| dir.join(OWN), Path::to_path_buf);
+        let begun = open(&path).and_then(|(file, skip)| events.write_to(file, skip));
+        let begun = events.unless_own(begun);
+        begun.with_context(|| format!("cannot write events to {}", path.display()))?;
+        Ok(events)
+    }
+
+    fn write_to(&mut self, file: File, skip: u64) -> io::Result<()> {
+        let before = self.own.as_ref().and_then(|dir| File::open(dir.join(OWN_BEFORE)).ok());
+        before.map_or(Ok(()), |before| self.published.open(&before))?;
+        self.published.open(&file)?;
+        self.published.wrote(skip);
+        (self.size, self.skip) = (file.metadata()?.len(), skip);
+        self.file = Some(file);
+        Ok(())
+    }
+
+    /// After an error nothing more is written. It is told, unless no user has named the file: then
+    /// only those who ask for the events have to know.
+    fn unless_own(&mut self, done: io::Result<()>) -> io::Result<()> {
+        let Err(e) = done else { return Ok(()) };
+        self.published.fail(format!("the events of the job cannot be written: {e}"));
+        self.close();
+        match self.own {
+            Some(_) => Ok(()),
+            None => Err(e),
+        }
     }
 
     /// What subscribers see of it.
@@ -88,19 +125,21 @@ impl EventFile {
     /// are not written again, and one that it has torn is. Without that file all are written.
     ///
     /// # Errors
-    /// When the file cannot be read or written.
+    /// When the file that the user has named cannot be read or written.
     pub fn go_on(named: Option<&Path>, dir: &Path) -> anyhow::Result<EventFile> {
-        let path = &named.map_or_else(|| dir.join(OWN), Path::to_path_buf);
-        let went_on = || -> io::Result<EventFile> {
+        EventFile::begin(named, dir, |path| {
             let mut file = File::options().read(true).append(true).create(true).open(path)?;
             let mut text = Vec::new();
             file.read_to_end(&mut text)?;
             let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
             file.set_len(whole as u64)?;
-            let skip = next_seq(&text[..whole]);
-            EventFile::of(file, named, skip)
-        };
-        went_on().with_context(|| format!("cannot write events to {}", path.display()))
+            // A new file has just begun, perhaps.
+            if whole == 0 && named.is_none() {
+                text = std::fs::read(dir.join(OWN_BEFORE)).unwrap_or_default();
+                return Ok((file, next_seq(&text)));
+            }
+            Ok((file, next_seq(&text[..whole])))
+        })
     }
 
     /// Nothing more is written, of what waits neither.
@@ -154,31 +193,33 @@ impl EventFile {
     /// returned once) nothing more.
     ///
     /// # Errors
-    /// The file's.
+    /// Those of a file that the user has named.
     pub fn let_out(&mut self, durable: u64) -> io::Result<()> {
         let is_due = |held: &Held| held.position <= durable;
         while self.file.is_some() && self.held.front().is_some_and(is_due) {
             let Some(Held { seq, line, .. }) = self.held.pop_front() else { break };
             if seq >= self.skip {
-                if let Err(e) = self.write(&line) {
-                    self.close();
-                    return Err(e);
-                }
+                let written = self.write(seq, &line);
+                self.unless_own(written)?;
             }
             self.published.wrote(seq + 1);
         }
         Ok(())
     }
 
-    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+    fn write(&mut self, seq: u64, line: &[u8]) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
-        let len = line.len() as u64;
-        if self.bound.is_some_and(|bound| self.size + len > bound) {
-            file.set_len(0)?;
-            self.size = 0;
+        let size = self.size + line.len() as u64;
+        match &self.own {
+            Some(dir) if size > OWN_MOST && self.size > 0 => {
+                std::fs::rename(dir.join(OWN), dir.join(OWN_BEFORE))?;
+                *file = appended(&dir.join(OWN))?;
+                self.published.open(file)?;
+                self.size = line.len() as u64;
+            }
+            _ => self.size = size,
         }
-        self.size += len;
-        file.write_all(line)
+        self.published.write(seq + 1, || file.write_all(line))
     }
 }
 
@@ -315,6 +356,51 @@ mod tests {
         ["one", "two", "three", "resumed"].into_iter().for_each(|text| say(&mut second, text));
         let all = std::fs::read_to_string(&path).unwrap();
         assert_eq!((all.lines().count(), all.contains("\"seq\":3,")), (2, true), "{all}");
+    }
+
+    /// The disk or the directory is full.
+    #[test]
+    fn a_file_that_no_user_has_named_fails_in_silence() {
+        let dir = tempfile::tempdir().unwrap();
+        let full = |_: &Path| Ok((File::options().write(true).open("/dev/full")?, 0));
+        let mut file = EventFile::begin(None, dir.path(), full).unwrap();
+        file.add(Duration::ZERO, &note("lost"), 0).unwrap();
+        file.let_out(0).unwrap();
+        assert_eq!(file.published().written(), 0);
+        let mut named = EventFile::begin(Some(dir.path()), dir.path(), full).unwrap();
+        named.add(Duration::ZERO, &note("lost"), 0).unwrap();
+        assert!(named.let_out(0).is_err());
+        // A directory with its name stands for one that takes no file.
+        std::fs::create_dir(dir.path().join(OWN)).unwrap();
+        assert!(EventFile::create(Some(&dir.path().join(OWN)), dir.path()).is_err());
+        for begin in [EventFile::create, EventFile::go_on] {
+            let mut file = begin(None, dir.path()).unwrap();
+            file.add(Duration::ZERO, &note("lost"), 0).unwrap();
+            file.let_out(0).unwrap();
+            let mut out = Vec::new();
+            file.published().stream(None, &mut out).unwrap();
+            let out = String::from_utf8(out).unwrap();
+            assert!(out.contains("cannot be written: Is a directory"), "{out}");
+        }
+    }
+
+    /// It was killed after it had turned the file over.
+    #[test]
+    fn a_new_file_goes_on_with_the_numbers_of_the_one_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = EventFile::create(None, dir.path()).unwrap();
+        for text in ["started", "moved"] {
+            first.add(Duration::ZERO, &note(text), 0).unwrap();
+        }
+        first.let_out(0).unwrap();
+        std::fs::rename(dir.path().join(OWN), dir.path().join(OWN_BEFORE)).unwrap();
+        let mut second = EventFile::go_on(None, dir.path()).unwrap();
+        for text in ["started", "moved", "resumed"] {
+            second.add(Duration::ZERO, &note(text), 0).unwrap();
+        }
+        second.let_out(0).unwrap();
+        let left = std::fs::read_to_string(dir.path().join(OWN)).unwrap();
+        assert!(left.starts_with("{\"seq\":2,") && left.lines().count() == 1, "{left}");
     }
 
     #[test]

@@ -19,10 +19,38 @@ pub const SUBSCRIBER_PATIENCE: Duration = Duration::from_secs(30);
 struct Written {
     /// The file; `None` before there is one.
     file: Option<File>,
+    /// The one before it, where a new one has begun.
+    before: Option<File>,
+    /// How many have begun.
+    begun: u64,
     /// Number of the next line that will be written.
     next: u64,
     /// Nothing more is written.
     closed: bool,
+    /// Why, where that is a failure.
+    failure: Option<String>,
+}
+
+impl Written {
+    /// The file, or the one before it, to be read from its start.
+    fn tail(&self, file: &Option<File>, number: u64) -> io::Result<Tail> {
+        let why = self.failure.as_deref().unwrap_or("there is no event file");
+        let file = file.as_ref().ok_or_else(|| io::Error::other(why))?;
+        // The file itself, also when it has another name by now.
+        let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("--events names no file that can be read"));
+        }
+        Ok(Tail { input: BufReader::new(file), at: 0, number })
+    }
+
+    fn newest(&self) -> io::Result<Tail> {
+        self.tail(&self.file, self.begun)
+    }
+
+    fn before(&self) -> io::Result<Tail> {
+        self.tail(&self.before, self.begun - 1)
+    }
 }
 
 /// What subscribers see of the event file.
@@ -39,19 +67,34 @@ enum Waited {
 }
 
 impl Published {
-    /// The file in which the lines are.
+    /// The file in which the lines to come are. Those before it may be in the one before.
     pub fn open(&self, file: &File) -> io::Result<()> {
-        self.lock().file = Some(file.try_clone()?);
+        let file = file.try_clone()?;
+        let mut written = self.lock();
+        written.before = written.file.replace(file);
+        written.begun += 1;
         Ok(())
     }
 
     /// All lines before this one are written, unless the file was closed before.
     pub fn wrote(&self, next: u64) {
+        // Without a failure there is none to return.
+        let _ = self.write(next, || Ok(()));
+    }
+
+    /// Writes what is before this line. One who asks for the lines to come sees all of it in the
+    /// file, or nothing.
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub fn write(&self, next: u64, write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut written = self.lock();
+        write()?;
         if !written.closed {
             written.next = next.max(written.next);
             self.0 .1.notify_all();
         }
+        Ok(())
     }
 
     /// The number of the next line that will be written.
@@ -64,6 +107,12 @@ impl Published {
     pub fn close(&self) {
         self.lock().closed = true;
         self.0 .1.notify_all();
+    }
+
+    /// No line follows, for this reason: subscribers are told.
+    pub fn fail(&self, why: String) {
+        self.lock().failure = Some(why);
+        self.close();
     }
 
     fn lock(&self) -> MutexGuard<'_, Written> {
@@ -82,17 +131,35 @@ impl Published {
         }
     }
 
-    /// The file, to be read from its start, and the number of the next line to be written.
-    fn tail(&self) -> io::Result<(Tail, u64)> {
+    /// Where a subscriber begins to read, and the number of the line that it wants.
+    fn begin(&self, from: Option<u64>) -> io::Result<(Tail, u64)> {
         let written = self.lock();
-        let file =
-            written.file.as_ref().ok_or_else(|| io::Error::other("there is no event file"))?;
-        // The file itself, also when it has another name by now.
-        let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other("--events names no file that can be read"));
+        let mut tail = written.newest()?;
+        let Some(next) = from else {
+            let end = tail.input.get_ref().metadata()?.len();
+            tail.go_to(end)?;
+            return Ok((tail, written.next));
+        };
+        if written.before.is_some() {
+            let before = written.before()?;
+            drop(written);
+            if tail.line(0)?.is_none_or(|(first, _)| first > next) {
+                return Ok((before, next));
+            }
+            tail.go_to(0)?;
         }
-        Ok((Tail { input: BufReader::new(file), at: 0 }, written.next))
+        Ok((tail, next))
+    }
+
+    /// The file that follows one that was read; `None`: that is the newest.
+    fn after(&self, tail: &Tail) -> io::Result<Option<Tail>> {
+        let written = self.lock();
+        match written.begun - tail.number {
+            0 => Ok(None),
+            1 => written.newest().map(Some),
+            // Those between are gone.
+            _ => written.before().map(Some),
+        }
     }
 
     /// Sends the lines from this number on, or those to come, until none follows.
@@ -100,12 +167,12 @@ impl Published {
     /// # Errors
     /// When the subscriber has left, or takes longer than its stream allows.
     pub fn stream(&self, from: Option<u64>, out: &mut impl Write) -> io::Result<()> {
-        let (mut tail, written) = match self.tail() {
-            Ok(tail) => tail,
+        let (mut tail, mut next) = match self.begin(from) {
+            Ok(begun) => begun,
             Err(e) => return writeln!(out, "{}", refusal(&format!("no events to read: {e}"))),
         };
-        let mut next = from.unwrap_or(written);
         loop {
+            let there = self.lock().next;
             while let Some((seq, line)) = tail.line(next)? {
                 if seq > next {
                     return gone(out, next, seq);
@@ -113,20 +180,20 @@ impl Published {
                 out.write_all(&line)?;
                 next = seq + 1;
             }
-            match self.wait(next) {
-                Waited::More => {
-                    // It was written before: unless it can be read, the file was emptied since.
-                    let there = self.lock().next;
-                    match tail.line(next)? {
-                        Some((seq, line)) if seq == next => {
-                            out.write_all(&line)?;
-                            next = seq + 1;
-                        }
-                        Some((seq, _)) => return gone(out, next, seq),
-                        None => return gone(out, next, there),
-                    }
+            if there > next {
+                // It was written before this file was read: it is in another one, or gone.
+                match self.after(&tail)? {
+                    Some(newer) => tail = newer,
+                    None => return gone(out, next, there),
                 }
-                Waited::Closed => return Ok(()),
+                continue;
+            }
+            match self.wait(next) {
+                Waited::More => {}
+                Waited::Closed => {
+                    let failure = self.lock().failure.clone();
+                    return failure.map_or(Ok(()), |why| writeln!(out, "{}", refusal(&why)));
+                }
                 Waited::Idle => writeln!(out)?,
             }
         }
@@ -148,6 +215,8 @@ struct Tail {
     input: BufReader<File>,
     /// Where the next line begins.
     at: u64,
+    /// How many files had begun with this one.
+    number: u64,
 }
 
 impl Tail {
@@ -249,20 +318,60 @@ mod tests {
         assert_eq!(seqs(&streamed(&published, Some(2))), [2]);
     }
 
+    /// A line of 1 MiB.
+    fn long_note(file: &mut EventFile) {
+        note(file, &"x".repeat(1 << 20));
+    }
+
     #[test]
-    fn the_file_that_nobody_has_named_does_not_grow_without_bound() {
+    fn a_file_that_no_user_has_named_keeps_the_last_events_within_bounds() {
         let dir = tempfile::tempdir().unwrap();
         let mut file = EventFile::create(None, dir.path()).unwrap();
-        let long = "x".repeat(1 << 20);
-        for _ in 0..40 {
-            note(&mut file, &long);
-        }
+        (0..40).for_each(|_| long_note(&mut file));
         let size = |entry: io::Result<std::fs::DirEntry>| entry.unwrap().metadata().unwrap().len();
         let sizes: Vec<u64> = std::fs::read_dir(dir.path()).unwrap().map(size).collect();
-        assert!(matches!(sizes[..], [size] if size <= 17 << 20), "{sizes:?}");
+        assert!(sizes.len() == 2 && sizes.iter().all(|size| *size <= 16 << 20), "{sizes:?}");
         note(&mut file, "last");
         let published = file.published();
         drop(file);
         assert_eq!(seqs(&streamed(&published, Some(40))), [40]);
+        // The second file of 15 lines, and the third one.
+        assert_eq!(seqs(&streamed(&published, Some(20))), (20..41).collect::<Vec<_>>());
+        let refused = streamed(&published, Some(14));
+        let text = refused[0]["error"].as_str().unwrap();
+        assert!(text.starts_with("events 14 to 14 are not in the event file any more"), "{text}");
+    }
+
+    /// Where what a subscriber reads goes, one line after the other.
+    struct Reader(std::sync::mpsc::SyncSender<Vec<u8>>);
+
+    impl Write for Reader {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.send(bytes.to_vec()).map_err(io::Error::other)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_subscriber_behind_reads_the_old_file_to_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = EventFile::create(None, dir.path()).unwrap();
+        note(&mut file, "first");
+        let published = file.published();
+        // It takes a line only when it is asked to.
+        let (line, lines) = std::sync::mpsc::sync_channel(0);
+        let reader = std::thread::spawn(move || published.stream(Some(0), &mut Reader(line)));
+        let first: Vec<u8> = lines.recv().unwrap();
+        (0..20).for_each(|_| long_note(&mut file));
+        drop(file);
+        let rest: Vec<u8> = lines.iter().flatten().collect();
+        reader.join().unwrap().unwrap();
+        let read = [first, rest].concat();
+        let all = read.split_inclusive(|byte| *byte == b'\n').filter_map(seq_of);
+        assert_eq!(all.collect::<Vec<_>>(), (0..21).collect::<Vec<_>>());
     }
 }
