@@ -16,7 +16,7 @@ pub use manner::{IfSlow, Manner, Way};
 pub use options::{Order, RolesAt};
 pub use proposal::Goal;
 pub use record::Record;
-pub use request::Request;
+pub use request::{FirstEvent, Request};
 pub use status::{Status, Summary};
 
 #[cfg(test)]
@@ -54,7 +54,12 @@ mod tests {
         let injection: Injection = "kill-rank=1@1.5s".parse().unwrap();
         let asked = survives(&Request::Inject { injection });
         assert_eq!(asked, r#"{"request":"inject","spec":"kill-rank=1@1.5s"}"#);
-        survives(&Request::Subscribe { from: Some(7) });
+        let subscribed = |from| survives(&Request::Subscribe { from });
+        assert_eq!(subscribed(FirstEvent::At(7)), r#"{"request":"subscribe","from":7}"#);
+        assert_eq!(subscribed(FirstEvent::Oldest), r#"{"request":"subscribe","from":"oldest"}"#);
+        subscribed(FirstEvent::New);
+        let new = Request::parse(r#"{"request":"subscribe"}"#);
+        assert_eq!(new, Ok(Request::Subscribe { from: FirstEvent::New }));
         survives(&Request::Join { host: "n3".into(), allocation: Some(4711) });
     }
 

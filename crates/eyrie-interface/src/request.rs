@@ -33,6 +33,20 @@ mod as_text {
     }
 }
 
+/// Where a subscriber begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FirstEvent {
+    /// With the events to come.
+    #[default]
+    New,
+    /// With the oldest one that is kept.
+    Oldest,
+    /// With the one of this number, or not at all.
+    #[serde(untagged)]
+    At(u64),
+}
+
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
@@ -74,11 +88,12 @@ pub enum Request {
     Trace {
         rank: Rank,
     },
-    /// The lines of the event stream ([`crate::record::Line`]) from this number on, or those to
-    /// come, one after another until the job ends. An empty line says that the job is still there.
-    /// A [refusal](crate::answer::refusal) is the last line.
+    /// The lines of the event stream ([`crate::record::Line`]), one after another until the job
+    /// ends. An empty line says that the job is still there, the first one that no event from now
+    /// on is missed. A [refusal](crate::answer::refusal) is the last line.
     Subscribe {
-        from: Option<u64>,
+        #[serde(default)]
+        from: FirstEvent,
     },
     /// `allocation`: another job of Slurm that the host belongs to.
     Join {

@@ -241,6 +241,7 @@ fn next_seq(text: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use eyrie_interface::FirstEvent;
 
     fn note(text: &str) -> Record {
         Record::Note { text: text.into() }
@@ -378,7 +379,7 @@ mod tests {
             file.add(Duration::ZERO, &note("lost"), 0).unwrap();
             file.let_out(0).unwrap();
             let mut out = Vec::new();
-            file.published().stream(None, &mut out).unwrap();
+            file.published().stream(FirstEvent::New, &mut out).unwrap();
             let out = String::from_utf8(out).unwrap();
             assert!(out.contains("cannot be written: Is a directory"), "{out}");
         }

@@ -3,7 +3,7 @@
 //! nothing is kept for it in memory.
 
 use eyrie_interface::answer::refusal;
-use eyrie_interface::request::{MAX_LINE, STREAM_HEARTBEAT};
+use eyrie_interface::request::{FirstEvent, MAX_LINE, STREAM_HEARTBEAT};
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -132,13 +132,17 @@ impl Published {
     }
 
     /// Where a subscriber begins to read, and the number of the line that it wants.
-    fn begin(&self, from: Option<u64>) -> io::Result<(Tail, u64)> {
+    fn begin(&self, from: FirstEvent) -> io::Result<(Tail, u64)> {
         let written = self.lock();
         let mut tail = written.newest()?;
-        let Some(next) = from else {
-            let end = tail.input.get_ref().metadata()?.len();
-            tail.go_to(end)?;
-            return Ok((tail, written.next));
+        let next = match from {
+            FirstEvent::New => {
+                let end = tail.input.get_ref().metadata()?.len();
+                tail.go_to(end)?;
+                return Ok((tail, written.next));
+            }
+            FirstEvent::Oldest => 0,
+            FirstEvent::At(seq) => seq,
         };
         if written.before.is_some() {
             let before = written.before()?;
@@ -162,29 +166,33 @@ impl Published {
         }
     }
 
-    /// Sends the lines from this number on, or those to come, until none follows.
+    /// Sends the lines from this one on until none follows; an empty one first.
     ///
     /// # Errors
     /// When the subscriber has left, or takes longer than its stream allows.
-    pub fn stream(&self, from: Option<u64>, out: &mut impl Write) -> io::Result<()> {
+    pub fn stream(&self, from: FirstEvent, out: &mut impl Write) -> io::Result<()> {
         let (mut tail, mut next) = match self.begin(from) {
             Ok(begun) => begun,
             Err(e) => return writeln!(out, "{}", refusal(&format!("no events to read: {e}"))),
         };
+        writeln!(out)?;
+        // Until it has the oldest line that is kept, the subscriber misses none.
+        let mut begun = from != FirstEvent::Oldest;
         loop {
             let there = self.lock().next;
             while let Some((seq, line)) = tail.line(next)? {
-                if seq > next {
+                if seq > next && begun {
                     return gone(out, next, seq);
                 }
                 out.write_all(&line)?;
-                next = seq + 1;
+                (next, begun) = (seq + 1, true);
             }
             if there > next {
                 // It was written before this file was read: it is in another one, or gone.
                 match self.after(&tail)? {
                     Some(newer) => tail = newer,
-                    None => return gone(out, next, there),
+                    None if begun => return gone(out, next, there),
+                    None => next = there,
                 }
                 continue;
             }
@@ -269,13 +277,14 @@ mod tests {
     use super::super::event_file::EventFile;
     use super::*;
     use crate::record::Record;
+    use FirstEvent::{At, New, Oldest};
 
     fn note(file: &mut EventFile, text: &str) {
         file.add(Duration::ZERO, &Record::Note { text: text.into() }, 0).unwrap();
         file.let_out(0).unwrap();
     }
 
-    fn streamed(published: &Published, from: Option<u64>) -> Vec<serde_json::Value> {
+    fn streamed(published: &Published, from: FirstEvent) -> Vec<serde_json::Value> {
         let mut out = Vec::new();
         published.stream(from, &mut out).unwrap();
         out.split(|byte| *byte == b'\n')
@@ -295,7 +304,7 @@ mod tests {
         ["one", "two", "three"].into_iter().for_each(|text| note(&mut file, text));
         let published = file.published();
         let reader = std::thread::spawn(move || {
-            [Some(1), Some(4)].map(|from| seqs(&streamed(&published, from)))
+            [At(1), At(4)].map(|from| seqs(&streamed(&published, from)))
         });
         ["four", "five", "six"].into_iter().for_each(|text| note(&mut file, text));
         drop(file);
@@ -312,10 +321,11 @@ mod tests {
         note(&mut file, "three");
         let published = file.published();
         drop(file);
-        let refused = streamed(&published, Some(0));
+        let refused = streamed(&published, At(0));
         let text = refused[0]["error"].as_str().unwrap();
         assert!(text.starts_with("events 0 to 1 are not in the event file any more"), "{text}");
-        assert_eq!(seqs(&streamed(&published, Some(2))), [2]);
+        assert_eq!(seqs(&streamed(&published, At(2))), [2]);
+        assert_eq!(seqs(&streamed(&published, Oldest)), [2]);
     }
 
     /// A line of 1 MiB.
@@ -334,10 +344,11 @@ mod tests {
         note(&mut file, "last");
         let published = file.published();
         drop(file);
-        assert_eq!(seqs(&streamed(&published, Some(40))), [40]);
+        assert_eq!(seqs(&streamed(&published, At(40))), [40]);
+        assert_eq!(seqs(&streamed(&published, Oldest)), (15..41).collect::<Vec<_>>());
         // The second file of 15 lines, and the third one.
-        assert_eq!(seqs(&streamed(&published, Some(20))), (20..41).collect::<Vec<_>>());
-        let refused = streamed(&published, Some(14));
+        assert_eq!(seqs(&streamed(&published, At(20))), (20..41).collect::<Vec<_>>());
+        let refused = streamed(&published, At(14));
         let text = refused[0]["error"].as_str().unwrap();
         assert!(text.starts_with("events 14 to 14 are not in the event file any more"), "{text}");
     }
@@ -356,6 +367,42 @@ mod tests {
         }
     }
 
+    /// The first line that was written behind the empty one is the first that is sent.
+    #[test]
+    fn a_subscriber_to_the_events_to_come_misses_none_of_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = EventFile::create(None, dir.path()).unwrap();
+        note(&mut file, "before");
+        let published = file.published();
+        let (line, lines) = std::sync::mpsc::sync_channel(0);
+        let reader = std::thread::spawn(move || published.stream(New, &mut Reader(line)));
+        assert_eq!(lines.recv().unwrap(), b"\n");
+        ["two", "three"].into_iter().for_each(|text| note(&mut file, text));
+        drop(file);
+        let read: Vec<u64> = lines.iter().filter_map(|line| seq_of(&line)).collect();
+        reader.join().unwrap().unwrap();
+        assert_eq!(read, [1, 2]);
+    }
+
+    /// On another host the file begins with what its controller writes.
+    #[test]
+    fn the_oldest_event_of_a_job_that_was_resumed_is_the_first_one_here() {
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut first = EventFile::create(None, dir.path()).unwrap();
+        ["one", "two"].into_iter().for_each(|text| note(&mut first, text));
+        let mut file = EventFile::go_on(None, elsewhere.path()).unwrap();
+        file.go_on_from(first.saved()).unwrap();
+        let published = file.published();
+        let (line, lines) = std::sync::mpsc::sync_channel(0);
+        let reader = std::thread::spawn(move || published.stream(Oldest, &mut Reader(line)));
+        assert_eq!(lines.recv().unwrap(), b"\n");
+        note(&mut file, "resumed");
+        drop(file);
+        let read: Vec<u64> = lines.iter().filter_map(|line| seq_of(&line)).collect();
+        reader.join().unwrap().unwrap();
+        assert_eq!(read, [2]);
+    }
+
     #[test]
     fn a_subscriber_behind_reads_the_old_file_to_its_end() {
         let dir = tempfile::tempdir().unwrap();
@@ -364,7 +411,8 @@ mod tests {
         let published = file.published();
         // It takes a line only when it is asked to.
         let (line, lines) = std::sync::mpsc::sync_channel(0);
-        let reader = std::thread::spawn(move || published.stream(Some(0), &mut Reader(line)));
+        let reader = std::thread::spawn(move || published.stream(Oldest, &mut Reader(line)));
+        assert_eq!(lines.recv().unwrap(), b"\n");
         let first: Vec<u8> = lines.recv().unwrap();
         (0..20).for_each(|_| long_note(&mut file));
         drop(file);

@@ -7,7 +7,7 @@ use crate::machine::answer::Answer;
 use anyhow::Context;
 use eyrie_interface::answer::{refusal, Accepted, Checkpoints, Proposed};
 use eyrie_interface::request::{MAX_LINE, STREAM_HEARTBEAT};
-use eyrie_interface::Request;
+use eyrie_interface::{FirstEvent, Request};
 use eyrie_transport::Stream;
 use eyrie_wire::addr::Addr;
 use eyrie_wire::control::Claim;
@@ -133,45 +133,78 @@ fn try_to_ask<A: DeserializeOwned>(dir: &Path, request: &Request, name: &str) ->
         .with_context(|| format!("job {name} does not answer as this version of eyrie would"))
 }
 
-/// Subscribes to the events of a job from this number on, or to those to come. Each line goes to
-/// `hear`, until the job has ended or `hear` returns false.
-///
-/// # Errors
-/// When the job cannot be reached, refuses, or breaks off: with the number to go on from.
-pub fn subscribe(
-    dir: &Path,
-    from: Option<u64>,
-    hear: &mut dyn FnMut(&str) -> anyhow::Result<bool>,
-) -> anyhow::Result<()> {
-    let Connected { mut stream, name } = Connected::to(dir)?;
-    stream.set_timeout(Some(3 * STREAM_HEARTBEAT))?;
-    writeln!(stream, "{}", serde_json::to_string(&Request::Subscribe { from })?)?;
-    let mut input = BufReader::new(stream);
-    let mut next = from;
-    loop {
+/// The events of a job, as its controller sends them.
+pub struct Subscription {
+    input: BufReader<Stream>,
+    /// The name of the job.
+    name: String,
+    /// Number of the next event, where it is known.
+    next: Option<u64>,
+}
+
+impl Subscription {
+    /// Subscribes to the events from this one on. None that happens after the return is missed.
+    ///
+    /// # Errors
+    /// When the job cannot be reached, or refuses.
+    pub fn begin(dir: &Path, from: FirstEvent) -> anyhow::Result<Subscription> {
+        let Connected { mut stream, name } = Connected::to(dir)?;
+        stream.set_timeout(Some(3 * STREAM_HEARTBEAT))?;
+        writeln!(stream, "{}", serde_json::to_string(&Request::Subscribe { from })?)?;
+        let next = match from {
+            FirstEvent::At(seq) => Some(seq),
+            FirstEvent::New | FirstEvent::Oldest => None,
+        };
+        let mut begun = Subscription { input: BufReader::new(stream), name, next };
+        match begun.line()? {
+            None => Ok(begun),
+            Some(_) => {
+                anyhow::bail!("job {} does not answer as this version of eyrie would", begun.name)
+            }
+        }
+    }
+
+    /// Gives each line to `hear`, until the job has ended or `hear` returns false.
+    ///
+    /// # Errors
+    /// Those of `hear`; when the controller breaks off: with the number to go on from.
+    pub fn hear(
+        mut self,
+        hear: &mut dyn FnMut(&str) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
+        loop {
+            let Some((line, value)) = self.line()? else { continue };
+            self.next = value.get("seq").and_then(serde_json::Value::as_u64).map(|seq| seq + 1);
+            let is_last = value.get("event").is_some_and(|event| event == "job_ended");
+            if !hear(&line)? || is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The next line; `None`: it is empty.
+    fn line(&mut self) -> anyhow::Result<Option<(String, serde_json::Value)>> {
         let mut line = String::new();
-        let read = input.by_ref().take(MAX_LINE).read_line(&mut line);
+        let read = self.input.by_ref().take(MAX_LINE).read_line(&mut line);
         if !matches!(read, Ok(1..)) || !line.ends_with('\n') {
-            let go_on = next.map_or(String::new(), |next| format!("; go on with --from {next}"));
+            let go_on =
+                self.next.map_or(String::new(), |next| format!("; go on with --from {next}"));
             anyhow::bail!(
-                "the events of job {name} break off: its controller has died, or they were read too \
-                 slowly{go_on}"
+                "the events of job {} break off: its controller has died, or they were read too \
+                 slowly{go_on}",
+                self.name
             );
         }
-        let line = line.trim_end();
+        line.truncate(line.trim_end().len());
         if line.is_empty() {
-            continue;
+            return Ok(None);
         }
         let value: serde_json::Value =
-            serde_json::from_str(line).context("a line of the events cannot be read")?;
+            serde_json::from_str(&line).context("a line of the events cannot be read")?;
         if let Some(error) = value.get("error").and_then(|e| e.as_str()) {
             anyhow::bail!("{error}");
         }
-        next = value.get("seq").and_then(serde_json::Value::as_u64).map(|seq| seq + 1);
-        let is_last = value.get("event").is_some_and(|event| event == "job_ended");
-        if !hear(line)? || is_last {
-            return Ok(());
-        }
+        Ok(Some((line, value)))
     }
 }
 

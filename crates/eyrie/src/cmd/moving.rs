@@ -2,11 +2,11 @@
 //! not look at it loses nothing.
 
 use eyrie_cli::progress::Progress;
-use eyrie_controller::runtime::users::{ask, subscribe};
+use eyrie_controller::runtime::users::{ask, Subscription};
 use eyrie_interface::answer::Accepted;
 use eyrie_interface::record::Line;
 use eyrie_interface::status::MoveStatus;
-use eyrie_interface::{Record, Request};
+use eyrie_interface::{FirstEvent, Record, Request};
 use eyrie_wire::Rank;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub fn ask_and_show(dir: &Path, request: &Request) -> anyhow::Result<()> {
     let (events_of, tell_event) = (dir.to_path_buf(), tell.clone());
     // It ends with this process: without events the last line stands.
     std::thread::spawn(move || {
-        subscribe(&events_of, None, &mut |line| {
+        Subscription::begin(&events_of, FirstEvent::New)?.hear(&mut |line| {
             // An event of a newer job is not known here.
             let event = serde_json::from_str(line).ok().map(|Line { record, .. }| record);
             Ok(event.is_none_or(|record| tell_event.send(Told::Event(record)).is_ok()))
