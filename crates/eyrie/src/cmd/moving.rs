@@ -7,7 +7,7 @@ use eyrie_interface::answer::Accepted;
 use eyrie_interface::record::Line;
 use eyrie_interface::status::MoveStatus;
 use eyrie_interface::{FirstEvent, Record, Request};
-use eyrie_wire::Rank;
+use eyrie_wire::{NodeId, Rank};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -22,25 +22,37 @@ pub fn ask_and_show(dir: &Path, request: &Request) -> anyhow::Result<()> {
     if !progress.is_shown() {
         return ask::<Accepted>(dir, request).map(drop);
     }
+    // Before the request: no event that follows from it is missed.
+    let Ok(events) = Subscription::begin(dir, FirstEvent::New) else {
+        drop(progress);
+        return ask::<Accepted>(dir, request).map(drop);
+    };
     let (tell, told) = channel();
-    let (events_of, tell_event) = (dir.to_path_buf(), tell.clone());
-    // It ends with this process: without events the last line stands.
+    let tell_event = tell.clone();
+    // It ends with this process.
     std::thread::spawn(move || {
-        Subscription::begin(&events_of, FirstEvent::New)?.hear(&mut |line| {
+        let heard = events.hear(&mut |line| {
             // An event of a newer job is not known here.
             let event = serde_json::from_str(line).ok().map(|Line { record, .. }| record);
             Ok(event.is_none_or(|record| tell_event.send(Told::Event(record)).is_ok()))
-        })
+        });
+        if heard.is_err() {
+            // The command has its answer, perhaps.
+            let _ = tell_event.send(Told::NoMore);
+        }
     });
     std::thread::scope(|scope| {
         scope.spawn(move || drop(tell.send(Told::Answer(ask::<Accepted>(dir, request)))));
         let mut moves = Moves::of(request);
         for told in told {
             match told {
-                Told::Event(record) => moves.hear(&record),
+                Told::Event(record) => {
+                    moves.hear(&record);
+                    progress.now(moves.shown());
+                }
+                Told::NoMore => progress.now("waiting for the job's answer".into()),
                 Told::Answer(answer) => return answer.map(drop),
             }
-            progress.now(moves.shown());
         }
         anyhow::bail!("the job was not asked")
     })
@@ -49,6 +61,8 @@ pub fn ask_and_show(dir: &Path, request: &Request) -> anyhow::Result<()> {
 /// What is heard of the job meanwhile.
 enum Told {
     Event(Record),
+    /// The events have broken off.
+    NoMore,
     Answer(anyhow::Result<Accepted>),
 }
 
@@ -60,34 +74,39 @@ impl Moves {
     fn of(request: &Request) -> Moves {
         let mut moves = Moves::default();
         match request {
-            Request::Migrate { ranks, to, .. } => ranks.iter().for_each(|r| moves.begin(*r, *to)),
+            Request::Migrate { ranks, to, .. } => {
+                for rank in ranks {
+                    moves.begin(*rank, *to);
+                }
+            }
             Request::Rearrange { moves: all, .. } => {
-                all.iter().for_each(|(rank, to)| moves.begin(*rank, Some(*to)));
+                for (rank, to) in all {
+                    moves.begin(*rank, Some(*to));
+                }
             }
             _ => {}
         }
         moves
     }
 
-    fn begin(&mut self, rank: Rank, to: Option<eyrie_wire::NodeId>) {
+    fn begin(&mut self, rank: Rank, to: Option<NodeId>) -> &mut MoveStatus {
         let moving = MoveStatus { rank, to, rounds: 0, bytes: 0, took: 0.0, slowed: 0 };
-        self.0.entry(rank).or_insert(moving);
+        self.0.entry(rank).or_insert(moving)
     }
 
     fn hear(&mut self, record: &Record) {
         match record {
-            Record::NodeDraining { ranks, .. } => ranks.iter().for_each(|r| self.begin(*r, None)),
+            Record::NodeDraining { ranks, .. } => {
+                for rank in ranks {
+                    self.begin(*rank, None);
+                }
+            }
             Record::MoveRound { rank, node, round, bytes, took, .. } => {
-                if let Some(moving) = self.0.get_mut(rank) {
-                    (moving.to, moving.rounds, moving.bytes) = (Some(*node), *round, *bytes);
-                    moving.took = took.as_secs_f64();
-                }
+                let moving = self.begin(*rank, Some(*node));
+                (moving.to, moving.rounds, moving.bytes) = (Some(*node), *round, *bytes);
+                moving.took = took.as_secs_f64();
             }
-            Record::MoveSlowed { rank, share } => {
-                if let Some(moving) = self.0.get_mut(rank) {
-                    moving.slowed = *share;
-                }
-            }
+            Record::MoveSlowed { rank, share } => self.begin(*rank, None).slowed = *share,
             Record::RankMoved { rank, .. } | Record::RankFinished { rank, .. } => {
                 self.0.remove(rank);
             }
@@ -128,7 +147,7 @@ pub fn of_one(moving: &MoveStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eyrie_wire::{ImageId, NodeId};
+    use eyrie_wire::ImageId;
 
     #[test]
     fn each_move_in_words() {
@@ -153,16 +172,23 @@ mod tests {
         assert_eq!(moves.shown(), of_one(&begun));
         let took = Duration::from_millis(500);
         let (rank, node) = (3, 2);
-        moves.hear(&Record::MoveRound {
+        let round = Record::MoveRound {
             rank: Rank(rank),
             node: NodeId(node),
             image: ImageId(7),
             round: 4,
             bytes: 1 << 20,
             took,
-        });
-        moves.hear(&Record::MoveSlowed { rank: Rank(rank), share: 20 });
+        };
+        let slowed = Record::MoveSlowed { rank: Rank(rank), share: 20 };
+        [&round, &slowed].into_iter().for_each(|record| moves.hear(record));
         assert_eq!(moves.shown(), line);
+        // Where no event has named the rank before.
+        for records in [[&round, &slowed], [&slowed, &round]] {
+            let mut unknown = Moves::default();
+            records.into_iter().for_each(|record| unknown.hear(record));
+            assert_eq!(unknown.shown(), line);
+        }
         moves.hear(&Record::RankMoved {
             rank: Rank(rank),
             from: NodeId(0),
