@@ -15,8 +15,8 @@ pub type RouterRank = RankCore<RouterPath<Sockets>>;
 
 static RANK: AtomicPtr<RouterRank> = AtomicPtr::new(std::ptr::null_mut());
 /// What has entered the rank: nothing, a provider call or an image.
-static INSIDE: AtomicU32 = AtomicU32::new(NOBODY);
-const NOBODY: u32 = 0;
+static INSIDE: AtomicU32 = AtomicU32::new(NO_CALL);
+const NO_CALL: u32 = 0;
 const CALL: u32 = 1;
 const IMAGE: u32 = 2;
 /// How long a call on files waits for another thread's MPI call: longer than any wait in such a
@@ -25,7 +25,7 @@ const OTHERS_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Whether a call or an image has entered.
 pub fn inside() -> bool {
-    INSIDE.load(Ordering::Relaxed) != NOBODY
+    INSIDE.load(Ordering::Relaxed) != NO_CALL
 }
 
 /// Whether this process is a rank.
@@ -41,7 +41,7 @@ pub fn begin(rank: RouterRank) {
 /// Runs `f` with the rank, if this process is one already, on the provider's stack. No image is
 /// taken meanwhile.
 pub fn enter<R>(f: impl FnOnce(&mut RouterRank) -> R) -> Option<R> {
-    let claim = || INSIDE.compare_exchange(NOBODY, CALL, Ordering::Acquire, Ordering::Relaxed);
+    let claim = || INSIDE.compare_exchange(NO_CALL, CALL, Ordering::Acquire, Ordering::Relaxed);
     while let Err(who) = claim() {
         if who == CALL {
             fatal(
@@ -60,7 +60,7 @@ pub fn enter<R>(f: impl FnOnce(&mut RouterRank) -> R) -> Option<R> {
 /// in one thread at a time, but it may be another one than this.
 pub fn enter_after_others<R>(f: impl FnOnce(&mut RouterRank) -> R) -> Option<R> {
     let begun = std::time::Instant::now();
-    let claim = || INSIDE.compare_exchange(NOBODY, CALL, Ordering::Acquire, Ordering::Relaxed);
+    let claim = || INSIDE.compare_exchange(NO_CALL, CALL, Ordering::Acquire, Ordering::Relaxed);
     while claim().is_err() {
         if begun.elapsed() > OTHERS_TIMEOUT {
             fatal(
@@ -75,7 +75,7 @@ pub fn enter_after_others<R>(f: impl FnOnce(&mut RouterRank) -> R) -> Option<R> 
 
 /// Runs `f` with the rank, as [`enter`], for an image. `None` also when a call has entered.
 pub fn enter_for_image<R>(f: impl FnOnce(&mut RouterRank) -> R) -> Option<R> {
-    INSIDE.compare_exchange(NOBODY, IMAGE, Ordering::Acquire, Ordering::Relaxed).ok()?;
+    INSIDE.compare_exchange(NO_CALL, IMAGE, Ordering::Acquire, Ordering::Relaxed).ok()?;
     inside_of(Inside::for_image, f)
 }
 
@@ -83,7 +83,7 @@ pub fn enter_for_image<R>(f: impl FnOnce(&mut RouterRank) -> R) -> Option<R> {
 fn inside_of<R>(inside: fn() -> Inside, f: impl FnOnce(&mut RouterRank) -> R) -> Option<R> {
     let rank = RANK.load(Ordering::Relaxed);
     if rank.is_null() {
-        INSIDE.store(NOBODY, Ordering::Release);
+        INSIDE.store(NO_CALL, Ordering::Release);
         return None;
     }
     let inside = inside();
@@ -97,6 +97,6 @@ fn inside_of<R>(inside: fn() -> Inside, f: impl FnOnce(&mut RouterRank) -> R) ->
     unsafe { *libc::__errno_location() = errno };
     compiler_fence(Ordering::SeqCst);
     drop(inside);
-    INSIDE.store(NOBODY, Ordering::Release);
+    INSIDE.store(NO_CALL, Ordering::Release);
     Some(result)
 }

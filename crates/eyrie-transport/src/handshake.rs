@@ -28,6 +28,8 @@ use std::time::Duration;
 const MAGIC: &[u8; 4] = b"EYRI";
 /// How long connecting, and each step of a handshake, may take on either side.
 pub const STEP_TIMEOUT: Duration = Duration::from_secs(10);
+/// The first version whose handshake is Noise's.
+const FIRST_NOISE: u16 = 19;
 /// Magic, version, length. A new version may change only what comes later.
 const HEAD_LEN: usize = 8;
 /// Security and ciphers, before the claim.
@@ -163,6 +165,11 @@ impl Accepting {
             Stage::Head => {
                 let head: [u8; HEAD_LEN] = bytes.try_into().map_err(|_| HandshakeError::Foreign)?;
                 let len = usize::from(u16::from_le_bytes([head[6], head[7]]));
+                let version = u16::from_le_bytes([head[4], head[5]]);
+                if &head[..4] == MAGIC && version < FIRST_NOISE {
+                    // It would not understand an answer, and what follows proves nothing here.
+                    return Err(HandshakeError::Version(version));
+                }
                 if &head[..4] != MAGIC || !(MIN_FIRST..=MAX_FIRST).contains(&len) {
                     return Err(HandshakeError::Foreign);
                 }
@@ -503,7 +510,13 @@ mod tests {
             String::from_utf8_lossy(&payload[1..len]).into_owned()
         };
         assert!(refused(VERSION, Security::Encrypted).contains("protect"));
-        assert!(refused(VERSION ^ 0x55, Security::Off).contains("version"));
+        assert!(refused(VERSION + 1, Security::Off).contains("version"));
+        // One from before says its version in the same place, and is not answered.
+        let (_, mut bytes) = first(&SECRET, &CLAIM, Security::Off, VERSION);
+        bytes[4..6].copy_from_slice(&(FIRST_NOISE - 1).to_le_bytes());
+        let (head, mut out) = (&bytes[..HEAD_LEN], Vec::new());
+        let refused = Accepting::new(Security::Off).step(head, &SECRET, &mut out);
+        assert!(matches!(refused, Err(HandshakeError::Version(18))) && out.is_empty());
     }
 
     /// A stream that returns these bytes and accepts everything.

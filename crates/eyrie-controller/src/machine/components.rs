@@ -11,7 +11,6 @@ use super::images::schedule::Schedule;
 use super::images::stores::{Stores, SAVED};
 use super::images::why::ImageAges;
 use super::leftovers::Leftovers;
-
 use super::moves::mover::Mover;
 use super::moves::Moves;
 use super::nodes::contact::Contact;
@@ -24,11 +23,10 @@ use super::pmi::Pmi;
 use super::ranks::Ranks;
 use super::recovery::course::Recovery;
 use super::recovery::gathered::Gathered;
-use super::roles::Roles;
-
 use super::roles::hosting::Hosting;
 use super::roles::missing::Redundancy;
 use super::roles::places::Places;
+use super::roles::Roles;
 use super::saving::contents::Saved;
 use super::saving::phase::Saving;
 use super::saving::steps::Saver;
