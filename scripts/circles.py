@@ -3,7 +3,10 @@
 the other. They do when they import each other, or when methods of one type call each other that
 stand in several files.
 
-Usage: scripts/circles.py [CRATE]...   (default: all crates, but for what is NOT_CLEAN_YET)
+Usage: scripts/circles.py [CRATE]...   (default: ulfm's C and all crates, but for what is
+NOT_CLEAN_YET)
+
+The C sources of ulfm/ are looked at, too: a file needs another one whose function it calls.
 
 An import is a path that begins with `crate::`, `super::` or `self::`, or a `use` of a child module,
 in a file of the crate's src. A parent that imports from its child while the child imports from the
@@ -25,6 +28,8 @@ TEST_ONLY = re.compile(
     r"#\[cfg\((?:all\()?test\b[^\]]*\]\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*(;|\{)"
 )
 USE = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?use\s+([^;]+);", re.MULTILINE)
+# A function of C that other files may call, from its beginning at the margin to its body.
+C_FUNCTION = re.compile(r"^(?!static\b)[a-zA-Z_][\w \t*]*?\b(\w+)\([^;{}]*\)\s*\{", re.MULTILINE)
 INLINE = re.compile(r"(?<![\w:])((?:crate|super|self)(?:::\w+)+)(!?)")
 
 
@@ -214,6 +219,22 @@ def calls(texts):
         yield name, edges
 
 
+def c_calls(folder):
+    """The files of C in a folder, as {module: path}, and which calls functions of which."""
+    files = {(path.stem,): path for path in sorted(folder.glob("*.c"))}
+    texts = {
+        module: without_comments_and_texts(path.read_text()) for module, path in files.items()
+    }
+    where = {name: module for module, text in texts.items() for name in C_FUNCTION.findall(text)}
+    edges = {module: {} for module in files}
+    for module, text in texts.items():
+        for used in re.finditer(r"\b(\w+)\s*\(", text):
+            if where.get(used.group(1), module) != module:
+                line = text.count("\n", 0, used.start()) + 1
+                edges[module].setdefault(where[used.group(1)], line)
+    return files, edges
+
+
 def circles(edges):
     """The sets of modules that reach each other."""
 
@@ -264,6 +285,12 @@ def main():
                     f"{crate}: methods of {name} in {len(circle)} files call each other in a circle:"
                 )
                 show(circle, edges, files, "calls")
+    if not sys.argv[1:]:
+        files, edges = c_calls(ROOT / "ulfm/src")
+        for circle in circles(edges):
+            bad += 1
+            print(f"ulfm: {len(circle)} files of C call each other in a circle:")
+            show(circle, edges, files, "calls")
     sys.exit(1 if bad else 0)
 
 

@@ -85,14 +85,6 @@ int eyrie_ulfm_init(MPI_Comm comm, const eyrie_ulfm_settings *settings, eyrie_ul
     return code;
 }
 
-bool job_is_leader(const eyrie_ulfm_job *job) {
-    for (int r = 0; r < job->now.ranks; r++)
-        if (!job->dead[job->now.process[r]]) return job->now.process[r] == job->me;
-    for (int p = 0; p < job->processes; p++)
-        if (!job->dead[p]) return p == job->me;
-    return false;
-}
-
 MPI_Comm eyrie_ulfm_comm(const eyrie_ulfm_job *job) {
     return job->ended ? MPI_COMM_NULL : job->work;
 }
@@ -142,7 +134,7 @@ int eyrie_ulfm_finish(eyrie_ulfm_job *job) {
     job->finished = false;
     if (code == MPI_SUCCESS && job->last.outcome == FINISHED) {
         job->ended = true;
-        if (job->copies.scheme == FILES && job_is_leader(job)) files_remove(job);
+        if (job->copies.scheme == FILES && members_is_leader(job)) files_remove(job);
     } else if (code == MPI_SUCCESS) {
         job->state = REPAIRED;
         code = job->rank < 0 ? repair_wait_as_spare(job) : FT_ERR_PROC_FAILED;

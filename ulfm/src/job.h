@@ -337,9 +337,6 @@ enum {
     TAG_RESCUE = 1000
 };
 
-/* whether this process acts for the job: it has the lowest living rank */
-bool job_is_leader(const eyrie_ulfm_job *job);
-
 /* --- errors.c --- */
 
 /* zeroed, for tables of the library; ends the job when there is no memory */
@@ -362,6 +359,8 @@ int settings_check(eyrie_ulfm_job *job);
 int members_learn(eyrie_ulfm_job *job, int node);
 int members_make_planner(eyrie_ulfm_job *job);
 int members_assign_ranks(eyrie_ulfm_job *job);
+/* whether this process acts for the job: it has the lowest living rank */
+bool members_is_leader(const eyrie_ulfm_job *job);
 
 /* --- derived.c --- */
 

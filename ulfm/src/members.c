@@ -91,3 +91,11 @@ int members_assign_ranks(eyrie_ulfm_job *job) {
     free(nodes);
     return code;
 }
+
+bool members_is_leader(const eyrie_ulfm_job *job) {
+    for (int r = 0; r < job->now.ranks; r++)
+        if (!job->dead[job->now.process[r]]) return job->now.process[r] == job->me;
+    for (int p = 0; p < job->processes; p++)
+        if (!job->dead[p]) return p == job->me;
+    return false;
+}

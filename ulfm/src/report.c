@@ -57,7 +57,7 @@ static void append_process(const eyrie_ulfm_job *job, char **text, size_t *len, 
 void report_say(eyrie_ulfm_job *job) {
     const struct plan *last = &job->last;
     const eyrie_ulfm_report *report = &job->report;
-    if (job->quiet || !job_is_leader(job)) return;
+    if (job->quiet || !members_is_leader(job)) return;
     char *text = NULL;
     size_t len = 0;
     append(&text, &len, "eyrie-ulfm: recovery %d: ", report->recovery);
