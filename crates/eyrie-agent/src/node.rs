@@ -48,33 +48,33 @@ enum End {
 
 pub struct Agent {
     /// Files that came with this process.
-    pub sent: Sent,
+    pub(super) sent: Sent,
     /// What processes of ranks are started with.
-    pub setup: Setup,
+    pub(super) setup: Setup,
     /// The job's directory on this host. It is removed when this process ends.
-    pub dir: Option<HostDir>,
+    pub(super) dir: Option<HostDir>,
     /// Removes that directory when this process is killed.
-    pub sweeper: Option<Sweeper>,
-    pub attachment: Attachment,
-    pub roles: Roles,
-    pub connection: Connection,
-    pub processes: BTreeMap<RankInstance, Process>,
+    pub(super) sweeper: Option<Sweeper>,
+    pub(super) attachment: Attachment,
+    pub(super) roles: Roles,
+    pub(super) connection: Connection,
+    pub(super) processes: BTreeMap<RankInstance, Process>,
     /// Ranks that are about to come to this node: their memory is being put in place.
-    pub incoming: BTreeMap<RankInstance, Incoming>,
+    pub(super) incoming: BTreeMap<RankInstance, Incoming>,
     /// Ranks that are killed as soon as they have started.
-    pub killed: BTreeSet<RankInstance>,
-    pub exchange: Exchange,
-    pub measurements: Measurements,
-    pub reach: Reach,
+    pub(super) killed: BTreeSet<RankInstance>,
+    pub(super) exchange: Exchange,
+    pub(super) measurements: Measurements,
+    pub(super) reach: Reach,
     /// The user was told that writes of ranks cannot be tracked.
-    pub untracked: bool,
+    pub(super) untracked: bool,
     /// The user was told what to do about a rank that dies of a bus error.
-    pub bus_error_explained: bool,
+    pub(super) bus_error_explained: bool,
     /// Files that images need, and when their names are checked next.
-    pub holds: Holds,
-    pub watch_at: Instant,
-    pub background: Background,
-    pub leaving: Leaving,
+    pub(super) holds: Holds,
+    pub(super) watch_at: Instant,
+    pub(super) background: Background,
+    pub(super) leaving: Leaving,
 }
 
 /// A directory with files that came with this process; removed when dropped.

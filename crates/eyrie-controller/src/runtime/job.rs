@@ -36,40 +36,40 @@ const BATCH: usize = 256;
 /// A running job.
 pub struct Job {
     /// What the job was made for, with the hosts that have joined.
-    pub beginning: Beginning,
-    pub machine: Machine,
+    pub(super) beginning: Beginning,
+    pub(super) machine: Machine,
     /// Events that commands have brought about, to be handled next.
-    pub events: VecDeque<Event>,
-    pub clock: Clock,
-    pub outlet: Outlet,
-    pub event_file: EventFile,
-    pub roles: RolePeers,
-    pub figures: Figures,
-    pub whereabouts: Whereabouts,
-    pub end: End,
-    pub inbound: Sender<Inbound>,
+    pub(super) events: VecDeque<Event>,
+    pub(super) clock: Clock,
+    pub(super) outlet: Outlet,
+    pub(super) event_file: EventFile,
+    pub(super) roles: RolePeers,
+    pub(super) figures: Figures,
+    pub(super) whereabouts: Whereabouts,
+    pub(super) end: End,
+    pub(super) inbound: Sender<Inbound>,
     /// What all hosts are compared with.
-    pub alike: Alike,
+    pub(super) alike: Alike,
     /// Where the images outlive the job.
-    pub images: Option<ImagesDir>,
+    pub(super) images: Option<ImagesDir>,
     /// What routers on nodes save there, and go on with.
-    pub router_files: Arc<RouterFiles>,
+    pub(super) router_files: Arc<RouterFiles>,
     /// Those of a saved job, until the store has said what it has.
-    pub needed_images: Option<BTreeSet<(Rank, ImageId)>>,
+    pub(super) needed_images: Option<BTreeSet<(Rank, ImageId)>>,
     /// The job's directory.
-    pub dir: PathBuf,
-    pub admission: Arc<Admission>,
-    pub stdin: Stdin,
-    pub children: Children,
-    pub secret: Secret,
-    pub agents: Agents,
-    pub returns: Returns,
-    pub journal: Journal,
-    pub copies: Copies,
+    pub(super) dir: PathBuf,
+    pub(super) admission: Arc<Admission>,
+    pub(super) stdin: Stdin,
+    pub(super) children: Children,
+    pub(super) secret: Secret,
+    pub(super) agents: Agents,
+    pub(super) returns: Returns,
+    pub(super) journal: Journal,
+    pub(super) copies: Copies,
     /// What an earlier controller has heard is heard again: nothing is done.
-    pub is_replaying: bool,
-    pub users: Users,
-    pub refusals: Refusals,
+    pub(super) is_replaying: bool,
+    pub(super) users: Users,
+    pub(super) refusals: Refusals,
 }
 
 impl Job {
