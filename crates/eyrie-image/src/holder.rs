@@ -1,6 +1,6 @@
 //! State of a process that the kernel does not know: connections that mean something to others, a
 //! library's own tables, the memory of a device. Whatever part of the process has such state
-//! implements [`Holder`], and the capture asks it at five moments. Holders must not allocate or
+//! implements [`Holder`], and the capture asks it at four moments. Holders must not allocate or
 //! take locks until the capture is over: any lock of the process may be held.
 
 use crate::outcome::Outcome;
@@ -17,7 +17,7 @@ pub enum Claim {
     Dropped,
 }
 
-/// A part of the process with state that the kernel does not know. The five moments follow each
+/// A part of the process with state that the kernel does not know. The four moments follow each
 /// other as they stand here. Holders are asked in the order of [`crate::Request::holders`].
 pub trait Holder {
     /// Before a capture: all threads stand still, and nothing was looked at yet. So what the
