@@ -217,9 +217,12 @@ pub unsafe extern "C-unwind" fn our_epoll_wait(
 ) -> c_int {
     // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
-        let next = || match ms == 0 || !in_a_rank() {
-            true => epoll_wait.get()(fd, events, n, ms),
-            false => epoll(fd, events, n, ms, None),
+        let next = || {
+            if ms == 0 || !in_a_rank() {
+                epoll_wait.get()(fd, events, n, ms)
+            } else {
+                epoll(fd, events, n, ms, None)
+            }
         };
         waits_for_events(fd, events, n, &next).unwrap_or_else(next)
     }
@@ -237,9 +240,12 @@ pub unsafe extern "C-unwind" fn our_epoll_pwait(
 ) -> c_int {
     // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
-        let next = || match ms == 0 || !in_a_rank() {
-            true => epoll_pwait.get()(fd, events, n, ms, mask),
-            false => epoll(fd, events, n, ms, mask.as_ref()),
+        let next = || {
+            if ms == 0 || !in_a_rank() {
+                epoll_pwait.get()(fd, events, n, ms, mask)
+            } else {
+                epoll(fd, events, n, ms, mask.as_ref())
+            }
         };
         waits_for_events(fd, events, n, &next).unwrap_or_else(next)
     }

@@ -47,9 +47,10 @@ pub extern "C" fn eyrie_calls_leave(entered: usize) {
 /// An image is about to be taken in this thread. If the thread is the owner, its observations are
 /// not its program's. Returns the argument for [`eyrie_calls_leave`].
 pub extern "C" fn eyrie_calls_enter_for_image() -> usize {
-    match OWNER.load(Ordering::Relaxed) == this_thread() {
-        true => eyrie_calls_enter(),
-        false => BY_NOBODY,
+    if OWNER.load(Ordering::Relaxed) == this_thread() {
+        eyrie_calls_enter()
+    } else {
+        BY_NOBODY
     }
 }
 

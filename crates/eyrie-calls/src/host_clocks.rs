@@ -38,9 +38,10 @@ pub fn kernels_ns(clock: clockid_t) -> i64 {
 
 /// By how much a clock of a rank is ahead of the kernel's, in nanoseconds.
 pub fn ahead_ns(clock: clockid_t) -> i64 {
-    match OF_HOST.contains(&clock) {
-        true => AHEAD_NS.load(Ordering::Relaxed),
-        false => 0,
+    if OF_HOST.contains(&clock) {
+        AHEAD_NS.load(Ordering::Relaxed)
+    } else {
+        0
     }
 }
 

@@ -232,9 +232,10 @@ impl ObservedStream {
         }
         let before = self.place();
         let is_next = matches!(self.pass_over_clocks(), Some(Recorded::Done(it)) if it == kind);
-        match is_next {
-            true => self.reader.take(&mut self.last),
-            false => self.go_back_to(before),
+        if is_next {
+            self.reader.take(&mut self.last)
+        } else {
+            self.go_back_to(before)
         }
         is_next
     }

@@ -102,9 +102,10 @@ pub unsafe extern "C-unwind" fn our_pthread_getaffinity_np(
 ) -> c_int {
     // SAFETY: handed on to the caller.
     unsafe {
-        match is_calling(thread) {
-            true => error_of(our_sched_getaffinity(0, len, mask)),
-            false => pthread_getaffinity_np.get()(thread, len, mask),
+        if is_calling(thread) {
+            error_of(our_sched_getaffinity(0, len, mask))
+        } else {
+            pthread_getaffinity_np.get()(thread, len, mask)
         }
     }
 }
@@ -119,9 +120,10 @@ pub unsafe extern "C-unwind" fn our_pthread_setaffinity_np(
 ) -> c_int {
     // SAFETY: handed on to the caller.
     unsafe {
-        match is_calling(thread) {
-            true => error_of(our_sched_setaffinity(0, len, mask)),
-            false => pthread_setaffinity_np.get()(thread, len, mask),
+        if is_calling(thread) {
+            error_of(our_sched_setaffinity(0, len, mask))
+        } else {
+            pthread_setaffinity_np.get()(thread, len, mask)
         }
     }
 }

@@ -76,9 +76,10 @@ pub(crate) fn is_own(pid: pid_t) -> bool {
 
 /// The process that a number is for.
 pub(crate) fn meant(pid: pid_t) -> pid_t {
-    match is_own(pid) {
-        true => kernels(),
-        false => pid,
+    if is_own(pid) {
+        kernels()
+    } else {
+        pid
     }
 }
 

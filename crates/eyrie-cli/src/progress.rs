@@ -35,10 +35,7 @@ impl Progress {
         let terminal = io::stderr().is_terminal();
         let shared = doing.clone();
         let thread = (terminal || asked).then(|| {
-            std::thread::spawn(move || match terminal {
-                true => draw(&shared),
-                false => list(&shared),
-            })
+            std::thread::spawn(move || if terminal { draw(&shared) } else { list(&shared) })
         });
         Progress { doing, thread }
     }

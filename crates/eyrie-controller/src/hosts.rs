@@ -253,9 +253,10 @@ impl Hosts {
     }
 
     fn finish(self, source: &str) -> Result<Vec<Host>, String> {
-        match self.list.is_empty() {
-            true => Err(format!("{source} names no host")),
-            false => Ok(self.list),
+        if self.list.is_empty() {
+            Err(format!("{source} names no host"))
+        } else {
+            Ok(self.list)
         }
     }
 }

@@ -59,9 +59,10 @@ pub struct BadInjection {
 
 /// A delay; here a number alone is seconds.
 fn delay(text: &str) -> Result<Duration, String> {
-    match text.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
-        true => duration(&format!("{text}s")),
-        false => duration(text),
+    if text.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        duration(&format!("{text}s"))
+    } else {
+        duration(text)
     }
 }
 

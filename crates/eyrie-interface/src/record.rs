@@ -414,12 +414,11 @@ impl Record {
             }
             Record::RoleStarted { role, node } => (Detail, format!("{role} runs on {}", at(node))),
             Record::RoleLost { role, node, cause, ranks } => {
-                let next = match ranks.is_empty() {
-                    true => "another takes its place".to_string(),
-                    false => format!(
-                        "another takes its place, {} imaged at once",
-                        list_with(ranks, "is", "are")
-                    ),
+                let next = if ranks.is_empty() {
+                    "another takes its place".to_string()
+                } else {
+                    let are = list_with(ranks, "is", "are");
+                    format!("another takes its place, {are} imaged at once")
                 };
                 (Normal, format!("{role} on {} is lost: {cause}; {next}", at(node)))
             }

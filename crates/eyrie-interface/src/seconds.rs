@@ -4,9 +4,10 @@ use serde::{de::Error, Deserialize, Deserializer, Serialize, Serializer};
 use std::time::Duration;
 
 pub fn serialize<S: Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {
-    match s.is_human_readable() {
-        true => s.serialize_f64(d.as_micros() as f64 / 1e6),
-        false => d.serialize(s),
+    if s.is_human_readable() {
+        s.serialize_f64(d.as_micros() as f64 / 1e6)
+    } else {
+        d.serialize(s)
     }
 }
 

@@ -61,9 +61,10 @@ impl Cursor {
     }
 
     pub fn damaged(&self, what: &'static str) -> LedgerError {
-        let channel = match self.index < self.layout.ranks() {
-            true => Channel::Rank(self.index),
-            false => Channel::Order,
+        let channel = if self.index < self.layout.ranks() {
+            Channel::Rank(self.index)
+        } else {
+            Channel::Order
         };
         let behind = self.ssn.saturating_sub(1);
         LedgerError::Damaged { rank: self.layout.rank(), channel, behind, what }
@@ -71,9 +72,10 @@ impl Cursor {
 
     #[inline]
     fn word(&self, view: &impl View) -> u64 {
-        match active(Mutation::RelaxedLook) {
-            true => view.load(self.at),
-            false => view.load_acquire(self.at),
+        if active(Mutation::RelaxedLook) {
+            view.load(self.at)
+        } else {
+            view.load_acquire(self.at)
         }
     }
 
@@ -89,9 +91,10 @@ impl Cursor {
             if entry.form != Form::Jump {
                 // A jump must fit behind each message.
                 let fits = entry::fits(&self.layout, self.at, entry.bytes() + LINE, self.end);
-                return match fits {
-                    true => Ok(Some(entry)),
-                    false => Err(self.damaged("it is longer than its extent")),
+                return if fits {
+                    Ok(Some(entry))
+                } else {
+                    Err(self.damaged("it is longer than its extent"))
                 };
             }
             let to = entry.envelope.words[0];
@@ -115,9 +118,10 @@ impl Cursor {
     fn look_up(&mut self, view: &impl View) -> Result<Option<Entry>, LedgerError> {
         let word = self.layout.channel(self.index) + channel::FIRST;
         for _ in 0..MOST_TRIES {
-            let first = match active(Mutation::RelaxedFirstLook) {
-                true => view.load(word),
-                false => view.load_acquire(word),
+            let first = if active(Mutation::RelaxedFirstLook) {
+                view.load(word)
+            } else {
+                view.load_acquire(word)
             };
             if first == 0 {
                 return match self.ssn {

@@ -84,10 +84,8 @@ impl Entry {
             return Some(self.len);
         }
         let at = self.at + LINE;
-        let word = match active(Mutation::RelaxedFilledLook) {
-            true => view.load(at),
-            false => view.load_acquire(at),
-        };
+        let word =
+            if active(Mutation::RelaxedFilledLook) { view.load(at) } else { view.load_acquire(at) };
         unseal(word, filled_salt(at, self.ssn)).filter(|filled| *filled <= self.len)
     }
 

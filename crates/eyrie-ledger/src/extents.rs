@@ -149,9 +149,10 @@ impl Extents {
 
     /// Takes an extent that was in use before, of just this size.
     pub fn reuse(&mut self, memory: &impl Memory, layout: &Layout, wanted: u64) -> Option<Piece> {
-        let (at, size) = match wanted <= LARGEST {
-            true => (class(wanted)..CLASSES).find_map(|class| self.pop(memory, layout, class))?,
-            false => self.fitting(memory, layout, wanted)?,
+        let (at, size) = if wanted <= LARGEST {
+            (class(wanted)..CLASSES).find_map(|class| self.pop(memory, layout, class))?
+        } else {
+            self.fitting(memory, layout, wanted)?
         };
         if size > wanted {
             let rest = at + wanted;

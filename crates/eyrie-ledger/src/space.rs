@@ -103,9 +103,10 @@ impl<M: Memory> Space<M> {
             Some(last) => (last.at + extent::NEXT, Mutation::RelaxedNext),
             None => (self.layout.channel(index) + channel::FIRST, Mutation::RelaxedFirst),
         };
-        match active(mutation) {
-            true => self.memory.store(at, extent.at),
-            false => self.memory.store_release(at, extent.at),
+        if active(mutation) {
+            self.memory.store(at, extent.at)
+        } else {
+            self.memory.store_release(at, extent.at)
         }
         if chain.last.is_none() {
             chain.first = extent.at;
@@ -129,9 +130,10 @@ impl<M: Memory> Space<M> {
     /// Makes sure that the last extent has pages up to here.
     #[inline]
     pub fn ready(&mut self, index: u32, up_to: u64) -> Result<(), LedgerError> {
-        match up_to > self.chains[index as usize].ready {
-            true => self.populate(index, up_to),
-            false => Ok(()),
+        if up_to > self.chains[index as usize].ready {
+            self.populate(index, up_to)
+        } else {
+            Ok(())
         }
     }
 

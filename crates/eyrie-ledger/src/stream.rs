@@ -96,9 +96,10 @@ impl Tail {
     #[inline]
     pub fn publish(&self, memory: &impl Memory) {
         let word = (self.at - self.start) | u64::from(self.check) << 32;
-        match active(Mutation::RelaxedItem) {
-            true => memory.store(self.published, word),
-            false => memory.store_release(self.published, word),
+        if active(Mutation::RelaxedItem) {
+            memory.store(self.published, word)
+        } else {
+            memory.store_release(self.published, word)
         }
     }
 }
@@ -245,9 +246,10 @@ impl<V: View> Source<V> {
             return Ok(None);
         }
         let next = self.extent_at(at, extent.first)?;
-        match next.follows(extent) {
-            true => Ok(Some(next)),
-            false => Err(self.damaged(extent.first, "its extents lead in a circle")),
+        if next.follows(extent) {
+            Ok(Some(next))
+        } else {
+            Err(self.damaged(extent.first, "its extents lead in a circle"))
         }
     }
 

@@ -281,9 +281,10 @@ impl<M: Memory> Writer<M> {
         let seed = self.to[index as usize].cursor.seed();
         publish_word(memory, entry.at, entry::first_word(seed, entry.ssn, line));
         let newest = layout.channel(index) + channel::NEWEST;
-        match active(Mutation::RelaxedNewest) {
-            true => memory.store(newest, entry.ssn),
-            false => memory.store_release(newest, entry.ssn),
+        if active(Mutation::RelaxedNewest) {
+            memory.store(newest, entry.ssn)
+        } else {
+            memory.store_release(newest, entry.ssn)
         }
     }
 
@@ -308,9 +309,10 @@ impl<M: Memory> Writer<M> {
             memory.write(at, &payload[filled as usize..(filled + step) as usize]);
             filled += step;
             let word = entry::filled_word(entry.at + LINE, entry.ssn, filled);
-            match active(Mutation::RelaxedFilled) {
-                true => memory.store(entry.at + LINE, word),
-                false => memory.store_release(entry.at + LINE, word),
+            if active(Mutation::RelaxedFilled) {
+                memory.store(entry.at + LINE, word)
+            } else {
+                memory.store_release(entry.at + LINE, word)
             }
         }
         Ok(())
@@ -413,9 +415,10 @@ fn put_line(memory: &impl Memory, at: u64, line: &Line) {
 /// Stores the word that publishes an entry or a jump.
 #[inline]
 fn publish_word(memory: &impl Memory, at: u64, word: u64) {
-    match active(Mutation::RelaxedEntry) {
-        true => memory.store(at, word),
-        false => memory.store_release(at, word),
+    if active(Mutation::RelaxedEntry) {
+        memory.store(at, word)
+    } else {
+        memory.store_release(at, word)
     }
 }
 

@@ -162,9 +162,10 @@ pub fn map_page(page: &OwnedFd) -> Result<(), String> {
     // SAFETY: within our own reservation, at a place that nothing else uses.
     let got =
         unsafe { libc::mmap(PAGE_AT as *mut _, PAGE_BYTES, prot, flags, page.as_raw_fd(), 0) };
-    match got as usize == PAGE_AT {
-        true => Ok(()),
-        false => Err(format!("the rank's page cannot be mapped: {}", io::Error::last_os_error())),
+    if got as usize == PAGE_AT {
+        Ok(())
+    } else {
+        Err(format!("the rank's page cannot be mapped: {}", io::Error::last_os_error()))
     }
 }
 
@@ -344,11 +345,15 @@ fn is_large(size: usize) -> bool {
 // from.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let at = self.with(|heap| match is_large(layout.size()) {
-            true if layout.align() > GRANULE => std::ptr::null_mut(),
-            true => Granules.alloc(layout.size()).0,
-            // SAFETY: the caller keeps the contract of `GlobalAlloc`.
-            false => unsafe { heap.malloc(layout.size(), layout.align()) },
+        let at = self.with(|heap| {
+            if !is_large(layout.size()) {
+                // SAFETY: the caller keeps the contract of `GlobalAlloc`.
+                unsafe { heap.malloc(layout.size(), layout.align()) }
+            } else if layout.align() > GRANULE {
+                std::ptr::null_mut()
+            } else {
+                Granules.alloc(layout.size()).0
+            }
         });
         if at.is_null() {
             exhausted();

@@ -30,9 +30,10 @@ impl Signals {
     /// there are no determinants to follow any more.
     #[inline]
     pub fn at(&mut self, clock: u64, is_over: bool) -> Option<c_int> {
-        match self.is_new && memory::page().signals().sent() == self.got {
-            true => None,
-            false => self.look(clock, is_over),
+        if self.is_new && memory::page().signals().sent() == self.got {
+            None
+        } else {
+            self.look(clock, is_over)
         }
     }
 

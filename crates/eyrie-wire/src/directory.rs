@@ -77,9 +77,10 @@ impl Directory {
     /// # Errors
     /// When it names routers that it does not have.
     pub fn check(&self) -> Result<(), String> {
-        match self.home.iter().any(|r| (*r).index() >= self.routers.len()) {
-            true => Err("the directory names a router that it does not have".into()),
-            false => Ok(()),
+        if self.home.iter().any(|r| (*r).index() >= self.routers.len()) {
+            Err("the directory names a router that it does not have".into())
+        } else {
+            Ok(())
         }
     }
 }

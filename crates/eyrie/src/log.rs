@@ -69,11 +69,10 @@ impl<S: Subscriber> Layer<S> for Lines {
             Place::File { file, json } => {
                 let mut time = String::new();
                 let _ = SystemTime.format_time(&mut Writer::new(&mut time));
-                let line = match json {
-                    true => fields.in_json(&time, &self.role, level, target),
-                    false => {
-                        format!("{time} {} {level} {target}: {}", self.role, fields.in_words())
-                    }
+                let line = if *json {
+                    fields.in_json(&time, &self.role, level, target)
+                } else {
+                    format!("{time} {} {level} {target}: {}", self.role, fields.in_words())
                 };
                 let mut file = file;
                 let _ = file.write_all((line + "\n").as_bytes());

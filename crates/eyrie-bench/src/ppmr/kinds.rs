@@ -171,10 +171,12 @@ impl Solver {
                 let mut right = self.right[at];
                 for stride in [1, n, n * n] {
                     let place = at / stride % n;
-                    let neighbour = match back {
-                        false if place > 0 => at - stride,
-                        true if place < n - 1 => at + stride,
-                        _ => continue,
+                    let neighbour = if !back && place > 0 {
+                        at - stride
+                    } else if back && place < n - 1 {
+                        at + stride
+                    } else {
+                        continue;
                     };
                     let block = block(&self.state[neighbour], COUPLING, 0.0);
                     let part = times(&block, &self.right[neighbour]);

@@ -150,14 +150,15 @@ fn next_of(call: Call, listing: &mut Listing, make: &dyn Fn() -> *mut dirent64) 
     if let Some(n) = told {
         return if n > 0 { entry as i64 } else { n };
     }
-    let value = match found.is_null() {
-        true => -i64::from(kernel::errno()),
+    let value = if found.is_null() {
+        -i64::from(kernel::errno())
+    } else {
         // SAFETY: what readdir(3) has given; a record is as long as it says, at most.
-        false => unsafe {
+        unsafe {
             let len = usize::from((*found).d_reclen).min(size_of::<dirent64>());
             bytes()[..len].copy_from_slice(std::slice::from_raw_parts(found.cast::<u8>(), len));
             len as i64
-        },
+        }
     };
     if is_new_change() {
         standing_in::before_new();

@@ -73,13 +73,13 @@ impl Mapping<'_> {
             return self.make();
         }
         let is_shared = self.flags & libc::MAP_SHARED != 0;
-        let value = match is_shared && self.may_be_written() {
-            true => of_file(self.fd, &mut |file| self.share(file)),
-            false if is_shared && others_use(self.fd) => {
-                written_down(&mut || self.give_back());
-                None
-            }
-            false => of_file(self.fd, &mut |file| self.look(file)),
+        let value = if is_shared && self.may_be_written() {
+            of_file(self.fd, &mut |file| self.share(file))
+        } else if is_shared && others_use(self.fd) {
+            written_down(&mut || self.give_back());
+            None
+        } else {
+            of_file(self.fd, &mut |file| self.look(file))
         };
         match value {
             Some(value) if value < 0 => libc::MAP_FAILED,
@@ -111,15 +111,14 @@ impl Mapping<'_> {
             return address(self.share_now());
         }
         let call = Call::on_open(MAP);
-        let made = match call.done_again() {
-            true => {
-                self.say_what_is_lost();
-                self.share_now()
-            }
-            false => match self.share_again(call) {
+        let made = if call.done_again() {
+            self.say_what_is_lost();
+            self.share_now()
+        } else {
+            match self.share_again(call) {
                 Some(made) => made,
                 None => self.share_first(call, file),
-            },
+            }
         };
         if made != libc::MAP_FAILED {
             let (start, from) = (made as usize, self.from as u64);
@@ -542,12 +541,13 @@ mapping! {
 pub unsafe extern "C-unwind" fn our_munmap(at: *mut c_void, len: size_t) -> c_int {
     // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let next = || unsafe { munmap.get()(at, len) };
-    match own_mapping::may_touch(at as usize, len) {
-        true => unmaps(at, len, &next).unwrap_or_else(|| {
+    if own_mapping::may_touch(at as usize, len) {
+        unmaps(at, len, &next).unwrap_or_else(|| {
             others::unmapped();
             next()
-        }),
-        false => next(),
+        })
+    } else {
+        next()
     }
 }
 

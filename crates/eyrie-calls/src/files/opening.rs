@@ -263,12 +263,13 @@ impl Opening<'_> {
         let mut room = [0; 32];
         let Some(link) = entry.link(&mut room) else { return self.as_it_is() };
         let less = MAKES | libc::O_NOFOLLOW;
-        match self.is_exclusive() {
-            false => (self.open)(HERE, link.as_ptr(), self.flags & !less),
-            true => match kernel::open(HERE, link, self.flags & !less, 0) {
+        if self.is_exclusive() {
+            match kernel::open(HERE, link, self.flags & !less, 0) {
                 fd @ 0.. => (self.adopt)(fd as c_int),
                 error => error,
-            },
+            }
+        } else {
+            (self.open)(HERE, link.as_ptr(), self.flags & !less)
         }
     }
 

@@ -88,10 +88,11 @@ impl Call {
     /// # Safety
     /// `path` must be null or a C string.
     pub unsafe fn of(what: u8, path: *const c_char) -> Call {
-        match path.is_null() {
-            true => Call::on_open(what),
+        if path.is_null() {
+            Call::on_open(what)
+        } else {
             // SAFETY: the caller keeps this contract, which is that of the function called.
-            false => unsafe { Call::new(what, path) },
+            unsafe { Call::new(what, path) }
         }
     }
 

@@ -272,9 +272,12 @@ fn a_rank_is_where_it_was() {
         let first = use_it();
         assert!(first.6 .0.as_ref().unwrap().ends_with("places/new/result"), "{first:?}");
         assert_eq!(first.6 .0, first.6 .2);
-        let what_next = || match gone {
-            true => fs::remove_dir_all("new").unwrap(),
-            false => assert_eq!(super::rename("new", "old"), 0),
+        let what_next = || {
+            if gone {
+                fs::remove_dir_all("new").unwrap()
+            } else {
+                assert_eq!(super::rename("new", "old"), 0)
+            }
         };
         what_next();
         let bytes = take();

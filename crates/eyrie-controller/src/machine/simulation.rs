@@ -393,9 +393,10 @@ impl Cluster {
             let manner = Manner { pause_budget, if_slow, way };
             let event = match self.random.gen_range(0..5) {
                 3 => {
-                    let goal = match self.random.gen() {
-                        true => Goal::Consolidate { nodes: self.random.gen_range(1..3) },
-                        false => Goal::Balance { payback: Duration::from_secs(600) },
+                    let goal = if self.random.gen() {
+                        Goal::Consolidate { nodes: self.random.gen_range(1..3) }
+                    } else {
+                        Goal::Balance { payback: Duration::from_secs(600) }
                     };
                     Event::Measure { request: 0, over: ms(100), goal }
                 }
@@ -759,10 +760,8 @@ impl Cluster {
     fn join(&mut self) {
         let node = NodeId(self.nodes.len() as u32);
         self.nodes.push(SimNode { joining: true, ..SimNode::new() });
-        let event = match self.random.gen_bool(0.8) {
-            true => said::joined(node),
-            false => Event::AgentGone(node),
-        };
+        let event =
+            if self.random.gen_bool(0.8) { said::joined(node) } else { Event::AgentGone(node) };
         self.after(5..3000, Happening::FromNode(node, event));
     }
 
@@ -889,12 +888,11 @@ impl Cluster {
         }
         let fails = self.random.gen_bool(0.05) && !std::mem::take(&mut self.start_failed);
         self.start_failed |= fails;
-        let event = match fails {
-            true => Event::RoleLost { role, cause: "no port is free".into() },
-            false => {
-                let addr = Addr::Unix(format!("/{id}.{generation}").into());
-                said::listens(role, addr)
-            }
+        let event = if fails {
+            Event::RoleLost { role, cause: "no port is free".into() }
+        } else {
+            let addr = Addr::Unix(format!("/{id}.{generation}").into());
+            said::listens(role, addr)
         };
         self.after(5..200, Happening::FromNode(node, event));
     }
@@ -916,14 +914,13 @@ impl Cluster {
                 if let Some((node, incarnation)) = process {
                     let instance = RankInstance { rank: Rank(rank as u32), incarnation };
                     let recovers = is_recovering(self.machine.ranks[Rank(rank as u32)].state());
-                    let event = match recovers && self.random.gen_bool(0.3) {
+                    let event = if recovers && self.random.gen_bool(0.3) {
                         // It had not read all that it is to see again.
-                        true => {
-                            let reason = NEEDS_ITS_LOG.into();
-                            let fatal = said::rank(instance, RankReport::Fatal { reason });
-                            Happening::FromNode(node, fatal)
-                        }
-                        false => Happening::Told(said::adopted(role, instance)),
+                        let reason = NEEDS_ITS_LOG.into();
+                        let fatal = said::rank(instance, RankReport::Fatal { reason });
+                        Happening::FromNode(node, fatal)
+                    } else {
+                        Happening::Told(said::adopted(role, instance))
                     };
                     self.after(1..500, event);
                 }
@@ -1123,10 +1120,7 @@ impl Cluster {
         assert!(instance.incarnation > r.fenced, "it is not about to come: {start:?}");
         let there = !self.stores.contains(&store) || r.stored.contains(&(store, image));
         assert!(there, "the store does not have it: {start:?}");
-        let result = match self.random.gen_bool(0.1) {
-            true => Err("simulated".into()),
-            false => Ok(4096),
-        };
+        let result = if self.random.gen_bool(0.1) { Err("simulated".into()) } else { Ok(4096) };
         let prepared = said::prepared(node, instance, image, result);
         if self.random.gen_bool(0.98) {
             self.after(5..500, Happening::FromNode(node, prepared));
@@ -1498,10 +1492,8 @@ impl Cluster {
 
     /// The rank computes to its end.
     fn work(&mut self, instance: RankInstance) {
-        let took = match self.stubborn == Some(instance.rank) {
-            true => 1_000_000..1_100_000,
-            false => 500..20_000,
-        };
+        let took =
+            if self.stubborn == Some(instance.rank) { 1_000_000..1_100_000 } else { 500..20_000 };
         self.after(took, Happening::WorkDone(instance));
     }
 

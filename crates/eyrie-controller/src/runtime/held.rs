@@ -10,10 +10,8 @@ use std::sync::Arc;
 impl Job {
     /// Lets out what waited until the journal was safe so far.
     pub fn let_out(&mut self) {
-        let durable = match self.journal.is_kept() {
-            true => self.journal.progress().durable,
-            false => u64::MAX,
-        };
+        let durable =
+            if self.journal.is_kept() { self.journal.progress().durable } else { u64::MAX };
         self.sessions().for_each(|session| session.release(durable));
         self.outlet.let_out(durable);
         self.let_events_out(durable);

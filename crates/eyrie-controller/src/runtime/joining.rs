@@ -157,15 +157,14 @@ impl Job {
         cluster.hosts.push(Host { name: host.clone(), slots: None });
         self.admission.expect_node();
         self.users.wait_for(node);
-        let started = match self.is_replaying {
+        let started = if self.is_replaying {
             // The controller that has died has done it, or no agent comes.
-            true => Ok(()),
-            false => {
-                let tell = parts::hear_launcher(&self.inbound, Some(node));
-                let files = cluster.files(&self.beginning.provided).map_err(std::io::Error::other);
-                let target = Target::One(node, allocation);
-                files.and_then(|files| self.children.launch(cluster, target, &files, tell))
-            }
+            Ok(())
+        } else {
+            let tell = parts::hear_launcher(&self.inbound, Some(node));
+            let files = cluster.files(&self.beginning.provided).map_err(std::io::Error::other);
+            let target = Target::One(node, allocation);
+            files.and_then(|files| self.children.launch(cluster, target, &files, tell))
         };
         self.tell(Event::Joining { host });
         if let Err(e) = started {

@@ -288,9 +288,10 @@ impl Journal {
     /// A copy has come to this position.
     pub fn kept(&mut self, node: NodeId, position: u64) {
         let Some(copy) = self.copies.get_mut(&node) else { return };
-        match position > self.begins {
-            true => copy.kept = position.min(copy.sent),
-            false => copy.kept_before(position),
+        if position > self.begins {
+            copy.kept = position.min(copy.sent);
+        } else {
+            copy.kept_before(position);
         }
     }
 

@@ -199,9 +199,10 @@ impl Session {
     fn write(&mut self, progress: JournalProgress, kind: Kind, frame: Frame) {
         let Some(link) = &self.link else { return };
         let header = Header { kind, heard: self.inbox.confirm() };
-        match self.held.is_empty() && progress.position <= progress.durable {
-            true => link.put(header, frame),
-            false => self.held.push_back((progress.position, header, frame)),
+        if self.held.is_empty() && progress.position <= progress.durable {
+            link.put(header, frame)
+        } else {
+            self.held.push_back((progress.position, header, frame))
         }
     }
 

@@ -143,12 +143,13 @@ pub fn run(
     can_go_on_here(&beginning, saved.as_ref())?;
     // Wherever the job is gone on with, it must be there: the ranks know it.
     beginning.options.dir = beginning.options.dir.is_some().then_some(base);
-    let (journal, written) = match beginning.options.can_be_resumed() {
-        true => (
+    let (journal, written) = if beginning.options.can_be_resumed() {
+        (
             Journal::begin(dir.path(), &beginning).context("cannot write the journal")?,
             Written::create(&dir.path().join(written::FILE))?,
-        ),
-        false => (Journal::default(), Written::default()),
+        )
+    } else {
+        (Journal::default(), Written::default())
     };
     let channels = channels();
     let printer = Printer::start(written, wake(channels.inbound_in.clone()));

@@ -174,9 +174,10 @@ impl JobOptions {
     pub fn alone_for(&self) -> Duration {
         let saved =
             self.images.as_ref().map_or(Duration::ZERO, |_| eyrie_supervision::saver::PATIENCE);
-        match self.can_be_resumed() {
-            true => CONNECTION_TIMEOUT + self.orphan_timeout + saved,
-            false => CONNECTION_TIMEOUT,
+        if self.can_be_resumed() {
+            CONNECTION_TIMEOUT + self.orphan_timeout + saved
+        } else {
+            CONNECTION_TIMEOUT
         }
     }
 

@@ -72,10 +72,10 @@ fn without_numbers(text: &str) -> String {
     for c in text.chars() {
         let begins = c.is_ascii_digit() && !in_number;
         in_number = begins || in_number && matches!(c, '0'..='9' | 'a'..='f');
-        match in_number {
-            false => out.push(c),
-            true if begins => out.push('N'),
-            true => {}
+        if begins {
+            out.push('N');
+        } else if !in_number {
+            out.push(c);
         }
     }
     out

@@ -93,9 +93,10 @@ pub fn resume(
     listen_here(&mut beginning.options.reach, snapshot.as_ref(), &entries);
     let channels = channels();
     let before = snapshot.as_ref().map_or([0; 2], Snapshot::written);
-    let (written, note) = match resume.save {
-        true => (Written::default(), None),
-        false => Written::go_on(&dir.path().join(written::FILE), before)?,
+    let (written, note) = if resume.save {
+        (Written::default(), None)
+    } else {
+        Written::go_on(&dir.path().join(written::FILE), before)?
     };
     let printer = Printer::start(written, wake(channels.inbound_in.clone()));
     let images = beginning.options.images.as_deref().map(ImagesDir::open_again);
@@ -127,9 +128,10 @@ pub fn resume(
     no_images.map_or(Ok(()), |why| job.lose_archive(why))?;
     job.watch_deadline();
     dir.own();
-    match resume.save {
-        true => job.take(Event::Save { request: None }),
-        false => job.stdin.start(channels.inbound_in.clone()),
+    if resume.save {
+        job.take(Event::Save { request: None })
+    } else {
+        job.stdin.start(channels.inbound_in.clone())
     }
     let code = match job.end.code() {
         Some(code) => code,

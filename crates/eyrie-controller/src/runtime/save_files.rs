@@ -30,9 +30,10 @@ impl Job {
             self.router_files.save_to(files.clone());
         }
         for router in 0..routers {
-            let at = match on_nodes {
-                true => SavedAt::Controller(self.children.controller().clone()),
-                false => SavedAt::File(files[router as usize].clone()),
+            let at = if on_nodes {
+                SavedAt::Controller(self.children.controller().clone())
+            } else {
+                SavedAt::File(files[router as usize].clone())
             };
             self.roles.tell_router(
                 self.journal.progress(),

@@ -31,10 +31,11 @@ impl Job {
         // No other controller goes on with what is over.
         self.journal = Journal::default();
         self.sessions().for_each(|session| session.release(u64::MAX));
-        match self.end.is_replaced() {
+        if self.end.is_replaced() {
             // The other controller shows what comes of the job.
-            true => self.event_file.close(),
-            false => self.outlet.let_out(u64::MAX),
+            self.event_file.close()
+        } else {
+            self.outlet.let_out(u64::MAX)
         }
         self.let_events_out(u64::MAX);
         for session in self.agents.sessions() {

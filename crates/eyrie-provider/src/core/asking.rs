@@ -121,9 +121,10 @@ impl Asking {
             self.next = self.calls + (AGAIN << self.doubled);
         }
         let ticks = now.wrapping_sub(self.since);
-        match nothing && !self.sleeps && ticks <= 2 * WAITING_GAP {
-            true => ticks,
-            false => 0,
+        if nothing && !self.sleeps && ticks <= 2 * WAITING_GAP {
+            ticks
+        } else {
+            0
         }
     }
 
@@ -227,9 +228,10 @@ mod tests {
                 asking.end(now, true);
             }
             sleep += u32::from(sleeps);
-            match acts {
-                true => asking.acted(),
-                false => asking.found(),
+            if acts {
+                asking.acted()
+            } else {
+                asking.found()
             }
         }
         sleep

@@ -103,9 +103,10 @@ impl Operation {
         // SAFETY: the caller vouches for the buffers.
         unsafe {
             let operands = bytes(operands, if operands.is_null() { 0 } else { len });
-            match compares {
-                false => ep.request(&call, envelope, operands),
-                true => ep.request(&call, envelope, &[operands, bytes(compare, len)].concat()),
+            if compares {
+                ep.request(&call, envelope, &[operands, bytes(compare, len)].concat())
+            } else {
+                ep.request(&call, envelope, operands)
             }
         }
     }

@@ -13,9 +13,10 @@ pub struct Cntr {
 impl Cntr {
     /// An operation is over.
     pub fn count(&mut self, well: bool) {
-        match well {
-            true => self.value += 1,
-            false => self.errors += 1,
+        if well {
+            self.value += 1;
+        } else {
+            self.errors += 1;
         }
     }
 }

@@ -201,10 +201,12 @@ fn in_full(status: &Status) -> Result<String, std::fmt::Error> {
         let roles = status.roles.iter().filter(|role| role.node == NodeId(node));
         let roles = roles.map(|role| format!("{}{}", role.role, log_of(status, &role.role)));
         let there: Vec<String> = ranks.chain(roles).collect();
-        let up = match is_up {
-            true if status.drained.contains(&NodeId(node)) => "drained",
-            true => "up  ",
-            false => "lost",
+        let up = if !is_up {
+            "lost"
+        } else if status.drained.contains(&NodeId(node)) {
+            "drained"
+        } else {
+            "up  "
         };
         let host = status.hosts.get(node as usize);
         let host = host.map_or(String::new(), |host| format!("{host:<12} "));

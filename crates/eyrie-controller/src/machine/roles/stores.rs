@@ -251,9 +251,12 @@ mod tests {
 
     /// A role on this node cannot be started.
     fn fails_on(bad: NodeId) -> impl Fn(NodeId, Role) -> Option<Event> {
-        move |node, role| match node == bad {
-            true => Some(Event::RoleLost { role, cause: "no space".into() }),
-            false => listens(node, role),
+        move |node, role| {
+            if node == bad {
+                Some(Event::RoleLost { role, cause: "no space".into() })
+            } else {
+                listens(node, role)
+            }
         }
     }
 

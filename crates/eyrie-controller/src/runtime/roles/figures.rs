@@ -72,9 +72,10 @@ impl Figures {
         if self.asked.elapsed() > STATS_TIMEOUT {
             self.missing.clear();
         }
-        match self.missing.is_empty() {
-            true => std::mem::take(&mut self.waiting),
-            false => Vec::new(),
+        if self.missing.is_empty() {
+            std::mem::take(&mut self.waiting)
+        } else {
+            Vec::new()
         }
     }
 

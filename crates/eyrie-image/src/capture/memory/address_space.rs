@@ -321,14 +321,17 @@ impl AddressSpace {
             object.size = object.size.max(line.offset + (line.end - line.start));
         } else if line.shared() && matches!(object.kind, object_kind::FILE | object_kind::READ_FILE)
         {
-            object.kind = match line.name.starts_with(b"/dev/shm/") {
-                true if writable => object_kind::SHM_FILE,
-                false if writable || is_copied => object_kind::SHARED_FILE,
+            if line.name.starts_with(b"/dev/shm/") {
+                if writable {
+                    object.kind = object_kind::SHM_FILE;
+                }
+            } else if writable || is_copied {
+                object.kind = object_kind::SHARED_FILE;
+            } else if may_write && !self.names_stay {
                 // The process may change it by write(2), so the file need not be as it was. Where
                 // calls on files are recorded, it must: the calls are not made again.
-                false if may_write && !self.names_stay => object_kind::READ_FILE,
-                _ => object.kind,
-            };
+                object.kind = object_kind::READ_FILE;
+            }
         }
         region.record.object = index as u32;
         Ok(())

@@ -187,9 +187,10 @@ impl<H: Host> RouterPath<H> {
     /// that, goes on without one until it is done: by then its router may be another one, which
     /// learns from it what it has.
     pub(super) fn drop_delivery(&mut self) {
-        match self.can_replay_alone() && !self.delivery.is_alone() {
-            true => self.delivery.go_on_alone(),
-            false => self.delivery.disconnect(),
+        if self.can_replay_alone() && !self.delivery.is_alone() {
+            self.delivery.go_on_alone()
+        } else {
+            self.delivery.disconnect()
         }
     }
 

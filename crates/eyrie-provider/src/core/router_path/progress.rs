@@ -144,9 +144,10 @@ impl<H: Host> RouterPath<H> {
 
     /// Sends what was observed when it has become much.
     pub(super) fn send_much_observed(&mut self) -> Result<(), RankError> {
-        match self.host.observed_waiting() >= MOST_WAITING {
-            true => self.send_determinants(),
-            false => Ok(()),
+        if self.host.observed_waiting() >= MOST_WAITING {
+            self.send_determinants()
+        } else {
+            Ok(())
         }
     }
 

@@ -409,9 +409,10 @@ impl<H: Host> Sender<H> {
         let content = match message.place.take() {
             None => payload,
             Some(place) => {
-                content = match pieces.is_empty() {
-                    true => self.old_content(place, message.size)?,
-                    false => joined(pieces),
+                content = if pieces.is_empty() {
+                    self.old_content(place, message.size)?
+                } else {
+                    joined(pieces)
                 };
                 &content
             }
@@ -668,12 +669,11 @@ impl<H: Host> Sender<H> {
                     self.stored(ack.clock, ack.observed, unstored);
                 }
                 Header::Segment(s) => {
-                    let file = match self.passes_files() {
+                    let file = if self.passes_files() {
                         // It comes with the first byte of its frame.
-                        true => {
-                            Some(self.arrived.pop_front().ok_or_else(|| broken("no file came"))?)
-                        }
-                        false => None,
+                        Some(self.arrived.pop_front().ok_or_else(|| broken("no file came"))?)
+                    } else {
+                        None
                     };
                     let segment = Segment { id: s.segment, file, bytes: s.bytes, used: 0 };
                     self.segment = Some(segment);

@@ -402,9 +402,10 @@ impl RouterStream for TestStream {
         let wire = wire.ok_or(ErrorKind::ConnectionReset)?;
         let n = if calm { into.len() } else { part }.min(wire.to_rank.len());
         if n == 0 {
-            return match wire.router_closed {
-                true => Err(ErrorKind::UnexpectedEof.into()),
-                false => Ok(None),
+            return if wire.router_closed {
+                Err(ErrorKind::UnexpectedEof.into())
+            } else {
+                Ok(None)
             };
         }
         for (place, byte) in into.iter_mut().zip(wire.to_rank.drain(..n)) {
@@ -663,12 +664,11 @@ impl Program {
         if self.next < self.total && self.state % 3 != 0 {
             let word = action(self.seed, self.number, self.next);
             self.next += 1;
-            match is_message(word) {
-                true => {
-                    self.send(rank, word);
-                    self.observe(rank);
-                }
-                false => self.ask(rank, word, memory),
+            if is_message(word) {
+                self.send(rank, word);
+                self.observe(rank);
+            } else {
+                self.ask(rank, word, memory);
             }
         }
         let mut events = Vec::new();

@@ -81,17 +81,19 @@ pub fn run(args: CheckArgs) -> anyhow::Result<i32> {
     }
     let answers = remote::ask_all(&hosts, &args)?;
     let several = report::Several::new(here, answers);
-    match args.json {
-        true => out::line(serde_json::to_string(&several)?)?,
-        false => out::text(&several.to_string())?,
+    if args.json {
+        out::line(serde_json::to_string(&several)?)?
+    } else {
+        out::text(&several.to_string())?
     }
     Ok(several.fails().into())
 }
 
 fn show_one(here: &HostReport, json: bool) -> anyhow::Result<i32> {
-    match json {
-        true => out::line(serde_json::to_string(here)?)?,
-        false => here.findings.iter().try_for_each(out::line)?,
+    if json {
+        out::line(serde_json::to_string(here)?)?
+    } else {
+        here.findings.iter().try_for_each(out::line)?
     }
     Ok(here.fails().into())
 }

@@ -62,9 +62,10 @@ pub fn look(argv: &[OsString], base: Option<&Path>) -> Looked {
     });
     let usual = usual_program();
     let argv = if argv.is_empty() { &usual[..] } else { argv };
-    let prepared = match argv.is_empty() {
-        true => None,
-        false => match program::prepare(argv) {
+    let prepared = if argv.is_empty() {
+        None
+    } else {
+        match program::prepare(argv) {
             Ok(program) => Some(program),
             Err(e) => {
                 findings.push(with_remedy(
@@ -73,7 +74,7 @@ pub fn look(argv: &[OsString], base: Option<&Path>) -> Looked {
                 ));
                 None
             }
-        },
+        }
     };
     let libraries = ours(&mut findings);
     let Some(mut program) = prepared else {
@@ -157,9 +158,10 @@ fn start_of(program: &Program) -> Start<'_> {
 fn usual_program() -> Vec<OsString> {
     let mut python = Command::new("python3");
     python.args(["-c", "import mpi4py"]);
-    match bounded::run(&mut python, PYTHON_MAX).is_ok_and(|ran| ran.succeeded()) {
-        true => vec!["python3".into()],
-        false => mpiexec_of_path().map(|path| vec![path.into()]).unwrap_or_default(),
+    if bounded::run(&mut python, PYTHON_MAX).is_ok_and(|ran| ran.succeeded()) {
+        vec!["python3".into()]
+    } else {
+        mpiexec_of_path().map(|path| vec![path.into()]).unwrap_or_default()
     }
 }
 
