@@ -177,7 +177,9 @@ unsafe fn lists(
             failed |= it.error != 0;
             tell(&it.event);
         }
-        event.iter().for_each(|event| tell(event));
+        if let Some(event) = event {
+            tell(event);
+        }
         if failed {
             *libc::__errno_location() = libc::EIO;
             return -1;

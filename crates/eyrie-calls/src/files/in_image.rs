@@ -112,7 +112,9 @@ pub unsafe fn come_back() {
     }
     for note in &notes.all[..count] {
         if note.memory {
-            kernel::file_at(note.fd).iter().for_each(|file| memory::note(file.number));
+            if let Some(file) = kernel::file_at(note.fd) {
+                memory::note(file.number);
+            }
             continue;
         }
         let is_it = look_at(note.fd).is_ok_and(|found| found.id == note.real);

@@ -350,7 +350,9 @@ pub fn for_each_name(directory: &CStr, tell: &mut dyn FnMut(&[u8])) -> bool {
             rest.get(16..18).map(|len| usize::from(len[0]) | usize::from(len[1]) << 8)
         {
             let name = rest.get(19..len).unwrap_or(&[]).split(|byte| *byte == 0).next();
-            name.into_iter().filter(|name| ![&b"."[..], b".."].contains(name)).for_each(&mut *tell);
+            if let Some(name) = name.filter(|name| ![&b"."[..], b".."].contains(name)) {
+                tell(name);
+            }
             rest = rest.get(len..).unwrap_or(&[]);
         }
     }

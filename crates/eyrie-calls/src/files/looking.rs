@@ -163,7 +163,9 @@ fn looks(
         });
         if let Some(n) = told {
             // What was zero at its end was left out.
-            usize::try_from(n).into_iter().for_each(|n| bytes()[n..].fill(0));
+            if let Ok(n) = usize::try_from(n) {
+                bytes()[n..].fill(0);
+            }
             return n.min(0);
         }
         if !is_new_change() {

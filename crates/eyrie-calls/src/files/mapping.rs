@@ -490,7 +490,9 @@ impl Moving<'_> {
         let moved = moved.map(|part| Part { start: made as usize, len: new, ..part });
         if made != libc::MAP_FAILED {
             own_mapping::unfollow(self.at as usize, self.old);
-            moved.into_iter().for_each(own_mapping::follow);
+            if let Some(moved) = moved {
+                own_mapping::follow(moved);
+            }
         }
         if first {
             match moved.and_then(|part| part.reach()) {

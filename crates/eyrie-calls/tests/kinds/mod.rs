@@ -550,7 +550,9 @@ fn what_is_copied_past_memory_is_copied_once() {
             libc::ioctl(ends[0], libc::FIONREAD, &mut left);
             (left, libc::lseek(to, 0, libc::SEEK_CUR))
         };
-        [from, to, ends[0], ends[1]].into_iter().for_each(close);
+        for fd in [from, to, ends[0], ends[1]] {
+            close(fd);
+        }
         (copied, left, at)
     };
     take();
@@ -591,7 +593,9 @@ fn by_select(fd: c_int) -> (c_int, bool) {
     // SAFETY: sets and descriptors that are there.
     unsafe {
         let mut set: libc::fd_set = std::mem::zeroed();
-        [0, fd].into_iter().for_each(|fd| libc::FD_SET(fd, &mut set));
+        for fd in [0, fd] {
+            libc::FD_SET(fd, &mut set);
+        }
         let (none, mut time) = (std::ptr::null_mut(), libc::timeval { tv_sec: 20, tv_usec: 0 });
         libc::FD_CLR(0, &mut set);
         let n = libc::select(fd + 1, &mut set, none, none, &mut time);

@@ -165,7 +165,9 @@ fn two_mappings_of_a_file_have_the_same() {
     let (found, all) = program();
     assert_eq!(found, (1, 2));
     let bytes = take();
-    all.into_iter().for_each(Mapped::end);
+    for mapped in all {
+        mapped.end();
+    }
     take();
     again(&bytes);
     let (found, all) = program();
@@ -173,7 +175,9 @@ fn two_mappings_of_a_file_have_the_same() {
     new();
     all[0].set(2 * PAGE + 5, 5);
     assert_eq!((all[1].get(5), fs::read("both").unwrap()[2 * PAGE + 5]), (5, 5));
-    all.into_iter().for_each(Mapped::end);
+    for mapped in all {
+        mapped.end();
+    }
     take();
 }
 

@@ -62,7 +62,9 @@ impl Machine {
         if !self.saving.is_going_on() {
             let (overdue, ages) = self.overdue_and_ages();
             let records = overdue.watch(ages);
-            records.into_iter().for_each(|record| self.out.record(record));
+            for record in records {
+                self.out.record(record);
+            }
         }
         let why = |rank| (rank, self.ages().why_no_image(rank));
         let late = not_begun(&self.out).into_iter().map(why).collect();
@@ -74,6 +76,8 @@ impl Machine {
         self.follow();
         let (redundancy, config, places) = self.redundancy_and_places();
         let records = redundancy.watch(config, places);
-        records.into_iter().for_each(|record| self.out.record(record));
+        for record in records {
+            self.out.record(record);
+        }
     }
 }

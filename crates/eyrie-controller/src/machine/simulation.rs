@@ -656,7 +656,9 @@ impl Cluster {
         let gone: Vec<StoreId> = on_it.map(|(store, _)| *store).collect();
         self.nodes[node.index()].store = None;
         self.stores.retain(|store| !gone.contains(store));
-        gone.into_iter().for_each(|store| self.store_is_lost(store));
+        for store in gone {
+            self.store_is_lost(store);
+        }
     }
 
     /// No router stays where a rank cannot reach it, unless one of both does not answer.
@@ -814,7 +816,9 @@ impl Cluster {
                 self.tell(said::refused(instance, reason));
             }
         } else {
-            held.into_iter().for_each(|event| self.hear_node(node, event));
+            for event in held {
+                self.hear_node(node, event);
+            }
         }
     }
 
@@ -1409,7 +1413,9 @@ impl Cluster {
             }
             Record::RoleLost { role, .. } => {
                 let store = role.strip_prefix("store ").and_then(|id| id.parse().ok());
-                store.into_iter().for_each(|store| self.store_is_lost(store));
+                if let Some(store) = store {
+                    self.store_is_lost(store);
+                }
             }
             Record::ImagesOverdue { ranks, .. } => {
                 let again = ranks.iter().find(|rank| !self.overdue.insert(**rank));

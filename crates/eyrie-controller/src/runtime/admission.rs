@@ -120,7 +120,9 @@ mod tests {
         admission.open();
         let router = |generation| Role { kind: RoleKind::Router, id: 0, generation };
         let store = Role::first(RoleKind::Store, 0);
-        [router(1), store].into_iter().for_each(|role| admission.expect_role(role));
+        for role in [router(1), store] {
+            admission.expect_role(role);
+        }
         let agent = |node| Claim::Agent { node, pid: 1 };
         assert!(admission.admit(&agent(NodeId(0))).is_ok());
         assert!(admission.admit(&agent(NodeId(0))).is_ok(), "it comes back");

@@ -3,7 +3,7 @@
 
 use super::inbound::{Heard, Inbound};
 use super::job::Job;
-use super::link::{encode, Link, Session};
+use super::link::{encode, Link};
 use crate::machine::signal_names::in_words;
 use crate::machine::{Event, Peer};
 use eyrie_interface::Request;
@@ -36,7 +36,9 @@ impl Job {
             Inbound::OutputFailed => {}
             Inbound::Signal(SIGCHLD) => {
                 let ended = self.children.reap();
-                ended.into_iter().for_each(|child| self.take(Heard::ChildGone(child)));
+                for child in ended {
+                    self.take(Heard::ChildGone(child));
+                }
             }
             Inbound::Signal(signal) => self.signalled(signal),
         }
@@ -66,7 +68,9 @@ impl Job {
         if !self.is_present(by, link) {
             return;
         }
-        self.session(by).into_iter().for_each(Session::disconnect);
+        if let Some(session) = self.session(by) {
+            session.disconnect();
+        }
         match by {
             Peer::Agent(_) if silent => {}
             Peer::Agent(node) => self.take(Event::AgentGone(node)),

@@ -163,7 +163,9 @@ impl EventFile {
     pub fn go_on_from(&mut self, saved: SavedEvents) -> io::Result<()> {
         self.seq = saved.first;
         self.published.wrote(saved.first);
-        saved.lines.into_iter().for_each(|line| self.hold(0, line));
+        for line in saved.lines {
+            self.hold(0, line);
+        }
         self.let_out(0)
     }
 
@@ -346,7 +348,9 @@ mod tests {
             file.add(Duration::ZERO, &note(text), 0).unwrap();
             file.let_out(0).unwrap();
         };
-        ["one", "two"].into_iter().for_each(|text| say(&mut first, text));
+        for text in ["one", "two"] {
+            say(&mut first, text);
+        }
         assert_eq!(texts(&path), ["one", "two"]);
         File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
         say(&mut first, "three");
@@ -354,7 +358,9 @@ mod tests {
         assert!(left.starts_with(b"{\"seq\":2,"), "{left:?}");
         // Another controller writes only what is missing.
         let mut second = EventFile::go_on(Some(&path), dir.path()).unwrap();
-        ["one", "two", "three", "resumed"].into_iter().for_each(|text| say(&mut second, text));
+        for text in ["one", "two", "three", "resumed"] {
+            say(&mut second, text);
+        }
         let all = std::fs::read_to_string(&path).unwrap();
         assert_eq!((all.lines().count(), all.contains("\"seq\":3,")), (2, true), "{all}");
     }

@@ -4,7 +4,6 @@ use super::children::Child;
 use super::inbound::{Heard, Letter};
 use super::job::Job;
 use super::journal::{Entry, Journal};
-use super::link::Session;
 use super::output::OutputFailed;
 use super::roles::kind::Hearing;
 use super::roles::peers::THE_STORE;
@@ -49,7 +48,9 @@ impl Job {
         // What is confirmed is not said again: it must be in the journal.
         let progress = self.journal.progress();
         let session = sender(&entry.heard).and_then(|(by, _)| self.session(by));
-        session.into_iter().for_each(|session| session.answer(progress));
+        if let Some(session) = session {
+            session.answer(progress);
+        }
         self.handle(entry.heard);
     }
 
@@ -88,7 +89,9 @@ impl Job {
     pub fn must_fit<T>(&mut self, by: Peer, result: io::Result<T>) -> Option<T> {
         result
             .map_err(|e| {
-                self.session(by).into_iter().for_each(Session::disconnect);
+                if let Some(session) = self.session(by) {
+                    session.disconnect();
+                }
                 self.take(Event::Note(format!("a connection is broken off: {e}")));
                 self.hear_later([gone(by)]);
             })
@@ -166,7 +169,9 @@ impl Job {
         registry::of(kind).hear(&mut hearing, message);
         let Hearing { notes, needless, .. } = hearing;
         self.welcome_all();
-        notes.into_iter().for_each(|text| self.tell(Event::Note(text)));
+        for text in notes {
+            self.tell(Event::Note(text));
+        }
         for (rank, image) in needless {
             self.send_store(THE_STORE, StoreCommand::Discard { rank, image });
         }

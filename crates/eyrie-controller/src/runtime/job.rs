@@ -83,11 +83,15 @@ impl Job {
             let wait = self.wait();
             select! {
                 recv(inbound) -> message => {
-                    message.into_iter().for_each(|m| self.hear(m));
+                    if let Ok(m) = message {
+                        self.hear(m);
+                    }
                 }
                 recv(router_events) -> event => {
                     self.clock.read();
-                    event.into_iter().for_each(|(router, e)| self.hear_router(router, e));
+                    if let Ok((router, e)) = event {
+                        self.hear_router(router, e);
+                    }
                 }
                 default(wait) => {}
             }

@@ -22,7 +22,9 @@ impl Job {
         if !self.whereabouts.are_complete() {
             return;
         }
-        self.agents.nodes().into_iter().for_each(|node| self.welcome(node));
+        for node in self.agents.nodes() {
+            self.welcome(node);
+        }
     }
 
     /// Tells an agent of its job, as soon as it is known where the store is.
@@ -77,7 +79,9 @@ impl Job {
             Ok(None) => (None, vec![]),
             Err(why) => (Some(why), vec![]),
         };
-        notes.into_iter().for_each(|text| self.tell(Event::Note(text)));
+        for text in notes {
+            self.tell(Event::Note(text));
+        }
         match refused {
             None => {
                 self.tell_where(node);
@@ -100,7 +104,9 @@ impl Job {
         }
         if self.unstarted(node).is_empty() {
             let said = self.agents.launcher_words(node);
-            said.into_iter().for_each(|text| self.tell(Event::Note(text)));
+            if let Some(text) = said {
+                self.tell(Event::Note(text));
+            }
         }
     }
 

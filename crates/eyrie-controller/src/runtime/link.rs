@@ -241,7 +241,9 @@ impl Session {
     /// Ends the connection.
     pub fn disconnect(&mut self) {
         self.held.clear();
-        self.link.take().into_iter().for_each(|link| link.close());
+        if let Some(link) = self.link.take() {
+            link.close();
+        }
     }
 
     /// Whether something of the other side is new; what `heard` says it has heard is kept no more.

@@ -130,7 +130,9 @@ pub fn run(
     }
     if let Some(code) = saved.as_ref().and_then(|saved| saved.machine.code()) {
         // It had come to its end, and all that it has printed was shown just now.
-        images.into_iter().for_each(|images| images.end(true));
+        if let Some(images) = images {
+            images.end(true);
+        }
         return Ok(code);
     }
     let mut beginning = begin(options, saved.as_ref())?;
@@ -202,7 +204,9 @@ fn show_the_rest(images: &ImagesDir, saved: &SavedJob) -> anyhow::Result<()> {
         return Ok(());
     };
     let (mut written, note) = Written::go_on(&file, *before)?;
-    note.iter().for_each(|text| eprintln!("eyrie: {text}"));
+    if let Some(text) = note {
+        eprintln!("eyrie: {text}");
+    }
     let mut show = |(stream, bytes): &(_, Vec<u8>)| written.write(*stream, bytes);
     pieces.iter().try_for_each(&mut show).context("cannot write what the ranks have printed")
 }

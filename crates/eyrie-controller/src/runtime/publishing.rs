@@ -39,7 +39,9 @@ impl Job {
     /// All ranks are told where the roles are now.
     pub fn publish(&mut self, directory: Directory) {
         self.whereabouts.set_directory(directory);
-        self.agents.nodes().into_iter().for_each(|node| self.tell_where(node));
+        for node in self.agents.nodes() {
+            self.tell_where(node);
+        }
     }
 
     /// Tells the ranks of this node where the roles are, if all of them have been there.

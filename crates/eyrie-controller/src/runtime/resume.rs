@@ -276,7 +276,9 @@ impl Job {
     fn hear_all_again(&mut self, entries: Vec<Entry>) {
         let heard = entries.len();
         self.is_replaying = true;
-        entries.into_iter().for_each(|entry| self.hear_again(entry));
+        for entry in entries {
+            self.hear_again(entry);
+        }
         self.is_replaying = false;
         self.clock.go_on();
         tracing::info!(heard, now = ?self.clock.time(), "the journal was heard again");
@@ -314,7 +316,9 @@ impl Job {
         for peer in missing {
             self.take(hear::gone(peer));
         }
-        early.into_iter().for_each(|message| self.hear(message));
+        for message in early {
+            self.hear(message);
+        }
         self.write_journal();
         Ok(())
     }

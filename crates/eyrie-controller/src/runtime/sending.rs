@@ -64,7 +64,9 @@ impl Job {
         let inbound = self.inbound.clone();
         // The main thread must not wait for itself. It receives no more only while the job ends.
         std::thread::spawn(move || {
-            heard.into_iter().for_each(|heard| drop(inbound.send(Inbound::Heard(heard.into()))));
+            for heard in heard {
+                let _ = inbound.send(Inbound::Heard(heard.into()));
+            }
         });
     }
 

@@ -29,11 +29,15 @@ impl Job {
             }
             Record::JobEnded { .. } => {
                 let refused = self.refusals.in_words().map(|text| (LogLevel::Normal, text));
-                refused.into_iter().for_each(|line| self.show(line));
+                if let Some(line) = refused {
+                    self.show(line);
+                }
             }
             _ => {}
         }
-        record.line(self.machine.hosts()).into_iter().for_each(|line| self.show(line));
+        if let Some(line) = record.line(self.machine.hosts()) {
+            self.show(line);
+        }
     }
 
     /// Writes events that wait for no more of the journal.
@@ -66,7 +70,9 @@ impl Job {
         }
         let text = users::written(&self.status_now());
         // They may have left.
-        waiting.into_iter().for_each(|user| drop(user.send(text.clone())));
+        for user in waiting {
+            let _ = user.send(text.clone());
+        }
     }
 
     fn status_now(&self) -> Status {

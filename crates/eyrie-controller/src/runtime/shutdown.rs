@@ -74,7 +74,9 @@ impl Job {
         segments::remove(self.machine.leftovers());
         // Who only saves it has shown nothing of its output.
         let finished = self.machine.has_finished() && self.outlet.kept().is_none();
-        self.images.take().into_iter().for_each(|images| images.end(finished));
+        if let Some(images) = self.images.take() {
+            images.end(finished);
+        }
         let within = self.end.is_quick().then_some(Duration::from_secs(1));
         let now = self.clock.time();
         let mut lines = Vec::new();

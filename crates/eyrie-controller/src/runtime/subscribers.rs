@@ -301,12 +301,16 @@ mod tests {
     fn a_subscriber_gets_each_line_once_from_where_it_asks_and_what_is_written_meanwhile() {
         let dir = tempfile::tempdir().unwrap();
         let mut file = EventFile::create(None, dir.path()).unwrap();
-        ["one", "two", "three"].into_iter().for_each(|text| note(&mut file, text));
+        for text in ["one", "two", "three"] {
+            note(&mut file, text);
+        }
         let published = file.published();
         let reader = std::thread::spawn(move || {
             [At(1), At(4)].map(|from| seqs(&streamed(&published, from)))
         });
-        ["four", "five", "six"].into_iter().for_each(|text| note(&mut file, text));
+        for text in ["four", "five", "six"] {
+            note(&mut file, text);
+        }
         drop(file);
         assert_eq!(reader.join().unwrap(), [vec![1, 2, 3, 4, 5], vec![4, 5]]);
     }
@@ -316,7 +320,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("named");
         let mut file = EventFile::create(Some(&path), dir.path()).unwrap();
-        ["one", "two"].into_iter().for_each(|text| note(&mut file, text));
+        for text in ["one", "two"] {
+            note(&mut file, text);
+        }
         File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
         note(&mut file, "three");
         let published = file.published();
@@ -377,7 +383,9 @@ mod tests {
         let (line, lines) = std::sync::mpsc::sync_channel(0);
         let reader = std::thread::spawn(move || published.stream(New, &mut Reader(line)));
         assert_eq!(lines.recv().unwrap(), b"\n");
-        ["two", "three"].into_iter().for_each(|text| note(&mut file, text));
+        for text in ["two", "three"] {
+            note(&mut file, text);
+        }
         drop(file);
         let read: Vec<u64> = lines.iter().filter_map(|line| seq_of(&line)).collect();
         reader.join().unwrap().unwrap();
@@ -389,7 +397,9 @@ mod tests {
     fn the_oldest_event_of_a_job_that_was_resumed_is_the_first_one_here() {
         let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let mut first = EventFile::create(None, dir.path()).unwrap();
-        ["one", "two"].into_iter().for_each(|text| note(&mut first, text));
+        for text in ["one", "two"] {
+            note(&mut first, text);
+        }
         let mut file = EventFile::go_on(None, elsewhere.path()).unwrap();
         file.go_on_from(first.saved()).unwrap();
         let published = file.published();

@@ -73,7 +73,9 @@ pub fn progress(untold: Untold) {
         rank.progress(untold, |event| ep.report(event))?;
         Ok(rank.signal())
     });
-    signal.into_iter().for_each(signals::raise);
+    if let Some(signal) = signal {
+        signals::raise(signal);
+    }
 }
 
 unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: size_t) -> ssize_t {

@@ -181,12 +181,16 @@ mod tests {
             took,
         };
         let slowed = Record::MoveSlowed { rank: Rank(rank), share: 20 };
-        [&round, &slowed].into_iter().for_each(|record| moves.hear(record));
+        for record in [&round, &slowed] {
+            moves.hear(record);
+        }
         assert_eq!(moves.shown(), line);
         // Where no event has named the rank before.
         for records in [[&round, &slowed], [&slowed, &round]] {
             let mut unknown = Moves::default();
-            records.into_iter().for_each(|record| unknown.hear(record));
+            for record in records {
+                unknown.hear(record);
+            }
             assert_eq!(unknown.shown(), line);
         }
         moves.hear(&Record::RankMoved {

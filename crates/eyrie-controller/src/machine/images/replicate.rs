@@ -50,7 +50,9 @@ impl Counting<'_> {
             let text = format!("with store {store} all images of {} are lost", list(&without));
             self.out.record(Record::Note { text });
         }
-        without.into_iter().for_each(|rank| self.schedule.want(rank, now));
+        for rank in without {
+            self.schedule.want(rank, now);
+        }
         self.want_copies();
     }
 

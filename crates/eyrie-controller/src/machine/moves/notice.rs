@@ -47,7 +47,9 @@ impl Mover<'_> {
         let now = self.out.now();
         let there = |rank: &Rank| self.ranks[*rank].node() == node;
         let precious: Vec<Rank> = self.ranks.unfinished().filter(there).collect();
-        precious.into_iter().for_each(|rank| self.schedule.want(rank, now));
+        for rank in precious {
+            self.schedule.want(rank, now);
+        }
         self.out.note(format!("node {node} cannot be drained: {NO_OTHER_NODE}"));
         // All are to go at once: the job is meant to end.
         if self.nodes.up().all(|node| self.nodes[node].leaves()) {

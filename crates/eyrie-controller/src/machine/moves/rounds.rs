@@ -141,7 +141,9 @@ impl Mover<'_> {
     pub fn depart(&mut self, from: NodeId) {
         let now = self.out.now();
         let ranks = self.moves.depart(from, now);
-        ranks.into_iter().for_each(|rank| self.schedule.want(rank, now));
+        for rank in ranks {
+            self.schedule.want(rank, now);
+        }
     }
 
     /// The rank writes too fast: it is slowed one step more, and goes on with rounds; or it is as
@@ -171,7 +173,9 @@ impl Mover<'_> {
             .filter(|(_, moving)| going(moving) && moving.stopped().is_none())
             .map(|(rank, _)| rank)
             .collect();
-        ranks.into_iter().for_each(|rank| self.begin_live(rank));
+        for rank in ranks {
+            self.begin_live(rank);
+        }
     }
 
     /// Gives up what takes too long to be put in place.

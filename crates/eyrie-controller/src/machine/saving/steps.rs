@@ -128,7 +128,9 @@ impl Saver<'_> {
         let all: Vec<Rank> = self.ranks.unfinished().collect();
         let waiting = all.iter().copied().filter(|rank| !self.ranks.is_fenced(*rank)).collect();
         self.saving.advance(Step::Stopped { waiting });
-        all.into_iter().for_each(|rank| self.stop().stop(rank));
+        for rank in all {
+            self.stop().stop(rank);
+        }
     }
 
     /// Every router refuses older incarnations of the rank.

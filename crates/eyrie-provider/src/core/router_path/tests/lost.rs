@@ -269,7 +269,9 @@ fn what_was_seen_before_the_loss_is_known_after_it() {
     assert_eq!(receive_all(&mut ranks, 1, 1).len(), 1);
     let spoke = 10;
     // Nothing is kept, so nothing is sent again.
-    [1, 0].into_iter().for_each(|r| ranks[r].path.flush().unwrap());
+    for r in [1, 0] {
+        ranks[r].path.flush().unwrap();
+    }
     world.borrow_mut().lose(0, &[Incarnation(1), Incarnation(1)]);
     world.borrow_mut().now += Duration::from_secs(1);
     for _ in 0..2000 {
@@ -296,7 +298,9 @@ fn a_rank_that_re_executes_goes_on_without_its_router() {
     }
     assert!(receive_all(&mut ranks, 1, 20) == expected);
     // Nothing is kept, so nothing is sent again.
-    [1, 0].into_iter().for_each(|r| ranks[r].path.flush().unwrap());
+    for r in [1, 0] {
+        ranks[r].path.flush().unwrap();
+    }
     let instance = RankInstance { rank: Rank(1), incarnation: Incarnation(2) };
     world.borrow_mut().recover(instance);
     ranks[1] = RankCore::new(RouterPath::new(TestHost::new(&world, instance), Rank(1), RANKS));
