@@ -66,7 +66,7 @@ static TIMED_WAIT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 /// another shape.
 extern "C" fn find_timed_wait() {
     let (name, version) = (c"pthread_cond_timedwait", c"GLIBC_2.3.2");
-    // SAFETY: both are C strings.
+    // SAFETY: both are C strings, which live through the call.
     let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), version.as_ptr()) };
     TIMED_WAIT.store(found, Ordering::Relaxed);
 }

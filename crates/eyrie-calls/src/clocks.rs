@@ -26,7 +26,7 @@ fn is_observed(clock: clockid_t) -> bool {
 
 /// Observes a clock: what it says in microseconds, or in whole seconds ([`SECONDS`]).
 extern "C" fn observe(clock: usize) -> i64 {
-    // SAFETY: only in `Observing::run`.
+    // SAFETY: this runs only in `Observing::run`, which keeps all others from the stream.
     let stream = unsafe { stream() };
     if let Some(value) = stream.clock_again(clock) {
         return value;

@@ -35,6 +35,6 @@ pub fn agent() -> Option<libc::pid_t> {
 
 /// Whether the agent itself has started this process.
 pub fn is_started_by_agent() -> bool {
-    // SAFETY: asks only.
+    // SAFETY: getppid(2) takes no argument and always succeeds.
     agent().is_some_and(|agent| agent == unsafe { libc::getppid() })
 }

@@ -92,7 +92,7 @@ mod tests {
         }
         let all =
             (0..).map(|number| eyrie_calls_watched(number)).take_while(|path| !path.is_null());
-        // SAFETY: paths that stay.
+        // SAFETY: C strings in tables that are never freed.
         let all: Vec<_> = all.map(|path| unsafe { CStr::from_ptr(path) }).collect();
         assert_eq!(all, [path.as_c_str(), c"/"]);
     }

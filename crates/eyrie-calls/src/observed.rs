@@ -70,7 +70,8 @@ impl Sink for Buffer {
     }
 
     fn extend(&mut self, bytes: &[u8]) {
-        // SAFETY: as above.
+        // SAFETY: each writer has checked that there is room for a whole item, and none writes
+        // bytes of the buffer itself.
         unsafe {
             let to = self.at.load(Ordering::Relaxed).add(self.len);
             to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());

@@ -85,7 +85,7 @@ fn error_of(result: c_int) -> c_int {
 }
 
 fn is_calling(thread: pthread_t) -> bool {
-    // SAFETY: always succeeds.
+    // SAFETY: pthread_self(3) takes no argument and always succeeds.
     thread == unsafe { libc::pthread_self() }
 }
 
@@ -100,7 +100,7 @@ pub unsafe extern "C-unwind" fn our_pthread_getaffinity_np(
     len: size_t,
     mask: *mut c_void,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function: the mask has `len` bytes.
     unsafe {
         if is_calling(thread) {
             error_of(our_sched_getaffinity(0, len, mask))
@@ -118,7 +118,7 @@ pub unsafe extern "C-unwind" fn our_pthread_setaffinity_np(
     len: size_t,
     mask: *const c_void,
 ) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the C function: the mask has `len` bytes.
     unsafe {
         if is_calling(thread) {
             error_of(our_sched_setaffinity(0, len, mask))

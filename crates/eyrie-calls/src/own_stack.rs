@@ -106,7 +106,7 @@ pub unsafe fn run(f: extern "C" fn(usize) -> i64, argument: usize) -> i64 {
 pub unsafe fn system_call(number: libc::c_long, arguments: [usize; 3]) -> isize {
     let [first, second, third] = arguments;
     let result;
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller keeps the contract of the system call, which gets the same arguments.
     unsafe {
         std::arch::asm!(
             "syscall",

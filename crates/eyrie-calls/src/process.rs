@@ -21,7 +21,7 @@ static FIRST: AtomicI32 = AtomicI32::new(0);
 const TICK_NS: i64 = 10_000_000;
 
 fn kernels() -> pid_t {
-    // SAFETY: asks only.
+    // SAFETY: getpid(2) takes no argument and always succeeds.
     unsafe { libc::syscall(libc::SYS_getpid) as pid_t }
 }
 
@@ -87,6 +87,6 @@ pub(crate) fn meant(pid: pid_t) -> pid_t {
 /// As sigqueue(3).
 #[export_name = "sigqueue"]
 pub unsafe extern "C-unwind" fn our_sigqueue(pid: pid_t, signal: c_int, value: sigval) -> c_int {
-    // SAFETY: handed on to the caller.
+    // SAFETY: sigqueue(3) takes numbers only; the value is passed on unread.
     unsafe { sigqueue.get()(meant(pid), signal, value) }
 }

@@ -33,7 +33,8 @@ fn folded(hash: u64, bytes: &[u8]) -> u64 {
 /// # Safety
 /// As dl_iterate_phdr(3) gives it.
 unsafe fn said(info: &dl_phdr_info) -> i64 {
-    // SAFETY: handed on to the caller.
+    // SAFETY: the caller has the structure from dl_iterate_phdr(3), which gives a list of that
+    // length.
     let segments = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     let mut hash = FIRST;
     for segment in segments {
@@ -54,12 +55,12 @@ unsafe fn said(info: &dl_phdr_info) -> i64 {
 unsafe extern "C" fn take(info: *mut dl_phdr_info, _: usize, to: *mut c_void) -> c_int {
     // SAFETY: dl_iterate_phdr(3) gives the structure; `to` is the variable of `loaded`.
     let (loaded, info) = unsafe { (&mut *to.cast::<Loaded>(), &*info) };
-    // SAFETY: a C string, or none.
+    // SAFETY: the name is null or a C string, which stays while the file is loaded.
     let name = (!info.dlpi_name.is_null()).then(|| unsafe { CStr::from_ptr(info.dlpi_name) });
     // The kernel's vDSO, which each host has.
     let is_file = name.is_none_or(|name| name.is_empty() || name.to_bytes().contains(&b'/'));
     if is_file && loaded.count < MOST {
-        // SAFETY: as it is given.
+        // SAFETY: the structure is as dl_iterate_phdr(3) has given it.
         loaded.said[loaded.count] = unsafe { said(info) };
         loaded.names[loaded.count] = info.dlpi_name;
         loaded.count += 1;

@@ -34,7 +34,7 @@ fn sleep_for(time: &timespec) -> Result<(), timespec> {
 #[export_name = "sleep"]
 pub extern "C-unwind" fn our_sleep(seconds: c_uint) -> c_uint {
     if !in_a_rank() {
-        // SAFETY: as it came.
+        // SAFETY: sleep(3) takes any number, and touches no memory of the program.
         return unsafe { sleep.get()(seconds) };
     }
     match sleep_for(&timespec { tv_sec: seconds.into(), tv_nsec: 0 }) {
@@ -46,7 +46,7 @@ pub extern "C-unwind" fn our_sleep(seconds: c_uint) -> c_uint {
 #[export_name = "usleep"]
 pub extern "C-unwind" fn our_usleep(micros: useconds_t) -> c_int {
     if !in_a_rank() {
-        // SAFETY: as it came.
+        // SAFETY: usleep(3) takes any number, and touches no memory of the program.
         return unsafe { usleep.get()(micros) };
     }
     let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
@@ -126,7 +126,7 @@ unsafe fn sleep_by(
     let mut left = unsafe { *time };
     loop {
         let mut rest = timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: both structures are ours.
+        // SAFETY: both structures are ours and live through the call.
         let call = || unsafe { clock_nanosleep.get()(clock, flags, &left, &mut rest) };
         let (result, by_image) = watched(call);
         match result {

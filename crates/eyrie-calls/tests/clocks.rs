@@ -19,14 +19,14 @@ const CLOCKS: [clockid_t; 7] = [0, 1, 1, 2, 3, 7, 0];
 
 fn read(clock: clockid_t) -> i128 {
     let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is ours.
+    // SAFETY: the call writes one structure, which is ours.
     assert_eq!(unsafe { libc::clock_gettime(clock, &mut time) }, 0);
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
 fn read_all() -> Vec<i128> {
     let mut values: Vec<i128> = CLOCKS.iter().map(|clock| read(*clock)).collect();
-    // SAFETY: the structures are ours.
+    // SAFETY: the calls write one structure each, which is ours, or none.
     unsafe {
         let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
         let mut zone = [0i32; 2];
@@ -100,7 +100,7 @@ fn live(before: &[u8]) -> Life {
 /// The number that it has been told is this process's, whatever the kernel's is.
 fn look_at_oneself() {
     let number = std::process::id();
-    // SAFETY: asks only.
+    // SAFETY: getpid(2) takes no argument and always succeeds.
     let kernels = unsafe { libc::syscall(libc::SYS_getpid) };
     let status = std::fs::read_to_string(format!("/proc/{number}/status")).unwrap();
     assert!(status.contains(&format!("\nPid:\t{kernels}\n")), "{status}");
@@ -278,10 +278,10 @@ fn nothing_is_written_down_while_an_image_is_taken() {
         while held < IMAGES {
             if eyrie_calls_hold(libc::SIGUSR2) == 1 {
                 held += 1;
-                // SAFETY: the owner is held.
+                // SAFETY: the owner is held, so that nothing else uses the stream.
                 let passed = unsafe { (eyrie_calls_passed(), eyrie_calls_waiting()) };
                 std::thread::yield_now();
-                // SAFETY: as above.
+                // SAFETY: the owner is still held, so that nothing else uses the stream.
                 assert_eq!(passed, unsafe { (eyrie_calls_passed(), eyrie_calls_waiting()) });
                 eyrie_calls_release();
             }

@@ -67,7 +67,7 @@ fn a_write_that_was_not_made_is_not_made_for_a_number_that_another_has() {
     assert_eq!(number, 5);
     // It was not made, and others have drawn since.
     set(9);
-    // SAFETY: C strings.
+    // SAFETY: C strings, which live through the call.
     outside(|| unsafe { libc::removexattr(NAME.as_ptr(), ATTRIBUTE.as_ptr()) });
     again(&known);
     assert_eq!((draw(), get()), (9, 10), "it draws anew");
@@ -122,7 +122,7 @@ fn what_has_left_the_rank_is_not_read_again() {
     run(&mut number, &mut || store());
     take();
     let known = std::mem::take(&mut *STORED.lock().unwrap());
-    // SAFETY: C strings.
+    // SAFETY: C strings, which live through the call.
     outside(|| unsafe { libc::removexattr(NAME.as_ptr(), ATTRIBUTE.as_ptr()) });
     set(50);
     again(&known);

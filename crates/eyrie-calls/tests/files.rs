@@ -41,7 +41,7 @@ fn c(path: &str) -> CString {
 }
 
 fn open(path: &str, flags: i32) -> i32 {
-    // SAFETY: a C string.
+    // SAFETY: a C string, which lives through the call.
     unsafe { libc::open(c(path).as_ptr(), flags, 0o644) }
 }
 
@@ -52,22 +52,22 @@ fn write(fd: i32, text: &str) {
 }
 
 fn close(fd: i32) {
-    // SAFETY: only a descriptor.
+    // SAFETY: the call takes numbers only.
     assert_eq!(unsafe { libc::close(fd) }, 0);
 }
 
 fn rename(old: &str, new: &str) -> i32 {
-    // SAFETY: C strings.
+    // SAFETY: C strings, which live through the call.
     unsafe { libc::rename(c(old).as_ptr(), c(new).as_ptr()) }
 }
 
 fn unlink(path: &str) -> i32 {
-    // SAFETY: a C string.
+    // SAFETY: a C string, which lives through the call.
     unsafe { libc::unlink(c(path).as_ptr()) }
 }
 
 fn mkdir(path: &str) -> i32 {
-    // SAFETY: a C string.
+    // SAFETY: a C string, which lives through the call.
     unsafe { libc::mkdir(c(path).as_ptr(), 0o755) }
 }
 
@@ -131,10 +131,10 @@ fn names_are_changed_once() {
     });
     assert_eq!((read("a"), read("b")), ("second".into(), "first".into()));
     twice(|| {
-        // SAFETY: C strings.
+        // SAFETY: C strings, which live through the call.
         let linked = unsafe { libc::link(c"b".as_ptr(), c"c".as_ptr()) };
         let gone = [unlink("b"), unlink("b")];
-        // SAFETY: as above.
+        // SAFETY: C strings, which live through the call.
         let directory = unsafe { [libc::rmdir(c"d".as_ptr()), libc::rmdir(c"d".as_ptr())] };
         (linked, gone, directory)
     });
@@ -147,7 +147,7 @@ fn a_file_without_a_name_gets_one_once() {
         write(file, "whole");
         let (old, here) = (c(&format!("/proc/self/fd/{file}")), libc::AT_FDCWD);
         let name = |new: &CStr| {
-            // SAFETY: C strings.
+            // SAFETY: C strings, which live through the call.
             unsafe { libc::linkat(here, old.as_ptr(), here, new.as_ptr(), libc::AT_SYMLINK_FOLLOW) }
         };
         let named = [name(c"named"), name(c"named"), name(c"again")];
@@ -270,7 +270,7 @@ fn a_file_that_is_written_anew_loses_the_lost_future() {
     close(file);
     again(&bytes);
     let file = open("out", ANEW);
-    // SAFETY: only a descriptor.
+    // SAFETY: the call takes numbers only.
     let other = unsafe { libc::dup(file) };
     write(file, "one\n");
     write(other, "two\n");
@@ -421,7 +421,7 @@ fn files_that_are_open_in_an_image_go_back() {
     let file = open("log", APPEND);
     write(file, "0\n");
     take();
-    // SAFETY: there is one thread.
+    // SAFETY: no other thread runs, so all others stand still.
     assert!(unsafe { eyrie_calls_note_files() });
     let appended = |text| {
         write(file, text);
@@ -437,7 +437,7 @@ fn files_that_are_open_in_an_image_go_back() {
     assert_eq!(open("log", libc::O_WRONLY | libc::O_APPEND), file);
     take();
     again(&bytes);
-    // SAFETY: there is one thread.
+    // SAFETY: only this thread runs, as in a process that was just restored.
     unsafe { eyrie_calls_come_back() };
     assert_eq!(stand_ins(), 1 + inherited());
     let rest = appended("1\n");
@@ -453,17 +453,17 @@ fn a_new_message_may_come_before_what_is_known_to_be_written() {
     let file = open("steps", libc::O_RDWR | libc::O_CREAT);
     write(file, "0\n");
     take();
-    // SAFETY: there is one thread.
+    // SAFETY: no other thread runs, so all others stand still.
     assert!(unsafe { eyrie_calls_note_files() });
     write(file, "1\n");
     write(file, "2\n");
     let bytes = take();
     // It comes back, with the place in the file that it had then.
-    // SAFETY: an open file.
+    // SAFETY: the call takes numbers only.
     assert_eq!(unsafe { libc::lseek(file, 2, libc::SEEK_SET) }, 2);
     take();
     again(&bytes);
-    // SAFETY: there is one thread.
+    // SAFETY: only this thread runs, as in a process that was just restored.
     unsafe { eyrie_calls_come_back() };
     write(file, "1\n");
     new();
@@ -479,15 +479,15 @@ fn a_small_file_that_is_open_in_an_image_has_what_it_had() {
     print("count", c"w", "5");
     let file = open("count", libc::O_RDWR);
     take();
-    // SAFETY: there is one thread.
+    // SAFETY: no other thread runs, so all others stand still.
     assert!(unsafe { eyrie_calls_note_files() });
     let put = |byte: u8| {
-        // SAFETY: one byte.
+        // SAFETY: one byte is read, of a variable that lives through the call.
         assert_eq!(unsafe { libc::pwrite(file, (&raw const byte).cast(), 1, 0) }, 1);
     };
     let has = || {
         let mut byte = 0u8;
-        // SAFETY: one byte.
+        // SAFETY: one byte is written, to a variable that lives through the call.
         assert_eq!(unsafe { libc::pread(file, (&raw mut byte).cast(), 1, 0) }, 1);
         byte
     };
@@ -497,7 +497,7 @@ fn a_small_file_that_is_open_in_an_image_has_what_it_had() {
     put(b'6');
     put(b'7');
     again(&bytes);
-    // SAFETY: there is one thread.
+    // SAFETY: only this thread runs, as in a process that was just restored.
     unsafe { eyrie_calls_come_back() };
     assert_eq!(has(), b'5');
     put(b'6');
@@ -539,12 +539,12 @@ fn what_was_observed_is_observed_again() {
     print("gone", c"w", "was here");
     let look = || {
         let file = open("a", libc::O_RDONLY);
-        // SAFETY: only a descriptor.
+        // SAFETY: the call takes numbers only.
         let end = unsafe { libc::lseek(file, 0, libc::SEEK_END) };
         close(file);
         let gone = fs::metadata("gone").map(|about| (about.len(), about.ino()));
         let there = [c"gone", c"new"].map(|path| {
-            // SAFETY: a C string.
+            // SAFETY: a C string, which lives through the call.
             unsafe { libc::access(path.as_ptr(), libc::F_OK) }
         });
         (line("a"), read("a"), end, gone.ok(), there, names("."), Path::new("new").exists())
@@ -569,9 +569,9 @@ fn what_is_known_to_be_written_is_not_written_again() {
     let program = || {
         let file = open("shared", libc::O_CREAT | libc::O_RDWR);
         write(file, "aaaa");
-        // SAFETY: bytes that are there.
+        // SAFETY: four bytes are read, of a constant that has as many.
         let placed = unsafe { libc::pwrite(file, b"bbbb".as_ptr().cast(), 4, 8) };
-        // SAFETY: only a descriptor.
+        // SAFETY: the call takes numbers only.
         let cut = unsafe { libc::ftruncate(file, 10) };
         write(file, "cc");
         close(file);
@@ -594,7 +594,7 @@ fn what_is_known_to_be_written_is_not_written_again() {
 /// It was released, and another process has it by now.
 fn a_lock_that_was_released_is_not_taken_again() {
     let lock = |file, how| {
-        // SAFETY: only a descriptor.
+        // SAFETY: the call takes numbers only.
         assert_eq!(unsafe { libc::flock(file, how) }, 0);
     };
     take();
@@ -616,7 +616,7 @@ fn a_lock_that_was_released_is_not_taken_again() {
     lock(file, libc::LOCK_EX);
     lock(file, libc::LOCK_UN);
     new();
-    // SAFETY: only a descriptor.
+    // SAFETY: the call takes numbers only.
     let tried = unsafe { libc::flock(file, libc::LOCK_EX | libc::LOCK_NB) };
     assert_eq!(tried, -1, "another has it");
     another(|| close(others));
@@ -634,7 +634,7 @@ fn a_lock_that_was_released_is_not_taken_again() {
     let is_locked = std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             let file = open("lock", libc::O_RDWR);
-            // SAFETY: only a descriptor.
+            // SAFETY: the call takes numbers only.
             let tried = unsafe { libc::flock(file, libc::LOCK_EX | libc::LOCK_NB) };
             close(file);
             tried == -1
@@ -745,7 +745,7 @@ fn what_is_written_twice_under_a_lock_is_written_twice() {
 fn what_has_ended_is_not_started_again() {
     // What a handler of this C library does with a signal of its own is no part of this.
     let program = || {
-        // SAFETY: C strings.
+        // SAFETY: C strings, room of the size that is said, and a child that only executes or ends.
         unsafe {
             let status = libc::system(c"echo run >> runs; exit 3".as_ptr());
             let pipe = libc::popen(c"echo piped >> runs; cat runs | wc -l".as_ptr(), c"r".as_ptr());
@@ -790,7 +790,7 @@ fn what_has_ended_is_not_started_again() {
 fn a_file_keeps_its_length() {
     let program = || {
         let file = open("resized", libc::O_CREAT | libc::O_RDWR);
-        // SAFETY: only a descriptor.
+        // SAFETY: the call takes numbers only.
         let set = |size| unsafe { libc::ftruncate(file, size) };
         assert_eq!([set(500), set(10), set(70)], [0; 3]);
         close(file);
@@ -923,7 +923,7 @@ fn a_file_that_never_has_a_name() {
         assert!(file >= 0, "{}", std::io::Error::last_os_error());
         write(file, "its own");
         close(file);
-        // SAFETY: a C string.
+        // SAFETY: a C string, which lives through the call.
         assert_eq!(unsafe { libc::rmdir(c"passing".as_ptr()) }, 0);
     };
     twice(program);

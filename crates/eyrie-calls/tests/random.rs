@@ -18,7 +18,7 @@ extern "C" {
 
 fn draw() -> String {
     let mut bytes = [0u8; 24];
-    // SAFETY: buffers of these lengths.
+    // SAFETY: each buffer has room for the bytes that are asked for.
     unsafe {
         assert_eq!(libc::getrandom(bytes.as_mut_ptr().cast(), 7, 0), 7);
         assert_eq!(libc::getrandom(bytes[7..].as_mut_ptr().cast(), 9, libc::GRND_NONBLOCK), 9);

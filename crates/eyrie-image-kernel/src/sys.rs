@@ -379,7 +379,7 @@ pub fn stat(path: &[u8]) -> Result<Stat, i32> {
 /// Opens `path`, which must end in a NUL byte.
 pub fn open(path: &[u8], flags: u32, mode: u32) -> Result<i32, i32> {
     debug_assert!(path.last() == Some(&0));
-    // SAFETY: the path is NUL-terminated.
+    // SAFETY: the path is NUL-terminated, and the kernel only reads it.
     unsafe {
         call6(
             nr::OPENAT,

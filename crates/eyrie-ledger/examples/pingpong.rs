@@ -76,7 +76,7 @@ fn check_costs() {
         let (words, mut copy) = (vec![0x55; bytes / 8], vec![0; bytes / 8]);
         // SAFETY: the processor has the instruction, as was asked above.
         let one = each(|| unsafe { checks::<1>(black_box(&words)) });
-        // SAFETY: as above.
+        // SAFETY: the processor has the instruction, as was asked above.
         let three = each(|| unsafe { checks::<3>(black_box(&words)) });
         let copied = each(|| {
             copy.copy_from_slice(black_box(&words));
@@ -131,13 +131,15 @@ fn over_ledgers(bytes: usize, rounds: usize) -> f64 {
     .cast();
     assert_ne!(base.cast(), libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
     let region_of = |rank: u32| {
-        // SAFETY: as above; populate only makes pages.
+        // SAFETY: the region is in the mapping, which stays until the process ends; populate only
+        // makes pages.
         unsafe { Mapped::new(base.add((u64::from(rank) * REGION) as usize), REGION, populate) }
     };
     for rank in 0..2 {
         region::prepare(&region_of(rank), &Layout::new(rank, 2, REGION), 1, REGION);
     }
-    // SAFETY: as above.
+    // SAFETY: the bells are in the mapping, behind both regions, and it stays until the process
+    // ends.
     let hints = unsafe { MappedHints::new(base.add(2 * REGION as usize), bells) };
     let side = |me: u32| Side::new(me, region_of(me), region_of(1 - me), hints);
     let ping = move || {

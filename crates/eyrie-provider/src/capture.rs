@@ -79,7 +79,7 @@ extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, context: *mut libc::c
         PENDING.store(false, Ordering::Relaxed);
         take();
     }
-    // SAFETY: the context is the kernel's; the errno as above.
+    // SAFETY: the context is the kernel's, and the errno this thread's own.
     unsafe {
         interrupted::go_on(context);
         *libc::__errno_location() = errno;

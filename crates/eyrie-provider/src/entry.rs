@@ -93,7 +93,7 @@ fn inside_of<R>(inside: fn() -> Inside, f: impl FnOnce(&mut RouterRank) -> R) ->
     // SAFETY: the rank was made by `begin` and is never freed. INSIDE keeps other threads and the
     // signal handler out, so this is the only reference, and the stack is free.
     let result = unsafe { stack::run(|| f(&mut *rank)) };
-    // SAFETY: `errno` of this thread.
+    // SAFETY: `errno` is this thread's own.
     unsafe { *libc::__errno_location() = errno };
     compiler_fence(Ordering::SeqCst);
     drop(inside);

@@ -386,7 +386,7 @@ unsafe impl GlobalAlloc for Heap {
         if is_large(layout.size()) && is_large(size) && fits {
             return ptr;
         }
-        // SAFETY: as above; the new piece is another one.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`; the new piece is another one.
         unsafe {
             let new = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             std::ptr::copy_nonoverlapping(ptr, new, layout.size().min(size));

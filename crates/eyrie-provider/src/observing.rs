@@ -69,12 +69,12 @@ pub fn take(take: &mut dyn FnMut(u64, &[u8])) {
 
 /// Bytes of the stream that were taken, or observed again.
 pub fn passed() -> u64 {
-    // SAFETY: the rank is entered; so in all below.
+    // SAFETY: the rank is entered, so that its thread observes nothing else.
     functions().map_or(0, |f| unsafe { (f.passed)() })
 }
 
 pub fn waiting() -> usize {
-    // SAFETY: as above.
+    // SAFETY: the rank is entered, so that its thread observes nothing else.
     functions().map_or(0, |f| unsafe { (f.waiting)() })
 }
 
@@ -84,14 +84,14 @@ pub fn waiting() -> usize {
 /// They must stay where they are until others are.
 pub unsafe fn again(bytes: &[u8]) {
     if let Some(f) = functions() {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the rank is entered, and the caller promises that the bytes stay.
         unsafe { (f.again)(bytes.as_ptr(), bytes.len()) };
     }
 }
 
 pub fn skip(to: u64) {
     if let Some(f) = functions() {
-        // SAFETY: as above.
+        // SAFETY: the rank is entered, so that its thread observes nothing else.
         unsafe { (f.skip)(to) };
     }
 }
@@ -101,7 +101,7 @@ pub fn skip(to: u64) {
 pub fn new() {
     let waits = |f: &&Table| f.standing_in.load(Ordering::Relaxed) > 0;
     if let Some(f) = functions().filter(waits) {
-        // SAFETY: as above.
+        // SAFETY: the rank is entered, so that its thread observes nothing else.
         unsafe { (f.new)() };
     }
 }
@@ -120,7 +120,7 @@ pub enum Before {
 pub fn signal_before(clock: u64) -> Before {
     let Some(f) = functions() else { return Before::Unknown };
     let mut n = 0;
-    // SAFETY: the rank is entered, and the number is ours.
+    // SAFETY: the rank is entered, so that its thread observes nothing else; the number is ours.
     match unsafe { (f.signal_again)(clock, &mut n) } {
         -1 => Before::Unknown,
         0 => Before::None,
@@ -131,7 +131,7 @@ pub fn signal_before(clock: u64) -> Before {
 /// The rank gets a signal at the end of the progress call at this clock, the `n`th of the job.
 pub fn note_signal(clock: u64, n: u64, signal: u8) {
     if let Some(f) = functions() {
-        // SAFETY: the rank is entered.
+        // SAFETY: the rank is entered, so that its thread observes nothing else.
         unsafe { (f.signal)(clock, n, signal) };
     }
 }
@@ -146,14 +146,14 @@ pub fn shared_file() -> Option<&'static CStr> {
 
 /// Whether what this process does to files is recorded.
 pub fn records_files() -> bool {
-    // SAFETY: as above.
+    // SAFETY: the rank is entered, so that its thread observes nothing else.
     functions().is_some_and(|f| unsafe { (f.passed)() } > 0)
 }
 
 /// Notes which files are open and mapped; for an image, when all threads stand still. False: more
 /// is mapped to be written than an image can have.
 pub fn note_files() -> bool {
-    // SAFETY: all threads stand still.
+    // SAFETY: the caller has stopped all threads for an image.
     functions().is_none_or(|f| unsafe { (f.note_files)() })
 }
 

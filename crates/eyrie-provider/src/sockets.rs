@@ -332,7 +332,7 @@ struct AnySize(Option<libc::rlimit>);
 impl AnySize {
     fn up_to(end: u64) -> AnySize {
         let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: 0 };
-        // SAFETY: the structure is ours.
+        // SAFETY: the kernel writes one rlimit structure, which is ours.
         unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
         if limit.rlim_cur >= end {
             return AnySize(None);
@@ -354,7 +354,7 @@ impl AnySize {
 impl Drop for AnySize {
     fn drop(&mut self) {
         if let Some(limit) = &self.0 {
-            // SAFETY: the structure is ours.
+            // SAFETY: the kernel reads one rlimit structure, which is ours.
             unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, limit) };
         }
     }

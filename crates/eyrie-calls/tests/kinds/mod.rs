@@ -89,7 +89,7 @@ fn given(at: *mut c_char) -> Option<String> {
 // Directories.
 
 extern "C" fn not_hidden(entry: *const libc::dirent) -> c_int {
-    // SAFETY: scandir(3) gives an entry.
+    // SAFETY: scandir(3) gives an entry, which stays through the call.
     c_int::from(unsafe { (*entry).d_name[0] } != b'.' as c_char)
 }
 
@@ -121,7 +121,7 @@ fn globbed(pattern: &CStr) -> (c_int, Vec<String>) {
 static WALKED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 extern "C" fn visit(path: *const c_char, st: *const libc::stat, kind: c_int) -> c_int {
-    // SAFETY: ftw(3) gives both.
+    // SAFETY: ftw(3) gives the structure, which stays through the call.
     let size = if kind == 0 { unsafe { (*st).st_size } } else { 0 };
     WALKED.lock().unwrap().push(format!("{}: {kind}, {size}", text(path)));
     0
@@ -134,7 +134,7 @@ extern "C" fn visit_more(
     place: *const [c_int; 2],
 ) -> c_int {
     visit(path, st, kind);
-    // SAFETY: nftw(3) gives it.
+    // SAFETY: nftw(3) gives both numbers, which stay through the call.
     let [base, level] = unsafe { *place };
     WALKED.lock().unwrap().push(format!("at {base}, {level} deep"));
     const SKIP_SUBTREE: c_int = 2;
@@ -161,7 +161,7 @@ fn walked_in_all_ways() -> Vec<(c_int, Vec<String>)> {
     });
     let by_nftw = hows.iter().flat_map(|how| {
         [c"d", c"./d/", c"none", c"d/broken"].map(|path| {
-            // SAFETY: as above.
+            // SAFETY: a C string and a function as it is wanted.
             walked(|| unsafe { nftw(path.as_ptr(), visit_more, 8, *how) })
         })
     });
@@ -241,7 +241,7 @@ fn here() -> Option<String> {
 }
 
 fn go(path: &CStr) -> c_int {
-    // SAFETY: a C string.
+    // SAFETY: a C string, which lives through the call.
     unsafe { libc::chdir(path.as_ptr()) }
 }
 
@@ -256,7 +256,7 @@ fn a_rank_is_where_it_was() {
         let below = (go(c"below"), here(), go(c".."), here());
         let file = open(".", libc::O_RDONLY | libc::O_DIRECTORY);
         let back = (go(c".."), here().map(|path| path.ends_with("places")));
-        // SAFETY: only a descriptor.
+        // SAFETY: a descriptor, and a C string, which lives through the call.
         let by_open = unsafe { (libc::fchdir(file), libc::rmdir(c"below".as_ptr()), here()) };
         close(file);
         // SAFETY: C strings; paths that are freed.
@@ -374,7 +374,7 @@ fn attributes_are_told_again_and_set_once() {
     assert_eq!((&attribute(file).2[..9], mode("file")), (&b"another's"[..], 0o640));
     // It died after it had set or removed one, but before that was recorded.
     take();
-    // SAFETY: C strings.
+    // SAFETY: C strings, which live through the call.
     let removed = || unsafe { libc::removexattr(file.as_ptr(), ATTRIBUTE.as_ptr()) };
     assert_eq!((removed(), set_attribute(file, "new", libc::XATTR_CREATE)), (0, 0));
     let bytes = take();
@@ -385,9 +385,9 @@ fn attributes_are_told_again_and_set_once() {
 }
 
 fn pipes_with_names_are_made_once() {
-    // SAFETY: a C string.
+    // SAFETY: a C string, which lives through the call.
     assert_eq!(unsafe { libc::mkfifo(c"named".as_ptr(), 0o600) }, 0);
-    // SAFETY: C strings.
+    // SAFETY: C strings, which live through the call.
     let make =
         || unsafe { [libc::mkfifo(c"pipe".as_ptr(), 0o600), libc::mkfifo(c"pipe".as_ptr(), 0)] };
     take();
@@ -405,7 +405,7 @@ fn pipes_with_names_are_made_once() {
     let bytes = take();
     fs::remove_file("pipe").unwrap();
     another(|| {
-        // SAFETY: a C string.
+        // SAFETY: a C string, which lives through the call.
         assert_eq!(unsafe { libc::mkfifo(c"pipe".as_ptr(), 0o600) }, 0);
     });
     take();
@@ -479,7 +479,7 @@ fn control(fd: c_int, what: c_int, bytes: &mut [u8], at: i64) -> libc::aiocb {
 
 /// Waits for it, and says what became of it.
 fn ended(control: &mut libc::aiocb) -> (c_int, isize) {
-    // SAFETY: it was begun.
+    // SAFETY: the control block was begun, and stays until it has ended.
     unsafe {
         let list = [&raw const *control];
         while libc::aio_error(control) == libc::EINPROGRESS {
@@ -500,7 +500,7 @@ fn what_is_begun_is_done_at_once() {
         let mut two = control(fd, libc::LIO_WRITE, &mut b, 9);
         let mut three = control(fd, libc::LIO_READ, &mut c, 0);
         let list = [&raw mut two, &raw mut three];
-        // SAFETY: as above.
+        // SAFETY: control blocks that stay until they have ended, in a list that outlives the call.
         let listed =
             unsafe { libc::lio_listio(libc::LIO_WAIT, list.as_ptr(), 2, std::ptr::null_mut()) };
         let listed = (listed, ended(&mut two), ended(&mut three));
@@ -508,7 +508,7 @@ fn what_is_begun_is_done_at_once() {
         let fd = open("file", libc::O_WRONLY | libc::O_APPEND);
         let mut end = *b" end";
         let mut four = control(fd, 0, &mut end, 0);
-        // SAFETY: as above.
+        // SAFETY: a control block that stays until it has ended.
         let appended = unsafe { libc::aio_write(&mut four) };
         let appended = (appended, ended(&mut four));
         close(fd);
@@ -534,7 +534,7 @@ fn what_is_copied_past_memory_is_copied_once() {
         let (from, to) = (open("from", libc::O_RDONLY), open("to", libc::O_CREAT | libc::O_RDWR));
         let mut ends = [0; 2];
         let nothing = std::ptr::null_mut();
-        // SAFETY: descriptors, and no places.
+        // SAFETY: room for two descriptors; the other calls take no address but null.
         let copied = unsafe {
             libc::pipe(ends.as_mut_ptr());
             let through = [
@@ -544,7 +544,7 @@ fn what_is_copied_past_memory_is_copied_once() {
             (through, libc::sendfile(to, from, nothing, 3), libc::lseek(from, 0, libc::SEEK_CUR))
         };
         write(to, "!");
-        // SAFETY: only descriptors.
+        // SAFETY: FIONREAD writes one number, which is ours; the other call takes numbers only.
         let (left, at) = unsafe {
             let mut left = 0;
             libc::ioctl(ends[0], libc::FIONREAD, &mut left);
@@ -604,7 +604,7 @@ fn by_select(fd: c_int) -> (c_int, bool) {
 }
 
 fn by_pselect(fd: c_int) -> (c_int, bool) {
-    // SAFETY: as above.
+    // SAFETY: sets and a time that are there, and a descriptor that fits in a set.
     unsafe {
         let (mut reads, mut fails): (libc::fd_set, libc::fd_set) =
             (std::mem::zeroed(), std::mem::zeroed());
@@ -619,13 +619,13 @@ fn by_pselect(fd: c_int) -> (c_int, bool) {
 fn by_ppoll(fd: c_int) -> (c_int, bool) {
     let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let time = libc::timespec { tv_sec: 20, tv_nsec: 0 };
-    // SAFETY: as above.
+    // SAFETY: one descriptor and a time, which live through the call.
     let n = unsafe { libc::ppoll(&mut one, 1, &time, std::ptr::null()) };
     (n, one.revents & (libc::POLLIN | libc::POLLHUP) != 0)
 }
 
 fn by_epoll(fd: c_int) -> (c_int, bool) {
-    // SAFETY: as above.
+    // SAFETY: an event that is there, and room for four, as said.
     unsafe {
         let all = libc::epoll_create1(libc::EPOLL_CLOEXEC);
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 77 };
@@ -653,7 +653,7 @@ fn heard(wait: Wait) -> (Vec<(c_int, bool, isize)>, String, c_int) {
         said += std::str::from_utf8(&room[..len as usize]).unwrap();
     }
     close(fd);
-    // SAFETY: room for a number.
+    // SAFETY: waitpid(2) writes one number, which is ours.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     (pieces, said, status)
 }

@@ -33,7 +33,7 @@ impl Mapped {
     }
 
     fn with(access: c_int, file: c_int, len: usize, from: usize) -> Mapped {
-        // SAFETY: a new mapping.
+        // SAFETY: the kernel chooses a free place, so that no other memory changes.
         let at = unsafe {
             let any = std::ptr::null_mut();
             libc::mmap(any, len, access, libc::MAP_SHARED, file, from as libc::off_t)
@@ -43,17 +43,17 @@ impl Mapped {
     }
 
     fn get(&self, at: usize) -> u8 {
-        // SAFETY: in the mapping.
+        // SAFETY: the tests read only within the mapping, which is there until `end`.
         unsafe { self.0.add(at).read_volatile() }
     }
 
     fn set(&self, at: usize, value: u8) {
-        // SAFETY: as above.
+        // SAFETY: the tests write only within the mapping, which is there until `end`.
         unsafe { self.0.add(at).write_volatile(value) };
     }
 
     fn allow(&self, access: c_int) {
-        // SAFETY: a mapping of ours.
+        // SAFETY: these pages are of this mapping alone, which has no references into it.
         assert_eq!(unsafe { libc::mprotect(self.0.cast::<c_void>(), self.1, access) }, 0);
     }
 
@@ -64,7 +64,7 @@ impl Mapped {
 }
 
 fn cut(file: c_int, size: usize) {
-    // SAFETY: only numbers.
+    // SAFETY: the call takes numbers only.
     assert_eq!(unsafe { libc::ftruncate(file, size as libc::off_t) }, 0);
 }
 
@@ -268,7 +268,7 @@ fn a_file_that_is_mapped_gets_another_name() {
         let file = make("a", 1);
         let mapped = Mapped::new(file, PAGE, 0);
         mapped.set(0, mapped.get(0) + 1);
-        // SAFETY: C strings.
+        // SAFETY: C strings, which live through the call.
         assert_eq!(unsafe { libc::rename(c("a").as_ptr(), c("b").as_ptr()) }, 0);
         close(file);
         mapped

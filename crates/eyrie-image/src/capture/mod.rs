@@ -203,11 +203,11 @@ impl Engine<'_> {
             let last = start.saturating_add(len).next_multiple_of(sys::PAGE);
             cuts.push(((start & !(sys::PAGE - 1)) as u64, last as u64))?;
         }
-        // SAFETY: as above, the state is dropped before the scratch is released.
+        // SAFETY: the state is dropped before the scratch is released.
         let state =
             unsafe { CapturedState::take(scratch, status, request.starter_pid, threads.leader())? };
         state.context.rip = eyrie_image_resume as *const () as u64;
-        // SAFETY: as above, the results are dropped before the scratch is released.
+        // SAFETY: the results are dropped before the scratch is released.
         let (table, described, look, lifted) = unsafe {
             let tracking = tracker.map_or(-1, |t| t.descriptor());
             let own = [request.out_fd, tracking];
@@ -221,7 +221,8 @@ impl Engine<'_> {
             (table, described, look, scratch.list(BOARD_RANGES)?)
         };
         surroundings::check_keys(look.hidden_code as usize)?;
-        // SAFETY: as above, and the caller guarantees that no other thread runs.
+        // SAFETY: the results are dropped before the scratch is released, and the caller guarantees
+        // that no other thread runs.
         let (changes, contents) = unsafe {
             let changes = match request.track.as_ref().filter(|track| track.marks) {
                 Some(track) => Changes::take(scratch, look.held.as_slice(), track)?,

@@ -46,8 +46,8 @@ pub fn check(scratch: &mut Scratch, status: &Status, starter: i32) -> Result<(),
         // released.
         let (mine, theirs) = unsafe { (scratch.take::<u8>(16384)?, scratch.take::<u8>(16384)?) };
         let path = PathBuf::new(b"/proc/", starter as u64, b"/status");
-        // SAFETY: as above, the status is dropped before the scratch is released. If the starter is
-        // gone, nothing is compared.
+        // SAFETY: the status is dropped before the scratch is released. (If the starter is gone,
+        // nothing is compared.)
         if let Ok(other) = unsafe { Status::read(scratch, path.as_c()) } {
             check_status(status, &other)?;
         }

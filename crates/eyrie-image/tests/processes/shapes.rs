@@ -580,7 +580,7 @@ fn files(dir: &Path, mode: Mode) {
         let high = libc::fcntl(null.as_raw_fd(), libc::F_DUPFD, 200);
         (event, event_twin, high, libc::fcntl(1, libc::F_DUPFD_CLOEXEC, 50))
     };
-    // SAFETY: as above. Descriptors from 300 on are free.
+    // SAFETY: the calls take descriptors and numbers. Descriptors from 300 on are free.
     let dropped = unsafe {
         let first = libc::fcntl(listener.as_raw_fd(), libc::F_DUPFD, 300);
         for n in 1..CONNECTIONS {

@@ -433,7 +433,7 @@ pub fn without_the_first(mode: Mode) {
         println!("pending: {signal} with code {}", info.si_code);
         println!("another thread: {}", waits.join().unwrap());
         println!("a new thread: {}", std::thread::spawn(|| 5).join().unwrap());
-        // SAFETY: _exit ends the process.
+        // SAFETY: _exit(2) takes a number and does not return.
         unsafe { libc::_exit(0) };
     });
     // SAFETY: the call ends this thread only; nothing on its stack is used by others.

@@ -37,7 +37,7 @@ pub unsafe extern "C" fn open(
 /// # Safety
 /// `cntr` was opened by [`open`].
 unsafe fn ours<'a>(cntr: *mut fid_cntr) -> &'a mut Cntr {
-    // SAFETY: as above; calls do not overlap (FI_THREAD_DOMAIN).
+    // SAFETY: `open` has made it, and calls do not overlap (FI_THREAD_DOMAIN).
     unsafe { &mut *cntr.cast() }
 }
 

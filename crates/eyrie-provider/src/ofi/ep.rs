@@ -85,7 +85,8 @@ impl Ep {
     /// # Safety
     /// `ep` is this process's endpoint.
     pub unsafe fn of<'a>(ep: *mut fid_ep) -> &'a mut Ep {
-        // SAFETY: as above; calls do not overlap (FI_THREAD_DOMAIN).
+        // SAFETY: the caller gives this process's endpoint, and calls do not overlap
+        // (FI_THREAD_DOMAIN).
         unsafe { &mut *ep.cast() }
     }
 

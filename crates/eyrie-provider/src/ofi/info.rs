@@ -41,7 +41,7 @@ const OBJECTS: usize = 65536;
 
 /// Zeroed memory that libfabric may free with `free`.
 unsafe fn zeroed<T>() -> *mut T {
-    // SAFETY: calloc has no preconditions.
+    // SAFETY: calloc(3) takes any two numbers, and gives new memory or null.
     unsafe { libc::calloc(1, size_of::<T>() + PADDING).cast() }
 }
 
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn getinfo(
         say(&e);
         return -libc::ENODATA;
     }
-    // SAFETY: `info` is where libfabric wants the result; `hints` as above.
+    // SAFETY: `info` is where libfabric wants the result; `hints` are null or whole.
     unsafe {
         let offer = offer(version, hints);
         if offer.is_null() {
@@ -196,7 +196,7 @@ fn fill_endpoint(ep: &mut fi_ep_attr) {
 }
 
 fn fill_domain(domain: &mut fi_domain_attr) {
-    // SAFETY: copies a constant string.
+    // SAFETY: strdup(3) copies a constant, which is a C string.
     domain.name = unsafe { libc::strdup(NAME.as_ptr()) };
     domain.threading = FI_THREAD_DOMAIN;
     domain.control_progress = FI_PROGRESS_MANUAL;

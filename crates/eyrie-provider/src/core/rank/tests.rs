@@ -77,7 +77,7 @@ struct Bytes(Vec<u8>);
 
 impl Content for Bytes {
     unsafe fn copy_to(&self, to: *mut u8, len: usize) -> io::Result<()> {
-        // SAFETY: handed on to the caller.
+        // SAFETY: the caller promises room for `len` bytes at `to`.
         unsafe { self.0.copy_to(to, len) }
     }
 }

@@ -695,7 +695,7 @@ impl Program {
 
     fn receive(&mut self, rank: &mut TestRank, c: &Completion, memory: *mut Memory) {
         assert_eq!(c.outcome, Outcome::Received);
-        // SAFETY: see `begin`.
+        // SAFETY: the memory lives until the end of the test (`begin`).
         let content = unsafe { &(&(*memory).slots)[c.context][..c.len] };
         let number = |at: usize| u64::from_le_bytes(content[at..at + 8].try_into().unwrap());
         let (state, word) = (number(0), number(8));
@@ -717,7 +717,7 @@ impl Program {
     fn ask(&mut self, rank: &mut TestRank, word: u64, memory: *mut Memory) {
         let target = destination(word);
         let answer = (word >> 40) as usize % ANSWERS;
-        // SAFETY: see `begin`.
+        // SAFETY: the memory lives until the end of the test (`begin`).
         let buffer = unsafe { (&raw mut (*memory).answers[answer]).cast::<u8>() };
         let place = 512 + u64::from(self.number) * 1024 + (word >> 24 & 7) * 64;
         let pending = |kind, len| Pending { context: answer, kind, report: true, buffer, len };
@@ -779,7 +779,7 @@ impl Program {
 fn receive(memory: *mut Memory, slot: Context) -> Posted {
     Posted {
         context: slot,
-        // SAFETY: see `Program::begin`.
+        // SAFETY: the memory lives until the end of the test (`Program::begin`).
         buffer: unsafe { (&raw mut (*memory).slots[slot]).cast() },
         len: SLOT_BYTES,
         source: None,
