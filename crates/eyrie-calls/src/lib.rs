@@ -8,8 +8,6 @@
 //! process is a rank, every call goes straight to the next library. It must never allocate, lock,
 //! or start anything.
 
-mod began;
-pub mod begin;
 pub mod beginning;
 mod clock_waits;
 mod clocks;
@@ -21,6 +19,7 @@ pub mod for_provider;
 pub mod host_clocks;
 mod inotify;
 pub mod interruption;
+mod job_start;
 mod next;
 pub mod observed;
 mod own_number;
@@ -28,6 +27,7 @@ mod own_stack;
 mod process;
 mod program;
 mod random;
+pub mod rank_start;
 mod signals;
 mod sleeps;
 mod stream;

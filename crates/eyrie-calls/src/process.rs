@@ -2,10 +2,10 @@
 //! others, or named a file by it. Signals for that number are for this process; what else names
 //! a process is [`crate::own_number`]'s.
 
-use crate::began;
 use crate::environment::agent;
 use crate::files::kernel;
 use crate::host_clocks;
+use crate::job_start;
 use crate::next::next;
 use crate::observed::{is_on, ObservedStream};
 use libc::{c_int, pid_t, sigval};
@@ -36,7 +36,7 @@ pub(crate) fn begin(stream: &mut ObservedStream) {
     };
     FIRST.store(first(kernels().into()) as pid_t, Ordering::Relaxed);
     host_clocks::set_began(first(host_clocks::began_ns()));
-    began::set(first(job_began_ns()));
+    job_start::set(first(job_began_ns()));
     host_clocks::come_back();
 }
 

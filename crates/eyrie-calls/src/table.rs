@@ -1,12 +1,12 @@
 //! The one name that this library exports for the provider: the table of its functions. It must
 //! never lead to a function that waits for the program.
 
-use crate::begin::eyrie_calls_begin;
 use crate::files::eyrie_calls_shares;
 use crate::files::pending;
 use crate::for_provider::*;
 use crate::inotify::eyrie_calls_watched;
 use crate::interruption::{eyrie_calls_clock_jumped, eyrie_calls_interrupted};
+use crate::rank_start::eyrie_calls_begin;
 use eyrie_calls_table::{Head, Table};
 
 /// Exported as [`eyrie_calls_table::SYMBOL`].

@@ -2,11 +2,11 @@
 //! threads, the provider and forked processes are not recorded. This program has our functions
 //! linked in instead of preloaded, and is the provider, too.
 
-use eyrie_calls::begin::eyrie_calls_begin;
 use eyrie_calls::beginning::BEGINNING;
 use eyrie_calls::for_provider::*;
 use eyrie_calls::host_clocks;
 use eyrie_calls::interruption::eyrie_calls_clock_jumped;
+use eyrie_calls::rank_start::eyrie_calls_begin;
 use libc::{c_int, clockid_t, timespec};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;

@@ -4,8 +4,8 @@
 
 mod provider;
 
-use eyrie_calls::begin::eyrie_calls_begin;
 use eyrie_calls::for_provider::*;
+use eyrie_calls::rank_start::eyrie_calls_begin;
 use provider::{again, take};
 use std::ffi::CStr;
 use std::fs;

@@ -6,8 +6,8 @@ mod kinds;
 mod mapped;
 mod provider;
 
-use eyrie_calls::begin::eyrie_calls_begin;
 use eyrie_calls::for_provider::*;
+use eyrie_calls::rank_start::eyrie_calls_begin;
 use eyrie_calls::table::TABLE;
 use provider::{again, take};
 use std::collections::BTreeSet;

@@ -2,8 +2,8 @@
 //! its whole time and ends as it would have ended. A signal of the program's own ends it as ever.
 //! This program has our functions linked in instead of preloaded.
 
-use eyrie_calls::begin::eyrie_calls_begin;
 use eyrie_calls::interruption::{eyrie_calls_clock_jumped, eyrie_calls_interrupted};
+use eyrie_calls::rank_start::eyrie_calls_begin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

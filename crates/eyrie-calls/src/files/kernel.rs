@@ -1,7 +1,7 @@
 //! What is asked of the kernel about files, without the C library's functions in front of which
 //! ours stand. Results are numbers, or negative errnos.
 
-use crate::began::changed_in_job;
+use crate::job_start::changed_in_job;
 use libc::{c_char, c_int, c_long, c_void};
 use std::ffi::CStr;
 

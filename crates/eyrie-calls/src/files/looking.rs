@@ -10,7 +10,7 @@ use super::path::Path;
 use super::records::{is_new_change, Call};
 use super::saying;
 use super::standing_in;
-use crate::began::changed_in_job;
+use crate::job_start::changed_in_job;
 use crate::next::next;
 use crate::own_number;
 use libc::{c_char, c_int, c_uint, c_void, size_t, ssize_t};

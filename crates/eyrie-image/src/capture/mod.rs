@@ -1,6 +1,7 @@
 //! Takes the image of the calling process. All of this runs in a signal handler of an unknown
 //! program: raw system calls only, no allocation, no lock, no panic, little stack.
 
+mod all_threads;
 mod described;
 mod descriptors;
 mod enter;
@@ -14,8 +15,7 @@ mod proc;
 mod scratch;
 mod state;
 mod surroundings;
-mod thread;
-mod threads;
+mod thread_state;
 mod within;
 
 use core::ffi::c_void;
@@ -26,6 +26,7 @@ pub use kernel_files::is_made_up;
 use crate::outcome::Outcome;
 use crate::refusal::{Refusal, Text};
 use crate::request::{Mode, Request};
+use all_threads::{Own, Threads};
 use described::Described;
 use descriptors::Table;
 use enter::{eyrie_image_enter, eyrie_image_resume};
@@ -40,7 +41,6 @@ use memory::{AddressSpace, Changes, Contents, FirstLook, Lifted, Range, Scan};
 use output::Output;
 use scratch::{List, Scratch};
 use state::CapturedState;
-use threads::{Own, Threads};
 
 /// A capture that is under way. It is on the stack of [`capture`].
 struct Job<'a> {
@@ -58,7 +58,7 @@ struct Job<'a> {
 pub unsafe fn capture(request: &Request) -> Outcome {
     let mask = sys::block_all_signals();
     let started_ns = sys::clock_ns(1);
-    let outcome = match threads::begin(request.hooks, started_ns) {
+    let outcome = match all_threads::begin(request.hooks, started_ns) {
         // SAFETY: the caller keeps the contract of `crate::capture`, and all signals are blocked
         // since above.
         Ok(own) => unsafe { capture_with(request, own, started_ns) },

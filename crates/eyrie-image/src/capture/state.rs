@@ -4,7 +4,7 @@
 
 use super::proc::{read_file, read_link, PathBuf, Status};
 use super::scratch::Scratch;
-use super::thread::{affinity_of, io_priority_of, sched_attr_of, Thread, RSEQ_SIGNATURE};
+use super::thread_state::{affinity_of, io_priority_of, sched_attr_of, Thread, RSEQ_SIGNATURE};
 use crate::refusal::{Refusal, Text};
 use eyrie_image_format::{
     scheduling, Context, SigAction, AFFINITY_WORDS, AUXV_WORDS, PATH_LEN_MAX, PENDING_MAX,

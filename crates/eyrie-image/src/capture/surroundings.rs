@@ -5,7 +5,7 @@
 
 use super::proc::{read_file, read_link, PathBuf, Status};
 use super::scratch::Scratch;
-use super::thread::Thread;
+use super::thread_state::Thread;
 use crate::refusal::{Refusal, Text};
 use eyrie_image_kernel::sys::{self, nr};
 

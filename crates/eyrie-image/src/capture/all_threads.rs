@@ -8,7 +8,7 @@
 use super::enter::{eyrie_image_clone, eyrie_image_enter};
 use super::proc::{for_each_number, read_file, PathBuf};
 use super::scratch::{List, Scratch};
-use super::thread::{give_up, Thread};
+use super::thread_state::{give_up, Thread};
 use crate::refusal::{Refusal, Text};
 use crate::request::Hooks;
 use core::arch::global_asm;
