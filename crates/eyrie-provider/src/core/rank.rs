@@ -26,7 +26,7 @@ pub enum Event {
 
 /// Results that the program has not read yet when it makes a progress call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Untold {
+pub enum Unread {
     /// Nothing: the call may sleep for a message.
     Nothing,
     /// Only that a probe has found nothing.
@@ -167,10 +167,10 @@ impl<P: Path> RankCore<P> {
     /// As [`Path::tick`] and [`Path::show_new`].
     pub fn progress(
         &mut self,
-        untold: Untold,
+        unread: Unread,
         mut done: impl FnMut(Event),
     ) -> Result<(), RankError> {
-        let result = self.advance(untold, &mut done);
+        let result = self.advance(unread, &mut done);
         self.path.end_progress();
         result
     }
@@ -183,7 +183,7 @@ impl<P: Path> RankCore<P> {
         self.path.world_mut().signal(clock, is_over)
     }
 
-    fn advance(&mut self, untold: Untold, done: &mut impl FnMut(Event)) -> Result<(), RankError> {
+    fn advance(&mut self, unread: Unread, done: &mut impl FnMut(Event)) -> Result<(), RankError> {
         let steps_aside = self.aside.steps();
         match self.path.tick()? {
             Turn::Nothing => Ok(()),
@@ -194,10 +194,10 @@ impl<P: Path> RankCore<P> {
                 self.answer(answer)
             }
             Turn::New if steps_aside => Ok(()),
-            Turn::New => match untold {
-                Untold::Nothing => self.show_new(done),
-                Untold::Misses => Ok(()),
-                Untold::Completions => {
+            Turn::New => match unread {
+                Unread::Nothing => self.show_new(done),
+                Unread::Misses => Ok(()),
+                Unread::Completions => {
                     self.asking.found();
                     Ok(())
                 }

@@ -3,7 +3,7 @@
 
 use super::counter::Cntr;
 use super::{base_ops, cq, ep};
-use crate::core::rank::Untold;
+use crate::core::rank::Unread;
 use eyrie_libfabric::abi::*;
 use libc::{c_int, c_void};
 
@@ -42,7 +42,7 @@ unsafe fn ours<'a>(cntr: *mut fid_cntr) -> &'a mut Cntr {
 }
 
 unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
-    cq::progress(Untold::Nothing);
+    cq::progress(Unread::Nothing);
     // SAFETY: the library passes a counter that we opened.
     unsafe { ours(cntr).value }
 }
@@ -58,7 +58,7 @@ unsafe extern "C" fn readerr(cntr: *mut fid_cntr) -> u64 {
 unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout_ms: c_int) -> c_int {
     let mut calls_left = u64::try_from(timeout_ms).map_or(u64::MAX, |ms| ms.saturating_add(1));
     loop {
-        cq::progress(Untold::Nothing);
+        cq::progress(Unread::Nothing);
         // SAFETY: the library passes a counter that we opened.
         let (value, errors) = unsafe { (ours(cntr).value, ours(cntr).errors) };
         if value >= threshold {

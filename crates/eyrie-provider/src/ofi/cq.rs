@@ -3,7 +3,7 @@
 
 use super::queue::{Cq, Entry};
 use super::{absent, base_ops, ep};
-use crate::core::rank::Untold;
+use crate::core::rank::Unread;
 use crate::{library, process, signals};
 use eyrie_libfabric::abi::*;
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
@@ -65,12 +65,12 @@ unsafe extern "C" fn no_sread(
 }
 
 /// A progress call.
-pub fn progress(untold: Untold) {
+pub fn progress(unread: Unread) {
     let signal = process::call_or_end(|rank| {
         // SAFETY: calls do not overlap (FI_THREAD_DOMAIN), and no caller of this function holds a
         // reference to the endpoint.
         let Some(ep) = (unsafe { ep::open_one() }) else { return Ok(None) };
-        rank.progress(untold, |event| ep.report(event))?;
+        rank.progress(unread, |event| ep.report(event))?;
         Ok(rank.signal())
     });
     if let Some(signal) = signal {
@@ -84,7 +84,7 @@ unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: size_t) -> s
     // SAFETY: the queue is ours. What a progress call finds may be put into this very queue, so no
     // reference to it is held meanwhile.
     unsafe {
-        progress((*cq).untold());
+        progress((*cq).unread());
         (*cq).take(buf, count)
     }
 }

@@ -5,7 +5,7 @@ use super::av::Av;
 use super::counter::Cntr;
 use super::queue::Cq;
 use crate::core::matching::{Completion, Context, Posted};
-use crate::core::rank::{Event, Untold};
+use crate::core::rank::{Event, Unread};
 use crate::core::rma::{Done, Kind, Pending};
 use crate::process;
 use eyrie_libfabric::abi::*;
@@ -158,11 +158,11 @@ impl Ep {
         }
     }
 
-    /// What the program has not been told.
-    pub fn untold(&self) -> Untold {
+    /// What the program has not read yet.
+    pub fn unread(&self) -> Unread {
         // SAFETY: the pointers are null or queues that are still open (see `forget`).
         let queues = unsafe { [self.receive_queue.as_ref(), self.send_queue.as_ref()] };
-        queues.into_iter().flatten().map(Cq::untold).max().unwrap_or(Untold::Nothing)
+        queues.into_iter().flatten().map(Cq::unread).max().unwrap_or(Unread::Nothing)
     }
 
     /// A receive or a probe is over.

@@ -1,7 +1,7 @@
 //! The contents of a completion queue: operations that are finished and not reported yet.
 
 use crate::core::matching::{Completion, Outcome};
-use crate::core::rank::Untold;
+use crate::core::rank::Unread;
 use eyrie_libfabric::abi::*;
 use libc::{c_int, c_void, ssize_t};
 use std::collections::VecDeque;
@@ -59,12 +59,12 @@ impl Cq {
         self.queue.push_back(Entry { entry, error, over });
     }
 
-    pub fn untold(&self) -> Untold {
+    pub fn unread(&self) -> Unread {
         let of = |e: &Entry| match e.error {
-            libc::ENOMSG => Untold::Misses,
-            _ => Untold::Completions,
+            libc::ENOMSG => Unread::Misses,
+            _ => Unread::Completions,
         };
-        self.queue.iter().map(of).max().unwrap_or(Untold::Nothing)
+        self.queue.iter().map(of).max().unwrap_or(Unread::Nothing)
     }
 
     /// # Safety

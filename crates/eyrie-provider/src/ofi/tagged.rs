@@ -87,9 +87,9 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: 
 unsafe fn probe(ep: *mut fid_ep, msg: &fi_msg_tagged, flags: u64) -> ssize_t {
     let none = (std::ptr::null_mut(), 0);
     // SAFETY: the caller promises that no other reference is alive; this one ends here.
-    let (source, untold) = unsafe {
+    let (source, unread) = unsafe {
         let ep = Ep::of(ep);
-        (ep.posted(none, msg.addr, None, msg.context, 0).source, ep.untold())
+        (ep.posted(none, msg.addr, None, msg.context, 0).source, ep.unread())
     };
     let probe = Probe {
         context: msg.context as Context,
@@ -102,7 +102,7 @@ unsafe fn probe(ep: *mut fid_ep, msg: &fi_msg_tagged, flags: u64) -> ssize_t {
     let look = || process::call(|rank| rank.probe(&probe));
     let mut found = look();
     if found.outcome == Outcome::NotFound {
-        cq::progress(untold);
+        cq::progress(unread);
         found = look();
     }
     // SAFETY: the first reference has ended, and the caller promises that there is no other.

@@ -251,7 +251,7 @@ fn post(rank: &mut RankCore<InMemory>, context: Context, tag: u64, buffer: &mut 
 /// What a progress call reports: the contexts of receives, and of requests that are over.
 fn progress(rank: &mut RankCore<InMemory>) -> Vec<Context> {
     let mut contexts = Vec::new();
-    rank.progress(Untold::Nothing, |event| match event {
+    rank.progress(Unread::Nothing, |event| match event {
         Event::Received(c) => {
             assert_eq!(c.outcome, Outcome::Received);
             contexts.push(c.context);

@@ -32,7 +32,7 @@ impl<H: Host> RouterPath<H> {
     pub(super) fn connect(&mut self) -> Result<(), RankError> {
         if !self.delivery.is_connected() && !self.is_replaying_alone() {
             self.connect_delivery(self.is_live())?;
-            self.tell_if_replayed();
+            self.report_if_replayed();
         }
         Ok(())
     }
@@ -61,7 +61,7 @@ impl<H: Host> RouterPath<H> {
             && !self.is_replaying_alone()
             && self.try_delivery(self.is_live())?.is_ok()
         {
-            self.tell_if_replayed();
+            self.report_if_replayed();
         }
         Ok(())
     }
@@ -103,10 +103,10 @@ impl<H: Host> RouterPath<H> {
 
     /// Tells the router when this rank re-executes no more: it depends no longer on what that
     /// router alone has.
-    pub(super) fn tell_if_replayed(&mut self) {
-        let told = self.delivery.has_told_replayed() || !self.delivery.is_connected();
-        if !told && self.replay.is_over() && self.delivery.has_all() {
-            self.tell_replayed();
+    pub(super) fn report_if_replayed(&mut self) {
+        let is_owed = !self.delivery.has_reported_replayed() && self.delivery.is_connected();
+        if is_owed && self.replay.is_over() && self.delivery.has_all() {
+            self.report_replayed();
         }
     }
 
@@ -137,10 +137,10 @@ impl<H: Host> RouterPath<H> {
         }
     }
 
-    fn tell_replayed(&mut self) {
+    fn report_replayed(&mut self) {
         self.host.trace(What::Replayed, self.replay.clock(), 0, self.delivery.rsn());
         // A lost notice only delays the report: it is told again after a reconnection.
-        let _ = self.delivery.tell_replayed();
+        let _ = self.delivery.report_replayed();
     }
 
     pub(super) fn lose_delivery(&mut self, e: &io::Error) -> Result<(), RankError> {

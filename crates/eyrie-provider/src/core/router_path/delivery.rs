@@ -51,8 +51,8 @@ pub struct Delivery<H: Host> {
     shown: Vec<u64>,
     /// The last message of which the router knows that it was received, and the bytes of those
     /// behind it.
-    told: u64,
-    untold_bytes: u64,
+    reported: u64,
+    unreported_bytes: u64,
     /// The last message that this rank, or an earlier incarnation, has acknowledged or is known to
     /// have seen. Only the primary router still has these messages, or knows their order.
     received_before: u64,
@@ -63,12 +63,12 @@ pub struct Delivery<H: Host> {
     /// There is no connection, and none is needed: all that will be shown again is in `input`.
     alone: bool,
     /// The router knows, over this connection, that the rank does not re-execute any more.
-    told_replayed: bool,
+    reported_replayed: bool,
 }
 
 /// Messages and bytes after which the router is told that they were received; tests are short.
-const TELL_MESSAGES: u64 = if cfg!(test) { 4 } else { 64 };
-const TELL_BYTES: u64 = 64 * 1024;
+const REPORT_MESSAGES: u64 = if cfg!(test) { 4 } else { 64 };
+const REPORT_BYTES: u64 = 64 * 1024;
 
 /// Capacity beyond which the place for payloads in pieces is given back, in bytes.
 const AHEAD_BYTES: usize = 4 << 20;
@@ -149,13 +149,13 @@ impl<H: Host> Delivery<H> {
             ahead: Ahead::default(),
             rsn: 0,
             shown: vec![0; sources as usize],
-            told: 0,
-            untold_bytes: 0,
+            reported: 0,
+            unreported_bytes: 0,
             received_before: 0,
             held: 0,
             looked_at: 0,
             alone: false,
-            told_replayed: false,
+            reported_replayed: false,
         }
     }
 
@@ -202,7 +202,7 @@ impl<H: Host> Delivery<H> {
     pub fn disconnect(&mut self) {
         self.stream = None;
         self.begun = false;
-        self.told_replayed = false;
+        self.reported_replayed = false;
         self.script = Script::default();
         (self.start, self.end) = (0, 0);
         (self.held, self.looked_at, self.alone) = (self.rsn, 0, false);
@@ -227,7 +227,7 @@ impl<H: Host> Delivery<H> {
                 );
             }
             put_plain(&mut self.out, &Header::Received(Received { rsn: self.rsn }), &[]);
-            (self.told, self.untold_bytes) = (self.rsn, 0);
+            (self.reported, self.unreported_bytes) = (self.rsn, 0);
         }
         put_plain(&mut self.out, &Header::Resume(Resume { rsn: self.rsn, clock }), &[]);
     }
@@ -286,8 +286,8 @@ impl<H: Host> Delivery<H> {
     }
 
     /// Whether the router has been told that the rank re-executes no more.
-    pub fn has_told_replayed(&self) -> bool {
-        self.told_replayed
+    pub fn has_reported_replayed(&self) -> bool {
+        self.reported_replayed
     }
 
     /// Tells the router that the last determinant has been followed, and all that was ever received
@@ -295,27 +295,27 @@ impl<H: Host> Delivery<H> {
     ///
     /// # Errors
     /// The connection's.
-    pub fn tell_replayed(&mut self) -> io::Result<()> {
-        self.told_replayed = true;
+    pub fn report_replayed(&mut self) -> io::Result<()> {
+        self.reported_replayed = true;
         put_plain(&mut self.out, &Header::Replayed(Replayed { rsn: self.rsn }), &[]);
         self.write()
     }
 
     /// Whether so much was received that the router should be told.
     pub fn owes_receipt(&self) -> bool {
-        self.rsn >= self.told + TELL_MESSAGES || self.untold_bytes >= TELL_BYTES
+        self.rsn >= self.reported + REPORT_MESSAGES || self.unreported_bytes >= REPORT_BYTES
     }
 
     /// Tells the router what was received, if it does not know.
     ///
     /// # Errors
     /// The connection's.
-    pub fn tell_received(&mut self) -> io::Result<()> {
+    pub fn report_received(&mut self) -> io::Result<()> {
         let unheard = !self.begun || self.alone;
-        if self.shown.is_empty() || self.rsn <= self.told || unheard {
+        if self.shown.is_empty() || self.rsn <= self.reported || unheard {
             return Ok(());
         }
-        (self.told, self.untold_bytes) = (self.rsn, 0);
+        (self.reported, self.unreported_bytes) = (self.rsn, 0);
         put_plain(&mut self.out, &Header::Received(Received { rsn: self.rsn }), &[]);
         self.write()
     }
@@ -424,7 +424,7 @@ impl<H: Host> Delivery<H> {
                         if !active(Mutation::ForgetTheTable) {
                             *last = deliver.ssn;
                         }
-                        self.untold_bytes += deliver.size;
+                        self.unreported_bytes += deliver.size;
                     }
                     if !files {
                         self.ahead.clear();

@@ -49,12 +49,12 @@ impl<H: Host> RouterPath<H> {
         show: &mut impl Show,
     ) -> Result<Found, RankError> {
         let before = self.delivery.rsn();
-        let mut told = Ok(());
+        let mut reported = Ok(());
         if sleep {
             self.send_determinants()?;
-            told = self.delivery.tell_received();
+            reported = self.delivery.report_received();
         }
-        let came = told.and_then(|()| self.delivery.receive(sleep));
+        let came = reported.and_then(|()| self.delivery.receive(sleep));
         let something = matches!(came, Ok(true));
         let shown = match came {
             Ok(_) if self.delivery.is_all_shown() => Ok(()),
@@ -119,7 +119,7 @@ impl<H: Host> RouterPath<H> {
             }
         }
         if last {
-            self.tell_if_replayed();
+            self.report_if_replayed();
         }
         self.seen = self.now();
         Ok(())
@@ -157,9 +157,9 @@ impl<H: Host> RouterPath<H> {
         if self.unstored.len() >= MAX_UNSTORED && self.unstored.len() % MAX_UNSTORED == 0 {
             self.send_determinants()?;
         }
-        self.tell_if_replayed();
+        self.report_if_replayed();
         if self.delivery.owes_receipt() {
-            if let Err(e) = self.delivery.tell_received() {
+            if let Err(e) = self.delivery.report_received() {
                 self.lose_delivery(&e)?;
             }
         }

@@ -305,7 +305,7 @@ impl<H: Host> RouterPath<H> {
     /// When a router cannot be reached or does not answer.
     pub(super) fn await_acknowledgements(&mut self) -> Result<(), RankError> {
         self.host.before_new();
-        if let Err(e) = self.delivery.tell_received() {
+        if let Err(e) = self.delivery.report_received() {
             self.lose_delivery(&e)?;
         }
         loop {
@@ -329,7 +329,7 @@ impl<H: Host> RouterPath<H> {
     /// way to a router.
     pub(super) fn settle(&mut self, timeout: Duration) -> bool {
         // What is lost with the stream is told again by the next one.
-        let _ = self.delivery.tell_received();
+        let _ = self.delivery.report_received();
         self.cut_observed();
         let end = self.host.now() + timeout;
         for k in 0..self.senders.len() {

@@ -9,7 +9,7 @@ use super::host::{ConnectError, File, Host, Interest, RouterStream};
 use super::RouterPath;
 use crate::core::matching::{Completion, Context, Outcome, Posted};
 use crate::core::path::{ImagePoint, Path};
-use crate::core::rank::{Event, RankCore, Untold};
+use crate::core::rank::{Event, RankCore, Unread};
 use crate::core::rma::{Done, Kind, Pending, Region};
 use crate::core::world::World as _;
 use eyrie_router::protocol::{ConnId, Protocol};
@@ -672,7 +672,7 @@ impl Program {
             }
         }
         let mut events = Vec::new();
-        rank.progress(Untold::Nothing, |event| events.push(event)).unwrap();
+        rank.progress(Unread::Nothing, |event| events.push(event)).unwrap();
         for event in events {
             match event {
                 Event::Received(c) => self.receive(rank, &c, memory),
@@ -1112,7 +1112,7 @@ fn receive_all(ranks: &mut [TestRank], at: usize, count: usize) -> Vec<(u64, Vec
             if let Some(p) = post {
                 rank.post(p, |c| came = Some(c));
             }
-            rank.progress(Untold::Nothing, |event| {
+            rank.progress(Unread::Nothing, |event| {
                 if let Event::Received(c) = event {
                     came = Some(c);
                 }

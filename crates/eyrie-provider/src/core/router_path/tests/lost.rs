@@ -263,7 +263,7 @@ fn a_message_that_a_lost_router_alone_had_logged_is_not_lost() {
 fn what_was_seen_before_the_loss_is_known_after_it() {
     let (world, mut ranks) = pair_that_may_lose();
     for _ in 0..10 {
-        ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
+        ranks[0].progress(Unread::Nothing, |_| {}).unwrap();
     }
     ranks[0].send(Rank(1), tagged(5), b"hello").unwrap();
     assert_eq!(receive_all(&mut ranks, 1, 1).len(), 1);
@@ -275,7 +275,7 @@ fn what_was_seen_before_the_loss_is_known_after_it() {
     world.borrow_mut().lose(0, &[Incarnation(1), Incarnation(1)]);
     world.borrow_mut().now += Duration::from_secs(1);
     for _ in 0..2000 {
-        ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
+        ranks[0].progress(Unread::Nothing, |_| {}).unwrap();
     }
     let mut world = world.borrow_mut();
     world.pump();
@@ -320,7 +320,7 @@ fn a_rank_that_re_executes_goes_on_without_its_router() {
 /// only the lost router had.
 fn who_observes_again_re_executes() {
     let (world, mut ranks) = pair_that_may_lose();
-    ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
+    ranks[0].progress(Unread::Nothing, |_| {}).unwrap();
     let observed = ranks[0].path.host.observing.borrow_mut().observe(7);
     ranks[0].send(Rank(1), tagged(1), &[observed]).unwrap();
     assert_eq!(receive_all(&mut ranks, 1, 1), [(1, vec![7])]);
@@ -330,7 +330,7 @@ fn who_observes_again_re_executes() {
     ranks[0] = RankCore::new(RouterPath::new(TestHost::new(&world, instance), Rank(0), RANKS));
     ranks[0].path.attach().unwrap();
     while ranks[0].path.follows() {
-        ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
+        ranks[0].progress(Unread::Nothing, |_| {}).unwrap();
     }
     assert!(!ranks[0].path.is_live() && ranks[0].path.can_lose_its_router());
     world.borrow_mut().lose(0, &[Incarnation(2), Incarnation(1)]);
@@ -338,8 +338,8 @@ fn who_observes_again_re_executes() {
     ranks[0].path.attach().unwrap();
     assert!(!world.borrow().is_adopted(0));
     assert_eq!(ranks[0].path.host.observing.borrow_mut().observe(8), 7);
-    ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
-    ranks[0].progress(Untold::Nothing, |_| {}).unwrap();
+    ranks[0].progress(Unread::Nothing, |_| {}).unwrap();
+    ranks[0].progress(Unread::Nothing, |_| {}).unwrap();
     world.borrow_mut().pump();
     assert!(world.borrow().is_adopted(0));
 }
