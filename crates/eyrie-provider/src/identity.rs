@@ -109,7 +109,7 @@ impl Identity {
         let bytes = read()
             .map_err(|e: std::io::Error| format!("cannot read the directory of routers: {e}"))?;
         let directory = Directory::last(&bytes)?;
-        if directory.home.len() != self.size as usize {
+        if directory.primaries.len() != self.size as usize {
             return Err("the directory of routers belongs to another job".into());
         }
         Ok(directory)

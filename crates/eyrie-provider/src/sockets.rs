@@ -97,7 +97,7 @@ impl Host for Sockets {
     }
 
     fn primary_router(&self, rank: eyrie_wire::Rank) -> RouterId {
-        self.identity.directory.home(rank)
+        self.identity.directory.primary(rank)
     }
 
     fn routers(&self) -> u32 {

@@ -23,7 +23,7 @@ pub struct Directory {
     pub epoch: u64,
     /// The primary router of each rank.
     #[serde(serialize_with = "write_primaries", deserialize_with = "read_primaries")]
-    pub home: Vec<RouterId>,
+    pub primaries: Vec<RouterId>,
     /// Where each router listens.
     pub routers: Vec<Addr>,
     /// Routers on the host of the receiver of this directory: they are lost together with it.
@@ -33,8 +33,8 @@ pub struct Directory {
 
 impl Directory {
     /// The primary router of a rank.
-    pub fn home(&self, rank: Rank) -> RouterId {
-        self.home.get(rank.index()).copied().unwrap_or(RouterId(0))
+    pub fn primary(&self, rank: Rank) -> RouterId {
+        self.primaries.get(rank.index()).copied().unwrap_or(RouterId(0))
     }
 
     /// As bytes.
@@ -77,7 +77,7 @@ impl Directory {
     /// # Errors
     /// When it names routers that it does not have.
     pub fn check(&self) -> Result<(), String> {
-        if self.home.iter().any(|r| (*r).index() >= self.routers.len()) {
+        if self.primaries.iter().any(|r| r.index() >= self.routers.len()) {
             Err("the directory names a router that it does not have".into())
         } else {
             Ok(())
@@ -90,20 +90,20 @@ const MAX_RANKS: usize = 1 << 24;
 
 /// Writes the primary routers as runs: how many consecutive ranks have which. Each node of a large
 /// job receives them, and the ranks of a node have the same primary router.
-fn write_primaries<S: Serializer>(home: &[RouterId], to: S) -> Result<S::Ok, S::Error> {
-    let runs = home.chunk_by(|a, b| a == b).map(|run| (run.len() as u32, run[0]));
+fn write_primaries<S: Serializer>(primaries: &[RouterId], to: S) -> Result<S::Ok, S::Error> {
+    let runs = primaries.chunk_by(|a, b| a == b).map(|run| (run.len() as u32, run[0]));
     runs.collect::<Vec<_>>().serialize(to)
 }
 
 fn read_primaries<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<RouterId>, D::Error> {
-    let mut home = Vec::new();
+    let mut primaries = Vec::new();
     for (ranks, router) in Vec::<(u32, RouterId)>::deserialize(from)? {
-        if ranks as usize > MAX_RANKS - home.len() {
+        if ranks as usize > MAX_RANKS - primaries.len() {
             return Err(D::Error::custom("it has too many ranks"));
         }
-        home.resize(home.len() + ranks as usize, router);
+        primaries.resize(primaries.len() + ranks as usize, router);
     }
-    Ok(home)
+    Ok(primaries)
 }
 
 #[cfg(test)]
@@ -113,17 +113,18 @@ mod tests {
     #[test]
     fn directories_survive_and_must_be_whole() {
         let routers = vec![Addr::Unix("/a".into()), Addr::Unix("/b".into())];
-        let home = [0, 1, 0].map(RouterId).to_vec();
+        let primaries = [0, 1, 0].map(RouterId).to_vec();
         let beside = vec![RouterId(1)];
-        let whole = Directory { epoch: 3, home, routers, beside, kept_until: KeptUntil::Received };
+        let whole =
+            Directory { epoch: 3, primaries, routers, beside, kept_until: KeptUntil::Received };
         assert_eq!(Directory::decode(&whole.encode()), Ok(whole.clone()));
-        assert_eq!(whole.home(Rank(1)), RouterId(1));
+        assert_eq!(whole.primary(Rank(1)), RouterId(1));
         let first = Directory { epoch: 2, ..whole.clone() };
         let mut file = Directory::record(&first.encode());
         file.extend(Directory::record(&whole.encode()));
         assert_eq!(Directory::last(&file), Ok(whole.clone()));
         assert_eq!(Directory::last(&file[..file.len() - 1]), Ok(first));
-        let broken = Directory { home: vec![RouterId(0), RouterId(2)], ..whole.clone() };
+        let broken = Directory { primaries: vec![RouterId(0), RouterId(2)], ..whole.clone() };
         assert!(Directory::decode(&broken.encode()).is_err());
         let bytes = whole.encode();
         for cut in 0..bytes.len() {
@@ -134,8 +135,8 @@ mod tests {
     #[test]
     fn a_directory_of_many_ranks_is_short_and_one_of_too_many_is_refused() {
         let routers = vec![Addr::Unix("/a".into()), Addr::Unix("/b".into())];
-        let home = [vec![RouterId(0); 1_000_000], vec![RouterId(1); 1_000_000]].concat();
-        let whole = Directory { home, routers, ..Directory::default() };
+        let primaries = [vec![RouterId(0); 1_000_000], vec![RouterId(1); 1_000_000]].concat();
+        let whole = Directory { primaries, routers, ..Directory::default() };
         let bytes = whole.encode();
         assert!(bytes.len() < 100, "{} bytes", bytes.len());
         assert_eq!(Directory::decode(&bytes), Ok(whole));

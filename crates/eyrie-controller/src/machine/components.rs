@@ -121,7 +121,7 @@ impl Machine {
         machine.pmi = saved.pmi;
         machine.output = saved.output;
         machine.out = Outbox::new(saved.summary);
-        machine.roles.set_homes(saved.home);
+        machine.roles.set_primaries(saved.primaries);
         machine.signals = Signals::sent(saved.signals);
         machine
     }

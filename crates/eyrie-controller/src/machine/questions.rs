@@ -127,9 +127,9 @@ impl Machine {
         self.leftovers.all()
     }
 
-    /// For each rank whether it is at home at this router.
-    pub fn at_home(&self, id: RouterId) -> Vec<bool> {
-        self.roles.at_home(id)
+    /// For each rank whether this router is its primary one.
+    pub fn is_primary_of(&self, id: RouterId) -> Vec<bool> {
+        self.roles.is_primary_of(id)
     }
 
     /// The routers on this node.
@@ -167,7 +167,7 @@ impl Machine {
             pmi: self.pmi.clone(),
             output: self.output.clone(),
             summary: self.out.summary(),
-            home: self.roles.homes().to_vec(),
+            primaries: self.roles.primaries().to_vec(),
             signals: self.signals.all().to_vec(),
         }
     }

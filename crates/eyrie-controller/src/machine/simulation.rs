@@ -881,7 +881,7 @@ impl Cluster {
             None => self.on_nodes.push(router),
         }
         if takes_over {
-            for (rank, here) in self.machine.at_home(RouterId(id)).into_iter().enumerate() {
+            for (rank, here) in self.machine.is_primary_of(RouterId(id)).into_iter().enumerate() {
                 let r = &mut self.ranks[rank];
                 // It is told who may speak.
                 r.confirmed.insert(RouterId(id));
@@ -909,7 +909,7 @@ impl Cluster {
                 continue;
             }
             let role = Role { kind: RoleKind::Router, id: id.0, generation: router.generation };
-            for (rank, here) in self.machine.at_home(id).into_iter().enumerate() {
+            for (rank, here) in self.machine.is_primary_of(id).into_iter().enumerate() {
                 if let Some((_, incarnation)) = self.process(Rank(rank as u32)) {
                     let instance = RankInstance { rank: Rank(rank as u32), incarnation };
                     self.after(1..500, Happening::Told(said::heard(role, instance)));

@@ -13,14 +13,15 @@ const PATIENCE: Duration = Duration::from_secs(25);
 
 /// The places that are known so far.
 pub struct Places {
-    home: Vec<RouterId>,
+    /// The primary router of each rank.
+    primaries: Vec<RouterId>,
     routers: Vec<Option<Addr>>,
     store: Option<Addr>,
     since: Instant,
 }
 
 impl Places {
-    /// None is known; the homes of ranks go round the routers. Those that run on nodes are the
+    /// None is known; the primary routers of ranks go round. Those that run on nodes are the
     /// machine's.
     pub fn new(options: &JobOptions) -> Places {
         let (ranks, routers) = match options.roles {
@@ -31,13 +32,18 @@ impl Places {
     }
 
     fn of(ranks: u32, routers: u32) -> Places {
-        let home = (0..ranks).map(|rank| RouterId(rank % routers)).collect();
-        Places { home, routers: vec![None; routers as usize], store: None, since: Instant::now() }
+        let primaries = (0..ranks).map(|rank| RouterId(rank % routers)).collect();
+        Places {
+            primaries,
+            routers: vec![None; routers as usize],
+            store: None,
+            since: Instant::now(),
+        }
     }
 
-    /// For each rank whether it is at home at this router.
-    pub fn at_home(&self, router: RouterId) -> Vec<bool> {
-        self.home.iter().map(|home| *home == router).collect()
+    /// For each rank whether this router is its primary one.
+    pub fn is_primary_of(&self, router: RouterId) -> Vec<bool> {
+        self.primaries.iter().map(|primary| *primary == router).collect()
     }
 
     /// A router listens; its word counts once.
@@ -55,8 +61,11 @@ impl Places {
     /// Who is where, and the store's address, when all is known.
     pub fn all(&self) -> Option<(Directory, Addr)> {
         let routers = self.routers.iter().cloned().collect::<Option<_>>()?;
-        let home = self.home.clone();
-        Some((Directory { epoch: 1, home, routers, ..Directory::default() }, self.store.clone()?))
+        let primaries = self.primaries.clone();
+        Some((
+            Directory { epoch: 1, primaries, routers, ..Directory::default() },
+            self.store.clone()?,
+        ))
     }
 
     /// Who has had long enough to say where it listens, and has not.
@@ -140,7 +149,7 @@ mod tests {
     fn all_is_known_when_each_has_said_it_and_the_first_word_counts() {
         let addr = |text: &str| Addr::Unix(text.into());
         let mut places = Places::of(3, 2);
-        assert_eq!(places.at_home(RouterId(0)), [true, false, true]);
+        assert_eq!(places.is_primary_of(RouterId(0)), [true, false, true]);
         places.router(RouterId(1), addr("b"));
         places.router(RouterId(1), addr("other"));
         places.router(RouterId(7), addr("stranger"));
@@ -148,7 +157,7 @@ mod tests {
         assert!(places.all().is_none());
         places.router(RouterId(0), addr("a"));
         let (directory, store) = places.all().unwrap();
-        assert_eq!((directory.home, store), ([0, 1, 0].map(RouterId).to_vec(), addr("s")));
+        assert_eq!((directory.primaries, store), ([0, 1, 0].map(RouterId).to_vec(), addr("s")));
         assert_eq!(directory.routers, [addr("a"), addr("b")]);
         assert!(places.late().is_none());
         places.since -= PATIENCE;

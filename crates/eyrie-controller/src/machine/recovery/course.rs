@@ -90,12 +90,12 @@ impl Recovery<'_> {
         self.gathered.add(instance, told);
         if let Some(rsn) = r.confirm_fence(router, rsn) {
             let mark = Mark { rsn, output: self.output.total(instance.rank) };
-            let home = self.roles.home_of(instance.rank);
+            let primary = self.roles.primary_of(instance.rank);
             // Where routers run beside the controller, ranks go round them.
-            let home = home.unwrap_or(RouterId(instance.rank.0 % self.config.routers));
+            let primary = primary.unwrap_or(RouterId(instance.rank.0 % self.config.routers));
             let Told { determinants, observed } = self.gathered.take(instance);
             let recover = RouterCommand::Recover { instance, determinants, observed };
-            self.out.push(Command::Send(ToPeer::Router(home, recover)));
+            self.out.push(Command::Send(ToPeer::Router(primary, recover)));
             self.out.follows(Consequence::RankFenced { instance, mark });
         }
     }

@@ -35,8 +35,8 @@ pub struct Roles {
     /// Ranks that a router which took over has not heard yet: should one die, it is
     /// not known what it told the lost router.
     unheard: BTreeSet<(Rank, RouterId)>,
-    /// The home router of each rank.
-    home: Vec<RouterId>,
+    /// The primary router of each rank.
+    primaries: Vec<RouterId>,
     epoch: u64,
     /// Starts of stores in a row that have failed.
     failed_stores: u32,
@@ -161,30 +161,30 @@ impl Roles {
         self.get(kind, id).map(RoleEntry::node)
     }
 
-    /// The home router of each rank.
-    pub fn homes(&self) -> &[RouterId] {
-        &self.home
+    /// The primary router of each rank.
+    pub fn primaries(&self) -> &[RouterId] {
+        &self.primaries
     }
 
-    /// The home router of a rank, where routers are on nodes.
-    pub fn home_of(&self, rank: Rank) -> Option<RouterId> {
-        self.home.get(rank.index()).copied()
+    /// The primary router of a rank, where routers are on nodes.
+    pub fn primary_of(&self, rank: Rank) -> Option<RouterId> {
+        self.primaries.get(rank.index()).copied()
     }
 
-    /// The ranks get their home routers. In a saved job these have saved the logs of the ranks.
-    pub fn set_homes(&mut self, home: Vec<RouterId>) {
-        self.home = home;
+    /// The ranks get their primary routers. In a saved job these have saved the logs of the ranks.
+    pub fn set_primaries(&mut self, primaries: Vec<RouterId>) {
+        self.primaries = primaries;
     }
 
-    /// For each rank whether it is at home at this router.
-    pub fn at_home(&self, id: RouterId) -> Vec<bool> {
-        self.home.iter().map(|home| *home == id).collect()
+    /// For each rank whether this router is its primary one.
+    pub fn is_primary_of(&self, id: RouterId) -> Vec<bool> {
+        self.primaries.iter().map(|primary| *primary == id).collect()
     }
 
-    /// The ranks that are at home at this router.
+    /// The ranks whose primary router this is.
     pub fn ranks_at(&self, id: RouterId) -> impl Iterator<Item = Rank> + '_ {
-        let home = self.home.iter().enumerate();
-        home.filter(move |(_, home)| **home == id).map(|(rank, _)| Rank(rank as u32))
+        let primaries = self.primaries.iter().enumerate();
+        primaries.filter(move |(_, primary)| **primary == id).map(|(rank, _)| Rank(rank as u32))
     }
 
     /// Whether it is the last of its number. Those beside the controller always are.

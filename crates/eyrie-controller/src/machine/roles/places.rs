@@ -44,10 +44,10 @@ impl<'a> Places<'a> {
             .map(RankEntry::rank)
     }
 
-    /// Whether a rank's own router is on its host.
+    /// Whether a rank's primary router is on its host.
     fn is_beside(self, r: &RankEntry) -> bool {
-        let home = self.roles.home_of(r.rank());
-        let router = home.and_then(|home| self.roles.node(RoleKind::Router, home.0));
+        let primary = self.roles.primary_of(r.rank());
+        let router = primary.and_then(|primary| self.roles.node(RoleKind::Router, primary.0));
         router == Some(r.node())
     }
 

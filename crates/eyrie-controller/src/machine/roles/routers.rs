@@ -24,19 +24,19 @@ use eyrie_wire::directory::{Directory, KeptUntil};
 use eyrie_wire::{NodeId, Rank, RankInstance, RouterId};
 use std::time::Duration;
 
-/// For each rank the router that is its home. Ranks of one node have one home, so that there is
+/// For each rank its primary router. Ranks of one node have one primary router, so that there is
 /// always another node for it; so have those of nodes in a row, so that the directory is short.
-fn homes(start: &[NodeId], routers: u32) -> Vec<RouterId> {
+fn primaries(start: &[NodeId], routers: u32) -> Vec<RouterId> {
     let nodes = start.iter().max().map_or(1, |last| u64::from(last.0) + 1);
-    let home = |node: &NodeId| u64::from(node.0) * u64::from(routers) / nodes;
-    start.iter().map(|node| RouterId(home(node) as u32)).collect()
+    let primary = |node: &NodeId| u64::from(node.0) * u64::from(routers) / nodes;
+    start.iter().map(|node| RouterId(primary(node) as u32)).collect()
 }
 
 impl Hosting<'_> {
     /// Starts the routers; false when no node is up for them.
     pub fn start_routers(&mut self) -> bool {
-        if self.roles.homes().is_empty() {
-            self.roles.set_homes(homes(&self.config.start, self.config.routers));
+        if self.roles.primaries().is_empty() {
+            self.roles.set_primaries(primaries(&self.config.start, self.config.routers));
         }
         let patience = self.router_patience();
         for id in 0..self.config.routers {
@@ -75,9 +75,10 @@ impl Hosting<'_> {
         // Until all are there, no rank needs it: at the start none runs, and later a router that is
         // not there cannot be connected to.
         let Some(routers) = addrs.collect::<Option<Vec<Addr>>>() else { return };
-        let (epoch, home) = (self.roles.next_epoch(), self.roles.homes().to_vec());
+        let (epoch, primaries) = (self.roles.next_epoch(), self.roles.primaries().to_vec());
         let beside = Vec::new();
-        let directory = Directory { epoch, home, routers, beside, kept_until: KeptUntil::Received };
+        let directory =
+            Directory { epoch, primaries, routers, beside, kept_until: KeptUntil::Received };
         self.out.push(Command::Directory(directory));
     }
 
@@ -157,7 +158,7 @@ impl Hosting<'_> {
     }
 
     /// What a rank told a router died with both. That is no loss where they shared a host: such a
-    /// rank tells its own home router first. Else it is not known when it spoke, and it might not
+    /// rank tells its own primary router first. Else it is not known when it spoke, and it might not
     /// do again what others saw it do.
     fn unheard_at(&mut self, id: RouterId, instance: RankInstance) {
         let r = &self.ranks[instance.rank];
@@ -371,11 +372,11 @@ impl Kind for RouterKind {
     }
 
     fn why_it_stays(&self, roles: &Roles, ages: ImageAges<'_>, id: u32) -> Option<(Rank, String)> {
-        let at_home = roles.at_home(RouterId(id));
+        let is_primary = roles.is_primary_of(RouterId(id));
         let broken = |r: &&RankEntry| {
             let runs = r.is(RankStateName::Running) && r.can_be_captured();
             let is_whole = r.log().is_whole() && !r.log().is_only_copy();
-            !runs || at_home[r.rank().index()] && !is_whole
+            !runs || is_primary[r.rank().index()] && !is_whole
         };
         ages.ranks.living().find(broken).map(|r| (r.rank(), ages.why_no_image(r.rank())))
     }

@@ -16,8 +16,8 @@ pub struct Saved {
     pub pmi: Pmi,
     pub output: Ledger,
     pub summary: Summary,
-    /// The home router of each rank, where routers are on nodes: it has the rank's log.
-    pub home: Vec<RouterId>,
+    /// The primary router of each rank, where routers are on nodes: it has the rank's log.
+    pub primaries: Vec<RouterId>,
     /// Signals that were sent to all ranks.
     pub signals: Vec<u8>,
 }

@@ -363,7 +363,7 @@ mod tests {
         assert!(stopped.iter().any(kill), "{stopped:?}");
         let saved = job.machine.saved();
         assert_eq!(saved.images(), BTreeSet::from([1, 2].map(|image| (Rank(0), ImageId(image)))));
-        assert_eq!(saved.home, [0].map(RouterId));
+        assert_eq!(saved.primaries, [0].map(RouterId));
     }
 
     #[test]

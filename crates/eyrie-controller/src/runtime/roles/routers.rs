@@ -29,7 +29,7 @@ use std::path::Path;
 fn config(
     role: Role,
     options: &JobOptions,
-    at_home: Vec<bool>,
+    is_primary: Vec<bool>,
     dir: &Path,
     peer: Option<IpAddr>,
 ) -> anyhow::Result<Config> {
@@ -44,8 +44,8 @@ fn config(
         kept_until: KeptUntil::Logged,
         takes_over: false,
         saved: None,
-        incarnations: vec![Incarnation(1); at_home.len()],
-        is_primary: at_home,
+        incarnations: vec![Incarnation(1); is_primary.len()],
+        is_primary,
         listen: options.reach.bind_for(peer, dir, &format!("router-{name}")),
         spill_dir: dir.join(format!("log-{name}")),
         log_memory: options.log_memory,
@@ -70,7 +70,7 @@ pub fn start_here(
     }
     let start = |id| {
         let role = Role::first(RoleKind::Router, id);
-        let mut config = config(role, options, places.at_home(RouterId(id)), dir, None)?;
+        let mut config = config(role, options, places.is_primary_of(RouterId(id)), dir, None)?;
         config.saved = images.and_then(|images| images.router(RouterId(id))).map(SavedAt::File);
         let shown = config.spill_dir.display();
         let made = std::fs::DirBuilder::new().mode(0o700).create(&config.spill_dir);
@@ -91,7 +91,8 @@ impl Kind for RouterKind {
         takes_over: bool,
     ) -> anyhow::Result<Session> {
         let Starting { options, dir, machine, peer, .. } = *starting;
-        let mut config = config(role, options, machine.at_home(RouterId(role.id)), dir, peer)?;
+        let mut config =
+            config(role, options, machine.is_primary_of(RouterId(role.id)), dir, peer)?;
         config.incarnations = machine.incarnations();
         config.kept_until = KeptUntil::Received;
         config.takes_over = takes_over;
