@@ -21,7 +21,7 @@ impl Machine {
             Event::NoAgent { node, cause } => self.no_agent(node, cause),
             Event::AgentGone(node) => self.watch().agent_gone(node),
             Event::AgentBack(node) => self.watch().node_heard(node),
-            Event::Home(nodes) => self.contact.set_home(nodes),
+            Event::NodesHere(nodes) => self.contact.set_here(nodes),
             Event::Replaced { by } => self.out.end(
                 1,
                 Some(format!("another controller has taken over the job ({by}): this one ends")),

@@ -107,7 +107,7 @@ pub enum Event {
     /// The agent of a node has another connection to this controller.
     AgentBack(NodeId),
     /// These nodes are on the controller's own host.
-    Home(Vec<NodeId>),
+    NodesHere(Vec<NodeId>),
     /// Nodes have another controller.
     Replaced { by: String },
     /// The agent of a node that was declared dead wants to come back; it was refused.

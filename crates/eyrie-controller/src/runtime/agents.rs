@@ -34,7 +34,7 @@ pub struct Agents {
     /// The last line of the launcher of a node, or of all nodes, that was not passed on yet.
     words: BTreeMap<Option<NodeId>, String>,
     /// Of how many nodes the machine was told whether they are on this host, and how many are.
-    home: Option<(u32, usize)>,
+    here: Option<(u32, usize)>,
     /// The hosts that agents were told to connect to, and what that follows from.
     watching: BTreeMap<NodeId, Vec<NodeId>>,
     watched: Option<WhoMeets>,
@@ -138,18 +138,18 @@ impl Agents {
     }
 
     /// Of how many nodes the machine knows whether they are on this host.
-    pub fn known_home(&self) -> Option<u32> {
-        self.home.map(|(known, _)| known)
+    pub fn looked_at(&self) -> Option<u32> {
+        self.here.map(|(known, _)| known)
     }
 
     /// How many nodes are on this host, of those of which the machine knows it.
-    pub fn at_home(&self) -> usize {
-        self.home.map_or(0, |(_, here)| here)
+    pub fn count_here(&self) -> usize {
+        self.here.map_or(0, |(_, here)| here)
     }
 
     /// The machine is told of so many nodes; `here` of them are on this host.
-    pub fn set_home(&mut self, known: u32, here: usize) {
-        self.home = Some((known, here));
+    pub fn set_here(&mut self, known: u32, here: usize) {
+        self.here = Some((known, here));
     }
 
     /// Whether agents are to be told what follows from this: it has changed.

@@ -46,7 +46,7 @@ impl Job {
         else {
             return;
         };
-        let here = self.agents.at_home();
+        let here = self.agents.count_here();
         let nodes: Vec<NodeId> = self.journal.whole_copies().collect();
         let promised = cluster.hosts.len().saturating_sub(here).min(COPIES);
         let coming = self.journal.copies() - nodes.len();

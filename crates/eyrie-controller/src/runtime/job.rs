@@ -108,7 +108,7 @@ impl Job {
             self.say_waiting();
             self.tick_when_due();
             self.end_unless_saving();
-            self.tell_home();
+            self.find_nodes_here();
             self.tell_whom_to_watch();
             self.tell_of_copies();
             self.write_journal();

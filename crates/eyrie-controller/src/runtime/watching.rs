@@ -11,16 +11,16 @@ use std::collections::BTreeSet;
 
 impl Job {
     /// The machine hears which nodes are on this host: without others all of them.
-    pub fn tell_home(&mut self) {
+    pub fn find_nodes_here(&mut self) {
         let count = self.machine.nodes_up().count() as u32;
-        if self.agents.known_home() == Some(count) {
+        if self.agents.looked_at() == Some(count) {
             return;
         }
         let cluster = self.beginning.options.cluster.as_ref();
         let is_here = |node: &NodeId| cluster.is_none_or(|cluster| cluster.is_here(*node));
-        let home: Vec<NodeId> = NodeId::first(count).filter(is_here).collect();
-        self.agents.set_home(count, home.len());
-        self.take(Event::Home(home));
+        let here: Vec<NodeId> = NodeId::first(count).filter(is_here).collect();
+        self.agents.set_here(count, here.len());
+        self.take(Event::NodesHere(here));
     }
 
     /// Agents hear which hosts these are when that changes. Where nothing listens for a controller

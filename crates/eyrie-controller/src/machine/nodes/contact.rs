@@ -15,7 +15,7 @@ pub struct CutOff {
 #[derive(Default, Serialize, Deserialize)]
 pub struct Contact {
     /// Nodes on the controller's host.
-    home: BTreeSet<NodeId>,
+    here: BTreeSet<NodeId>,
     /// The controller stands aside.
     cut_off: Option<CutOff>,
     /// Nodes that were not heard when it went on: they have a heartbeat timeout to come back.
@@ -23,17 +23,19 @@ pub struct Contact {
 }
 
 impl Contact {
-    pub fn set_home(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
-        self.home = nodes.into_iter().collect();
+    /// These nodes are on the controller's host.
+    pub fn set_here(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
+        self.here = nodes.into_iter().collect();
     }
 
     /// Whether the node is on the controller's host.
-    pub fn is_home(&self, node: NodeId) -> bool {
-        self.home.contains(&node)
+    pub fn is_here(&self, node: NodeId) -> bool {
+        self.here.contains(&node)
     }
 
-    pub fn has_home(&self) -> bool {
-        !self.home.is_empty()
+    /// Whether any node is on the controller's host.
+    pub fn has_some_here(&self) -> bool {
+        !self.here.is_empty()
     }
 
     pub fn is_cut_off(&self) -> bool {

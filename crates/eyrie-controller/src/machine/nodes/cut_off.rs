@@ -13,7 +13,7 @@ use eyrie_wire::NodeId;
 impl Watch<'_> {
     /// The nodes that are up on other hosts.
     fn nodes_elsewhere(&self) -> Vec<NodeId> {
-        self.nodes.up().filter(|node| !self.contact.is_home(*node)).collect()
+        self.nodes.up().filter(|node| !self.contact.is_here(*node)).collect()
     }
 
     /// Whether it may be this host that is cut off: all nodes elsewhere are among these. With one
@@ -21,7 +21,7 @@ impl Watch<'_> {
     /// the loss of neither.
     pub fn may_be_cut_off(&self, silent: &[NodeId]) -> bool {
         let elsewhere = self.nodes_elsewhere();
-        let enough = elsewhere.len() > 1 || !self.contact.has_home() && elsewhere.len() == 1;
+        let enough = elsewhere.len() > 1 || !self.contact.has_some_here() && elsewhere.len() == 1;
         self.out.has_started() && enough && elsewhere.iter().all(|node| silent.contains(node))
     }
 
@@ -39,7 +39,7 @@ impl Watch<'_> {
     /// A node says something again.
     pub fn hear_again(&mut self, node: NodeId) {
         let Some(heard) = self.contact.hear(node).cloned() else { return };
-        let is_back = |node: &NodeId| self.contact.is_home(*node) || heard.contains(node);
+        let is_back = |node: &NodeId| self.contact.is_here(*node) || heard.contains(node);
         let back = self.nodes.up().filter(is_back).count();
         if back * 2 >= self.nodes.up().count() {
             self.come_back();
@@ -94,11 +94,11 @@ mod tests {
     }
 
     impl Job {
-        fn new(nodes: u32, home: &[NodeId]) -> Job {
+        fn new(nodes: u32, here: &[NodeId]) -> Job {
             let (heartbeat_timeout, alone_for) = (ms(40), ms(1000));
             let config = Config { nodes, heartbeat_timeout, alone_for, ..Config::of_one_rank() };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
-            job.tell(Event::Home(home.to_vec()));
+            job.tell(Event::NodesHere(here.to_vec()));
             (0..nodes).for_each(|node| drop(job.tell(said::joined(NodeId(node)))));
             job
         }

@@ -35,7 +35,7 @@ impl Watch<'_> {
 
     pub fn agent_gone(&mut self, node: NodeId) {
         // The connection that it had before may be the one that ends.
-        let returns = self.contact.is_cut_off() && !self.contact.is_home(node);
+        let returns = self.contact.is_cut_off() && !self.contact.is_here(node);
         if self.config.agents_come_back && returns || self.contact.may_return(node) {
             return;
         }
@@ -104,7 +104,7 @@ impl Watch<'_> {
     /// They may only be cut off, and have another controller.
     fn seek_silent(&mut self, lost: &[NodeId]) {
         let sought: Vec<NodeId> =
-            lost.iter().copied().filter(|node| !self.contact.is_home(*node)).collect();
+            lost.iter().copied().filter(|node| !self.contact.is_here(*node)).collect();
         if self.config.agents_come_back && self.out.has_started() && !sought.is_empty() {
             self.out.push(Command::Seek(sought));
         }
@@ -194,7 +194,7 @@ mod tests {
         let heartbeat_timeout = Duration::from_millis(40);
         let config = Config { nodes: 2, heartbeat_timeout, ..Config::of_one_rank() };
         let mut machine = Machine::new(config);
-        machine.handle(Duration::ZERO, Event::Home(vec![NodeId(0), NodeId(1)]));
+        machine.handle(Duration::ZERO, Event::NodesHere(vec![NodeId(0), NodeId(1)]));
         machine
     }
 
