@@ -64,7 +64,7 @@ impl Destinations<'_> {
         };
         let slots = self.config.slots.get(node.index()).copied().flatten().unwrap_or(u32::MAX);
         let (is_free_spare, replaces) =
-            (entry.is_free_spare(), entry.stands_for().map(|node| node.0));
+            (entry.is_free_spare(), entry.replaces().map(|node| node.0));
         eyrie_placement::Node { state, slots, ranks: 0, is_free_spare, replaces }
     }
 

@@ -88,7 +88,7 @@ pub struct NodeEntry {
     state: NodeState,
     /// Started without ranks and has had none.
     free_spare: bool,
-    stands_for: Option<NodeId>,
+    replaces: Option<NodeId>,
     /// Nothing is to be there: ranks leave it, and none comes.
     drained: bool,
     /// Since when a store could not work there: its disk is full.
@@ -102,7 +102,7 @@ impl NodeEntry {
         NodeEntry {
             state: NodeState::Expected,
             free_spare: spare,
-            stands_for: None,
+            replaces: None,
             drained: false,
             full: None,
             leaves: false,
@@ -131,9 +131,9 @@ impl NodeEntry {
         self.free_spare
     }
 
-    /// The lost node whose ranks come to this one.
-    pub fn stands_for(&self) -> Option<NodeId> {
-        self.stands_for
+    /// The lost node that this spare replaces: its ranks come here.
+    pub fn replaces(&self) -> Option<NodeId> {
+        self.replaces
     }
 
     /// Since when a store could not work there.
@@ -161,14 +161,13 @@ impl NodeEntry {
         self.free_spare = false;
     }
 
-    /// A rank comes to it whose node is lost, and to which it was assigned as a spare: it stands
-    /// for that node from now on. Returns whether that is new. It may have taken another rank
-    /// since.
+    /// A rank comes to it whose node is lost, and to which it was assigned as a spare: it replaces
+    /// that node from now on. Returns whether that is new. It may have taken another rank since.
     pub fn replace(&mut self, lost: NodeId) -> bool {
         let was_free = std::mem::replace(&mut self.free_spare, false);
-        let is_new = was_free || self.stands_for.is_none();
+        let is_new = was_free || self.replaces.is_none();
         if is_new {
-            self.stands_for = Some(lost);
+            self.replaces = Some(lost);
         }
         is_new
     }
@@ -247,10 +246,10 @@ mod tests {
     }
 
     #[test]
-    fn a_spare_stands_for_the_first_node_that_it_replaces() {
+    fn a_spare_replaces_the_first_node_whose_rank_it_takes() {
         let mut spare = NodeEntry::new(true);
         assert!(spare.replace(NodeId(4)) && !spare.replace(NodeId(5)));
-        assert_eq!((spare.stands_for(), spare.is_free_spare()), (Some(NodeId(4)), false));
+        assert_eq!((spare.replaces(), spare.is_free_spare()), (Some(NodeId(4)), false));
         spare.close();
         assert!(spare.is_drained());
         spare.reopen(true);
