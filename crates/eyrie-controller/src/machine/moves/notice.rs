@@ -11,8 +11,8 @@ use crate::record::Record;
 use eyrie_wire::{NodeId, Rank};
 
 /// Ranks of a node that move at the same time when it is about to be taken away: each of them gets
-/// so much more of the bandwidth, so that at least the most precious ones have left in time. All
-/// others have an image taken at once.
+/// so much more of the bandwidth, so that at least the first of the eviction order have left in
+/// time. All others have an image taken at once.
 const AT_ONCE: usize = 2;
 
 impl Mover<'_> {
@@ -46,8 +46,8 @@ impl Mover<'_> {
         }
         let now = self.out.now();
         let there = |rank: &Rank| self.ranks[*rank].node() == node;
-        let precious: Vec<Rank> = self.ranks.unfinished().filter(there).collect();
-        for rank in precious {
+        let staying: Vec<Rank> = self.ranks.unfinished().filter(there).collect();
+        for rank in staying {
             self.schedule.want(rank, now);
         }
         self.out.note(format!("node {node} cannot be drained: {NO_OTHER_NODE}"));
