@@ -49,8 +49,8 @@ impl<'a> Named<'a> {
     pub fn read(header: &RecordHeader, payload: &'a [u8]) -> Option<Named<'a>> {
         let len = usize::try_from(header.a).ok()?;
         let (name, content) = payload.split_at_checked(len)?;
-        let sound = header.kind == Kind::Named && is_name(name) && content.len() <= CONTENT_MAX;
-        let name = core::str::from_utf8(name).ok().filter(|_| sound)?;
+        let is_valid = header.kind == Kind::Named && is_name(name) && content.len() <= CONTENT_MAX;
+        let name = core::str::from_utf8(name).ok().filter(|_| is_valid)?;
         Some(Named { name, content, is_optional: header.flags & OPTIONAL != 0 })
     }
 

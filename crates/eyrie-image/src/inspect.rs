@@ -169,7 +169,7 @@ pub fn summary(input: impl Read) -> io::Result<Summary> {
             }
             (Kind::Named, _) => {
                 let named = Named::read(&record, payload);
-                let named = named.ok_or_else(|| invalid("a record has no sound name"))?;
+                let named = named.ok_or_else(|| invalid("the name of a record is malformed"))?;
                 summary.named.push(NamedInfo {
                     name: named.name.to_owned(),
                     content: named.content.to_owned(),

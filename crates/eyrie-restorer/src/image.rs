@@ -534,7 +534,9 @@ fn descriptor_in(payload: &[u8], arena: &mut Arena) -> DescriptorEntry {
 
 /// Says what the image has that this version does not know, and goes on only if it is optional.
 fn check_named(record: &RecordHeader, payload: &[u8]) {
-    let Some(named) = Named::read(record, payload) else { malformed("a record has no sound name") };
+    let Some(named) = Named::read(record, payload) else {
+        malformed("the name of a record is malformed")
+    };
     match named.verdict() {
         Verdict::Known => {}
         Verdict::Skip => fail::note(format_args!("{}", Unknown(named))),
