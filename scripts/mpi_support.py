@@ -90,7 +90,7 @@ FEATURES = [
     (
         "files, and programs that ranks start",
         WORKS,
-        "what was read is told again to a rank that runs again; what was written is not written again, what has ended not started again (docs/files.md)",
+        "what was read is replayed to a rank that runs again; what was written is not written again, what has ended not started again (docs/files.md)",
         "examples/rereads; examples/helpers",
     ),
 ]
@@ -178,7 +178,7 @@ RULES = [
     (
         r"File_i?(read|write)(_at)?(_all)?(_begin|_end)?",
         WORKS,
-        "written once; what was read is told again to a rank that runs again",
+        "written once; what was read is replayed to a rank that runs again",
         "programs romio; programs ior_mpiio; programs pnetcdf; mpi4py test_io",
     ),
     (

@@ -71,7 +71,7 @@ pub struct Table {
     /// # Safety
     /// The caller has the stream. Both pointers must be valid to be written.
     pub take: unsafe extern "C" fn(bytes: *mut *const u8, from: *mut u64) -> usize,
-    /// Bytes of the stream that were taken, or told again.
+    /// Bytes of the stream that were taken, or replayed.
     ///
     /// # Safety
     /// The caller has the stream.
@@ -81,13 +81,13 @@ pub struct Table {
     /// # Safety
     /// The caller has the stream.
     pub waiting: unsafe extern "C" fn() -> usize,
-    /// Tells these bytes again, behind those told so far and before anything else. Records that
+    /// Replays these bytes, behind those replayed so far and before anything else. Records that
     /// were not taken do not count.
     ///
     /// # Safety
-    /// The caller has the stream. The bytes must stay where they are until others are told.
+    /// The caller has the stream. The bytes must stay where they are until others are given.
     pub again: unsafe extern "C" fn(bytes: *const u8, len: usize),
-    /// Bytes of the stream up to this one are not told again.
+    /// Bytes of the stream up to this one are not replayed.
     ///
     /// # Safety
     /// The caller has the stream.

@@ -1,5 +1,5 @@
 //! The functions that the provider calls, through [`crate::table`]. It says when it is in a call or
-//! takes an image. It takes records, and gives the observations that are told again.
+//! takes an image. It takes records, and gives the observations that are replayed.
 
 use crate::files::{far, in_image, locks, own_mapping, standing_in, storing};
 use crate::host_clocks;
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn eyrie_calls_take(bytes: *mut *const u8, from: *mut u64)
     }
 }
 
-/// Bytes of the stream that were taken, or told again.
+/// Bytes of the stream that were taken, or replayed.
 ///
 /// # Safety
 /// As [`eyrie_calls_take`].
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn eyrie_calls_waiting() -> usize {
     unsafe { stream() }.buffer.len
 }
 
-/// Tells these bytes again, behind those told so far and before anything else. They must stay where
+/// Replays these bytes, behind those replayed so far and before anything else. They must stay where
 /// they are. Records that were not taken do not count.
 ///
 /// # Safety

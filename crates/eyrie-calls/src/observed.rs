@@ -19,10 +19,10 @@ const ENV_RECORD: &CStr = c"EYRIE_RECORD";
 /// Room for records that the provider has not taken yet. When values come so often that it fills
 /// up, they are made coarser ([`coarser`]). What does not fit all the same is not recorded.
 pub(crate) const ROOM: usize = 16 << 20;
-/// Room for observations that are told again before the provider is there. Every incarnation has
+/// Room for observations that are replayed before the provider is there. Every incarnation has
 /// it, so that no address differs.
 const MOST_BEGINNING: usize = ROOM;
-/// The most bytes that are told again before the provider is there, as `eyrie_router::BEGINNING`.
+/// The most bytes that are replayed before the provider is there, as `eyrie_router::BEGINNING`.
 const MOST_GIVEN: usize = 1 << 20;
 /// Bytes not taken after which the unit of clocks doubles.
 const COARSER: usize = 256 << 10;
@@ -89,7 +89,8 @@ pub struct ObservedStream {
     pub(crate) buffer: Buffer,
     /// Bytes of records in the buffer: the rest is of clocks.
     pub(crate) of_records: usize,
-    /// The observations that are told again; `again.1` bytes of them have been told.
+    /// The observations that are replayed: where they are, their bytes, and how many of these were
+    /// replayed so far.
     pub(crate) again: (AtomicPtr<u8>, usize, usize),
     reader: Reader,
     /// Up to this byte, `again` has at most one record, which begins like this. A search for
@@ -113,7 +114,7 @@ fn front_of_done(kind: u8) -> [u8; 4] {
     [0, 0xff, 0xff, kind]
 }
 
-/// A place in the observations that are told again.
+/// A place in the observations that are replayed.
 type Place = ((Reader, Last), (usize, usize, u64, usize));
 
 pub(crate) struct Shared(pub(crate) UnsafeCell<ObservedStream>);
@@ -153,7 +154,7 @@ impl ObservedStream {
     fn record(&self, len: usize) -> &'static [u8] {
         let (bytes, used) = (self.again.0.load(Ordering::Relaxed), self.again.2);
         // SAFETY: the record was the last that was read there, and the bytes stay until the
-        // provider gives others: not during a call that is being written down.
+        // provider gives others: not during a call that is being recorded.
         unsafe { std::slice::from_raw_parts(bytes.add(used - len), len) }
     }
 
@@ -358,7 +359,7 @@ impl ObservedStream {
         }
     }
 
-    /// Bytes that were recorded so far, or told again.
+    /// Bytes that were recorded so far, or replayed.
     pub fn written(&self) -> u64 {
         self.passed + self.buffer.len as u64
     }
@@ -390,7 +391,7 @@ impl ObservedStream {
         self.last.values[clock]
     }
 
-    /// Whether observations are left to be told again, or it is not known yet whether there are.
+    /// Whether observations are left to be replayed, or it is not known yet whether there are.
     #[inline]
     pub fn is_again(&self) -> bool {
         self.again.1 > 0 || !self.reader.is_empty()
@@ -467,7 +468,7 @@ impl ObservedStream {
         }
     }
 
-    /// The stream as an image has it, when nothing is left to be taken or told again.
+    /// The stream as an image has it, when nothing is left to be taken or replayed.
     #[cfg(test)]
     pub(crate) fn copy(&self) -> ObservedStream {
         let mut copy = ObservedStream::with_room(self.buffer.at.load(Ordering::Relaxed));
@@ -475,7 +476,7 @@ impl ObservedStream {
         copy
     }
 
-    /// Replaces the observations that are told again.
+    /// Replaces the observations that are replayed.
     pub(crate) fn set_again(&mut self, bytes: *const u8, len: usize) {
         self.again = (AtomicPtr::new(bytes.cast_mut()), len, 0);
         self.coming = (0, None);
@@ -707,7 +708,7 @@ fn observe_beginning_again(stream: &mut ObservedStream) -> bool {
 mod tests {
     use super::*;
 
-    /// A stream that is told again, with room for what comes behind it.
+    /// A stream that is replayed, with room for what comes behind it.
     fn again(write: impl FnOnce(&mut ObservedStream)) -> ObservedStream {
         let fresh = || ObservedStream::with_room(vec![0; ROOM].leak().as_mut_ptr());
         let mut first = fresh();

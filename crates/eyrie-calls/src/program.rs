@@ -108,8 +108,8 @@ fn words() -> i64 {
 pub fn begin(stream: &mut ObservedStream) {
     let now = loaded();
     let mut first = |value: i64| {
-        let told = stream.result_again();
-        told.unwrap_or_else(|| {
+        let replayed = stream.result_again();
+        replayed.unwrap_or_else(|| {
             stream.write_result(value);
             value
         })

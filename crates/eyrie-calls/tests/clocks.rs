@@ -1,4 +1,4 @@
-//! The values of a rank's clocks are recorded, told again, and go on from there. Reads by other
+//! The values of a rank's clocks are recorded, replayed, and go on from there. Reads by other
 //! threads, the provider and forked processes are not recorded. This program has our functions
 //! linked in instead of preloaded, and is the provider, too.
 
@@ -38,7 +38,7 @@ fn read_all() -> Vec<i128> {
     values
 }
 
-/// What was written down since the last time, and where that begins.
+/// What was recorded since the last time, and where that begins.
 fn take() -> (u64, Vec<u8>) {
     let entered = eyrie_calls_enter();
     let (mut bytes, mut from) = (std::ptr::null(), 0);
@@ -60,7 +60,7 @@ fn again(bytes: &[u8]) {
     unsafe { eyrie_calls_again(bytes.to_vec().leak().as_ptr(), bytes.len()) };
 }
 
-/// What a process of a rank reads, and what it writes down.
+/// What a process of a rank reads, and what it records.
 #[derive(PartialEq, Debug)]
 struct Life {
     pid: i128,
@@ -204,7 +204,7 @@ fn what_is_asked_otherwise_does_not_harm_what_comes_later() {
     assert!(!take().1.is_empty());
 }
 
-fn only_the_owner_s_program_is_written_down() {
+fn only_the_owner_s_program_is_recorded() {
     take();
     std::thread::spawn(|| {
         (0..100).for_each(|_| {
@@ -268,8 +268,8 @@ fn a_loop_that_polls_a_clock_is_cheap() {
     assert!(each < 1.0);
 }
 
-/// An image that is asked for while another thread may be writing something down.
-fn nothing_is_written_down_while_an_image_is_taken() {
+/// An image that is asked for while another thread may be recording something.
+fn nothing_is_recorded_while_an_image_is_taken() {
     const IMAGES: usize = 30;
     let over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let (ends, pid) = (over.clone(), std::process::id());
@@ -415,9 +415,9 @@ fn main() {
     assert_eq!(BEGINNING, eyrie_wire::agent::BEGINNING);
     what_was_read_is_read_again_and_goes_on_from_there();
     what_is_asked_otherwise_does_not_harm_what_comes_later();
-    only_the_owner_s_program_is_written_down();
+    only_the_owner_s_program_is_recorded();
     a_clock_that_is_read_again_leaves_behind_what_it_left();
-    nothing_is_written_down_while_an_image_is_taken();
+    nothing_is_recorded_while_an_image_is_taken();
     a_loop_that_polls_a_clock_is_cheap();
     clocks_of_another_host_go_on_and_are_waited_for();
     println!("ok");

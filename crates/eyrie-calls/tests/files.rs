@@ -1,6 +1,6 @@
 //! What a rank has done to files is not done again: this program has our functions linked in
 //! instead of preloaded, and is the provider, too. Each case runs in a directory of its own, once
-//! from its start and then again with all or a part of what was written down known.
+//! from its start and then again with all or a part of what was recorded known.
 
 mod kinds;
 mod mapped;
@@ -238,7 +238,7 @@ fn a_log_has_each_line_once() {
 }
 
 fn others_may_append_meanwhile() {
-    // What other threads do is not written down.
+    // What other threads do is not recorded.
     let other = |text: &'static str| {
         let append = move || fs::write("common", read("common") + text).unwrap();
         std::thread::spawn(append).join().unwrap();
@@ -376,7 +376,7 @@ fn a_directory_that_another_rank_has_made_is_not_ours() {
 fn a_lock_that_is_released_meanwhile_is_not_taken_in_secret() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // What other threads do is not written down.
+        // What other threads do is not recorded.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 let _ = fs::create_dir("lock").and_then(|()| fs::remove_dir("lock"));
@@ -506,7 +506,7 @@ fn a_small_file_that_is_open_in_an_image_has_what_it_had() {
     close(file);
 }
 
-/// What other threads do is not written down.
+/// What other threads do is not recorded.
 fn another(does: impl FnOnce() + Send) {
     std::thread::scope(|scope| scope.spawn(does).join().unwrap());
 }
@@ -786,7 +786,7 @@ fn what_has_ended_is_not_started_again() {
     assert_eq!(read("runs").lines().filter(|line| *line == "child").count(), 3);
 }
 
-/// A file gets longer, and shorter, and longer than that: told again, it keeps its last length.
+/// A file gets longer, and shorter, and longer than that: replayed, it keeps its last length.
 fn a_file_keeps_its_length() {
     let program = || {
         let file = open("resized", libc::O_CREAT | libc::O_RDWR);
@@ -834,7 +834,7 @@ fn a_shared_mapping_has_what_it_had() {
     new();
 }
 
-/// What is asked for extended attributes is told again, without our own.
+/// What is asked for extended attributes is replayed, without our own.
 fn attributes_are_observed_again() {
     if set_attribute("coloured", "red") != 0 {
         return;

@@ -32,7 +32,7 @@ impl Drop for Inside {
     }
 }
 
-/// As long as this lives nothing is being written down, so that an image can be taken.
+/// As long as this lives nothing is being recorded, so that an image can be taken.
 pub struct Held(bool);
 
 impl Held {
@@ -53,7 +53,7 @@ impl Drop for Held {
     }
 }
 
-/// What was written down since it was last asked for, and where in the stream that begins.
+/// What was recorded since it was last asked for, and where in the stream that begins.
 pub fn take(take: &mut dyn FnMut(u64, &[u8])) {
     let Some(f) = functions() else { return };
     let (mut bytes, mut from) = (std::ptr::null(), 0);

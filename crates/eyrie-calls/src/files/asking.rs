@@ -2,7 +2,7 @@
 //! some bytes. A rank that is executed again gets both from the record. Here are statfs(2) and the
 //! like, because the space that is left differs from one execution to another.
 
-use super::calling::{outcome, written_down};
+use super::calling::{outcome, recorded};
 use super::freshness;
 use super::once;
 use super::records::Call;
@@ -46,7 +46,7 @@ pub(super) unsafe fn asked(
     unsafe { asked_beside(call, to, make, &|| ()) }
 }
 
-/// The same for one that does something beside, which `beside` does where it is only told.
+/// The same for one that does something beside, which `beside` does where the result is replayed.
 ///
 /// # Safety
 /// As [`asked`].
@@ -57,7 +57,7 @@ pub(super) unsafe fn asked_beside(
     beside: &dyn Fn(),
 ) -> Option<i64> {
     let mut asking = Asking { to, room, given: 0, make, beside };
-    written_down(&mut || once::ask(call, &mut asking))
+    recorded(&mut || once::ask(call, &mut asking))
 }
 
 struct Asking<'a> {
@@ -75,7 +75,7 @@ impl once::Asking for Asking<'_> {
         value
     }
 
-    fn tell(&mut self, bytes: &[u8]) {
+    fn replay(&mut self, bytes: &[u8]) {
         (self.beside)();
         let len = bytes.len().min(self.room);
         // SAFETY: who asks has said that there is so much room.

@@ -12,14 +12,14 @@ type Body<'a> = &'a mut dyn FnMut() -> i64;
 
 /// Runs `body`, which gives what the C library's function would or a negative errno, as a call that
 /// is recorded; `None` in a thread whose calls are not.
-pub fn written_down(mut body: Body) -> Option<i64> {
+pub fn recorded(mut body: Body) -> Option<i64> {
     let mut observing = Observing::begin()?;
     let value = observing.run(on_own_stack, (&raw mut body).expose_provenance());
     Some(value)
 }
 
 extern "C" fn on_own_stack(body: usize) -> i64 {
-    // SAFETY: the variable of `written_down`, which waits for this.
+    // SAFETY: the variable of `recorded`, which waits for this.
     let body = unsafe { &mut *std::ptr::with_exposed_provenance_mut::<Body>(body) };
     let before = errno();
     let value = body();
@@ -33,7 +33,7 @@ extern "C" fn on_own_stack(body: usize) -> i64 {
 /// are not recorded.
 pub fn of_file(fd: c_int, body: &mut dyn FnMut(&File) -> i64) -> Option<i64> {
     let mut counts = false;
-    let value = written_down(&mut || {
+    let value = recorded(&mut || {
         // SAFETY: this call is being recorded, of which there is one at a time.
         let stands_in = || pending::any() && unsafe { standing_in::table() }.stands_in(fd);
         let counts_as = |file: &File| !memory::is_memory(file.number);

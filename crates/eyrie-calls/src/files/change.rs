@@ -1,6 +1,6 @@
 //! A call that changes names, or what is under them: made once in all processes of a rank.
 
-use super::calling::{outcome, written_down};
+use super::calling::{outcome, recorded};
 use super::freshness;
 use super::kernel::{look, Identity};
 use super::others;
@@ -102,7 +102,7 @@ pub fn of_call_by(
     make_once: &dyn Fn() -> c_int,
     make: &dyn Fn() -> c_int,
 ) -> c_int {
-    match written_down(&mut || change.make(&|| outcome(make_once()))) {
+    match recorded(&mut || change.make(&|| outcome(make_once()))) {
         Some(value) => value as c_int,
         None => {
             others::changed_names();

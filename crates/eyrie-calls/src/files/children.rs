@@ -3,7 +3,7 @@
 //! ended. It gets the child's number, its status and what came through its pipes from the record. A
 //! child that is not known to have ended runs again, and finds files as the rank has left them.
 
-use super::calling::{or_errno, outcome, written_down};
+use super::calling::{or_errno, outcome, recorded};
 use super::freshness;
 use super::kernel;
 use super::own_mapping;
@@ -71,14 +71,14 @@ fn known() -> &'static mut Known {
 
 /// The child that the program calls so.
 fn kernels(pid: pid_t) -> pid_t {
-    let found = known().again.iter().find(|(told, _)| *told == pid && pid != 0);
+    let found = known().again.iter().find(|(given, _)| *given == pid && pid != 0);
     found.map_or(pid, |(_, real)| *real)
 }
 
 /// What the program calls a child.
 fn programs(pid: pid_t) -> pid_t {
     let found = known().again.iter().find(|(_, real)| *real == pid && pid != 0);
-    found.map_or(pid, |(told, _)| *told)
+    found.map_or(pid, |(given, _)| *given)
 }
 
 /// A child has ended.
@@ -87,13 +87,13 @@ fn forget(pid: pid_t) {
     if let Some(it) = again.iter_mut().find(|(_, real)| *real == pid) {
         *it = (0, 0);
     }
-    pipes::runs_again(again.iter().any(|(told, _)| *told != 0));
+    pipes::runs_again(again.iter().any(|(given, _)| *given != 0));
 }
 
 /// What is known of a call that may wait, and so is made outside of what is recorded.
 enum Before {
     /// What it gave.
-    Told(i64),
+    Known(i64),
     /// It is made; `Some`: what it gave before is known, but it must be made again.
     Make(Option<i64>),
 }
@@ -101,11 +101,11 @@ enum Before {
 /// Something is about to be started. `is_over`: whether what was started is known to have ended.
 fn before_start(call: Call, is_over: &dyn Fn(i64) -> bool) -> Option<Before> {
     let mut before = Before::Make(None);
-    written_down(&mut || {
+    recorded(&mut || {
         match call.result_again() {
             Some(value) if value <= 0 || is_over(value) => {
                 pipes::note();
-                before = Before::Told(value);
+                before = Before::Known(value);
             }
             Some(value) => before = Before::Make(Some(value)),
             None if is_new_change() => {
@@ -120,16 +120,16 @@ fn before_start(call: Call, is_over: &dyn Fn(i64) -> bool) -> Option<Before> {
 }
 
 /// It was started: `value` is its number, or a negative errno. Gives what the program calls it.
-fn started(call: Call, told: Option<i64>, value: i64) -> i64 {
+fn started(call: Call, replayed: Option<i64>, value: i64) -> i64 {
     let mut given = value;
-    written_down(&mut || {
+    recorded(&mut || {
         pipes::note();
         // An image may have been taken in between.
-        match told.or_else(|| call.result_again()) {
-            Some(told) if value > 0 => {
-                given = told;
-                if let Some(free) = known().again.iter_mut().find(|(told, _)| *told == 0) {
-                    *free = (told as pid_t, value as pid_t);
+        match replayed.or_else(|| call.result_again()) {
+            Some(replayed) if value > 0 => {
+                given = replayed;
+                if let Some(free) = known().again.iter_mut().find(|(given, _)| *given == 0) {
+                    *free = (replayed as pid_t, value as pid_t);
                     pipes::runs_again(true);
                 }
             }
@@ -153,19 +153,19 @@ fn starts(make: &dyn Fn() -> i64) -> i64 {
     let call = Call::on_open(START);
     match before_start(call, &has_ended) {
         None => make(),
-        Some(Before::Told(value)) => value,
-        Some(Before::Make(told)) => {
+        Some(Before::Known(value)) => value,
+        Some(Before::Make(replayed)) => {
             let value = make();
             match value {
                 // The child is no rank.
                 0 => 0,
-                _ => started(call, told, value),
+                _ => started(call, replayed, value),
             }
         }
     }
 }
 
-/// What a wait has told.
+/// What a wait has given.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Ended {
@@ -180,16 +180,16 @@ fn waits(pid: pid_t, ended: &mut Ended, make: &mut dyn FnMut(pid_t, &mut Ended) 
         return make(pid, ended);
     }
     let call = Call::on_open(END);
-    let (mut told, mut real) = (None, pid);
-    let counts = written_down(&mut || {
-        told = told_end(call, ended);
-        if told.is_none() && is_new_change() {
+    let (mut replayed, mut real) = (None, pid);
+    let counts = recorded(&mut || {
+        replayed = replayed_end(call, ended);
+        if replayed.is_none() && is_new_change() {
             standing_in::before_new();
         }
         real = kernels(pid);
         0
     });
-    if let Some(value) = told {
+    if let Some(value) = replayed {
         return value;
     }
     let value = make(real, ended);
@@ -197,13 +197,13 @@ fn waits(pid: pid_t, ended: &mut Ended, make: &mut dyn FnMut(pid_t, &mut Ended) 
         return value;
     }
     let mut given = value;
-    written_down(&mut || {
+    recorded(&mut || {
         given = if value > 0 { programs(value as pid_t).into() } else { value };
         if value > 0 {
             forget(value as pid_t);
         }
         let mut before = *ended;
-        if told_end(call, &mut before).is_none() && is_new_change() {
+        if replayed_end(call, &mut before).is_none() && is_new_change() {
             write_end(call, given, ended);
         }
         0
@@ -211,7 +211,7 @@ fn waits(pid: pid_t, ended: &mut Ended, make: &mut dyn FnMut(pid_t, &mut Ended) 
     given
 }
 
-fn told_end(call: Call, ended: &mut Ended) -> Option<i64> {
+fn replayed_end(call: Call, ended: &mut Ended) -> Option<i64> {
     if call.done_again() {
         return Some(0);
     }
@@ -278,7 +278,7 @@ unsafe fn waits_for_status(
 pub extern "C-unwind" fn our_fork() -> pid_t {
     let value = forks();
     if value > 0 {
-        written_down(&mut || {
+        recorded(&mut || {
             // It may store where a file is mapped, unless it becomes another program at once.
             if let Some(path) = own_mapping::a_path() {
                 saying::helper_may_have_stored(path.as_bytes());
@@ -444,7 +444,7 @@ pub unsafe extern "C-unwind" fn our_kill(pid: pid_t, signal: c_int) -> c_int {
         return plain(pid);
     }
     let call = Call::on_open(KILL);
-    let value = written_down(&mut || {
+    let value = recorded(&mut || {
         if let Some(value) = call.result_again() {
             return value;
         }
@@ -465,21 +465,21 @@ pub unsafe extern "C-unwind" fn our_system(command: Name) -> c_int {
     // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let plain = || unsafe { system.get()(command) };
     let call = Call::on_open(SYSTEM);
-    let mut told = None;
-    let counts = written_down(&mut || {
-        told = call.result_again();
-        if told.is_none() && is_new_change() {
+    let mut replayed = None;
+    let counts = recorded(&mut || {
+        replayed = call.result_again();
+        if replayed.is_none() && is_new_change() {
             standing_in::before_new();
             freshness::before_any_change();
         }
         0
     });
-    if let Some(status) = told {
+    if let Some(status) = replayed {
         return status as c_int;
     }
     let status = plain();
     if counts.is_some() {
-        written_down(&mut || {
+        recorded(&mut || {
             if call.result_again().is_none() && is_new_change() {
                 call.write_result(status.into());
                 // It is not to run a second time.
@@ -501,14 +501,14 @@ pub unsafe extern "C-unwind" fn our_popen(command: Name, mode: Name) -> *mut FIL
     let before = before_start(call, &is_over);
     // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     unsafe {
-        let told = match before {
+        let replayed = match before {
             None => return popen.get()(command, mode),
-            Some(Before::Told(value)) if value < 0 => {
+            Some(Before::Known(value)) if value < 0 => {
                 or_errno(value);
                 return std::ptr::null_mut();
             }
-            Some(Before::Told(_)) => {
-                // What comes through it is told.
+            Some(Before::Known(_)) => {
+                // What comes through it is replayed.
                 let reads = *mode == b'r' as c_char;
                 let nothing = if reads { c":" } else { c"cat > /dev/null" };
                 let file = popen.get()(nothing.as_ptr(), mode);
@@ -516,11 +516,11 @@ pub unsafe extern "C-unwind" fn our_popen(command: Name, mode: Name) -> *mut FIL
                 started_pipe(call, Some(0), file);
                 return file;
             }
-            Some(Before::Make(told)) => told,
+            Some(Before::Make(replayed)) => replayed,
         };
         let file = popen.get()(command, mode);
         stdio::begin_with(file);
-        started_pipe(call, told, file);
+        started_pipe(call, replayed, file);
         file
     }
 }
@@ -528,14 +528,14 @@ pub unsafe extern "C-unwind" fn our_popen(command: Name, mode: Name) -> *mut FIL
 /// How many were opened by popen(3): their numbers.
 static OPENED: AtomicUsize = AtomicUsize::new(0);
 
-fn started_pipe(call: Call, told: Option<i64>, file: *mut FILE) {
-    written_down(&mut || {
+fn started_pipe(call: Call, replayed: Option<i64>, file: *mut FILE) {
+    recorded(&mut || {
         pipes::note();
         let number = OPENED.fetch_add(1, Ordering::Relaxed) as i64 + 1;
         if let Some(free) = known().opened.iter_mut().find(|(file, _)| *file == 0) {
             *free = (file.addr(), number);
         }
-        if told.is_none() && call.result_again().is_none() && is_new_change() {
+        if replayed.is_none() && call.result_again().is_none() && is_new_change() {
             let error = -i64::from(kernel::errno());
             call.write_result(if file.is_null() { error } else { number });
         }
@@ -551,7 +551,7 @@ pub unsafe extern "C-unwind" fn our_pclose(file: *mut FILE) -> c_int {
     let status = unsafe { pclose.get()(file) };
     let call = Call::on_open(CLOSE);
     let mut given = i64::from(status);
-    written_down(&mut || {
+    recorded(&mut || {
         let opened = known().opened.iter_mut().find(|(it, _)| *it == file.addr());
         let number = opened.map_or(0, |opened| std::mem::take(opened).1);
         if let Some(mut record) = call.again(Part::Result) {

@@ -3,7 +3,7 @@
 //! job runs. What Eyrie keeps beside files must never be among them.
 
 use super::asking::{asked_beside, counts};
-use super::calling::{outcome, written_down};
+use super::calling::{outcome, recorded};
 use super::directories;
 use super::freshness;
 use super::keeping;
@@ -85,20 +85,20 @@ fn opens(path: Name, make: &dyn Fn() -> Dir) -> Dir {
     }
     // SAFETY: the path is a C string, which outlives the call.
     let call = unsafe { Call::new(OPEN, path) };
-    let value = written_down(&mut || {
-        let told = call.result_again();
-        if let Some(error) = told.filter(|error| *error < 0) {
+    let value = recorded(&mut || {
+        let replayed = call.result_again();
+        if let Some(error) = replayed.filter(|error| *error < 0) {
             return error;
         }
         let mut value = pointer(make());
-        if told.is_none() {
+        if replayed.is_none() {
             if is_new_change() {
                 standing_in::before_new();
                 freshness::looked_around();
                 call.write_result(value.min(0));
             }
         } else if value < 0 {
-            // It is not there any more: its names are told all the same.
+            // It is not there any more: its names are replayed all the same.
             // SAFETY: the literal ends in a NUL.
             value = pointer(unsafe { opendir.get()(c"/".as_ptr()) });
         }
@@ -117,7 +117,7 @@ fn opens(path: Name, make: &dyn Fn() -> Dir) -> Dir {
 /// The next name in a directory.
 fn lists(dir: Dir, make: &dyn Fn() -> *mut dirent64) -> *mut dirent64 {
     let mut counts = false;
-    let value = written_down(&mut || {
+    let value = recorded(&mut || {
         let Some(listing) = listings().iter_mut().find(|listing| listing.dir == dir) else {
             return 0;
         };
@@ -138,16 +138,16 @@ fn next_of(call: Call, listing: &mut Listing, make: &dyn Fn() -> *mut dirent64) 
     // exists at a time.
     let bytes =
         || unsafe { std::slice::from_raw_parts_mut(entry.cast::<u8>(), size_of::<dirent64>()) };
-    let told = call.content_again(&mut |at, part| {
+    let replayed = call.content_again(&mut |at, part| {
         if let Some(to) = bytes().get_mut(at..at + part.len()) {
             to.copy_from_slice(part);
         }
     });
-    // The directory itself goes on, too, for what is new behind what is told.
+    // The directory itself goes on, too, for what is new behind what is replayed.
     // SAFETY: this thread's own; the end is told from an error by it.
     unsafe { *libc::__errno_location() = 0 };
     let found = make();
-    if let Some(n) = told {
+    if let Some(n) = replayed {
         return if n > 0 { entry as i64 } else { n };
     }
     let value = if found.is_null() {
@@ -212,7 +212,7 @@ pub unsafe extern "C-unwind" fn our_fdopendir(fd: c_int) -> Dir {
     // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let dir = unsafe { fdopendir.get()(fd) };
     if !dir.is_null() {
-        written_down(&mut || {
+        recorded(&mut || {
             note(dir);
             0
         });
@@ -240,7 +240,7 @@ pub unsafe extern "C-unwind" fn our_readdir64(dir: Dir) -> *mut dirent64 {
 /// As closedir(3).
 #[export_name = "closedir"]
 pub unsafe extern "C-unwind" fn our_closedir(dir: Dir) -> c_int {
-    written_down(&mut || {
+    recorded(&mut || {
         if let Some(listing) = listings().iter_mut().find(|listing| listing.dir == dir) {
             listing.dir = std::ptr::null_mut();
         }
@@ -315,11 +315,11 @@ pub unsafe extern "C-unwind" fn our_getdents64(
         let n = outcome(next() as i64);
         (n, usize::try_from(n).unwrap_or(0))
     };
-    // The directory goes on, too, for what is new behind what is told.
+    // The directory goes on, too, for what is new behind what is replayed.
     let goes_on = || {
         made();
     };
     // SAFETY: the caller keeps this contract, which is that of the function called.
-    let told = unsafe { asked_beside(Call::on_open(SEVERAL), (to, room), &made, &goes_on) };
-    told.map_or_else(next, |n| n as ssize_t)
+    let replayed = unsafe { asked_beside(Call::on_open(SEVERAL), (to, room), &made, &goes_on) };
+    replayed.map_or_else(next, |n| n as ssize_t)
 }

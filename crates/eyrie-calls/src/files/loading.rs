@@ -1,7 +1,7 @@
 //! dlopen(3) of libraries that were made or changed since the job began: a rank that is executed
 //! again loads what it had loaded, whatever has become of the file.
 
-use super::calling::written_down;
+use super::calling::recorded;
 use super::keeping;
 use super::kernel::{self, HERE};
 use super::path::Path;
@@ -82,20 +82,20 @@ unsafe fn loaded_from(path: *const c_char) -> Option<*const c_char> {
     // SAFETY: the path is not null, so it is a C string, as the caller promises.
     let call = unsafe { Call::new(LOAD, path) };
     let mut other = None;
-    written_down(&mut || {
+    recorded(&mut || {
         if call.done_again() {
             other = unchanged(path);
             return 0;
         }
         let memory = kernel::in_memory() as c_int;
-        let told = call.content_again(&mut |at, bytes| {
+        let replayed = call.content_again(&mut |at, bytes| {
             kernel::write_at(memory, bytes, at as u64);
         });
-        match told {
+        match replayed {
             Some(_) => other = keep(path, memory),
             None => kernel::close(memory),
         }
-        if told.is_none() && is_new_change() {
+        if replayed.is_none() && is_new_change() {
             standing_in::before_new();
             note(call, path);
         }
@@ -129,7 +129,7 @@ fn unchanged(path: *const c_char) -> Option<*const c_char> {
     c_int::try_from(fd).ok().filter(|fd| *fd >= 0).and_then(kept)
 }
 
-/// Writes down what a library has, if it may change.
+/// Records what a library has, if it may change.
 fn note(call: Call, path: *const c_char) {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: a C string, as the caller has looked.

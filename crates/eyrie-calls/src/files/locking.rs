@@ -56,14 +56,14 @@ fn is_to_lock_again(lock: &Lock) -> bool {
 
 /// A call on a lock, which may wait: so it is made outside of what is recorded.
 fn locked(fd: c_int, of: &dyn Fn(u64) -> Option<Lock>, make: &dyn Fn() -> c_int) -> c_int {
-    let mut told = false;
+    let mut is_replayed = false;
     let before = of_file(fd, &mut |file| {
         let call = Call::on_open(LOCK);
         let Some(lock) = of(file.size) else { return 0 };
         let lock = Lock { number: file.number, fd, ..lock };
         let is_release = lock.how == libc::F_UNLCK as c_short;
         if is_release && !lock.releases_nothing_real() {
-            // It is released in any case; what became of that is told below.
+            // It is released in any case; what became of that is replayed below.
             return 0;
         }
         let value = loop {
@@ -77,14 +77,14 @@ fn locked(fd: c_int, of: &dyn Fn(u64) -> Option<Lock>, make: &dyn Fn() -> c_int)
                 break value;
             }
         };
-        told = true;
+        is_replayed = true;
         if value == 0 {
             // One that an image has given back is there.
             note(lock, !lock.is_had());
         }
         value
     });
-    if let Some(value) = before.filter(|_| told) {
+    if let Some(value) = before.filter(|_| is_replayed) {
         return value as c_int;
     }
     let value = make();

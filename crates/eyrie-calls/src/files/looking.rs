@@ -2,7 +2,7 @@
 //! answers about files that have changed since the job began, and about names that led to no file.
 //! About other files the calls give the same answer again.
 
-use super::calling::{outcome, written_down};
+use super::calling::{outcome, recorded};
 use super::freshness;
 use super::keeping;
 use super::kernel::{self, ns, HERE};
@@ -154,14 +154,14 @@ fn looks(
 ) -> Option<c_int> {
     // SAFETY: the program has room for it there, or the call fails.
     let bytes = || unsafe { said.bytes() };
-    let value = written_down(&mut || {
+    let value = recorded(&mut || {
         if call.done_again() {
             return said_again(file, said, make);
         }
-        let told = call.content_again(&mut |at, part| {
+        let replayed = call.content_again(&mut |at, part| {
             bytes()[at..at + part.len()].copy_from_slice(part);
         });
-        if let Some(n) = told {
+        if let Some(n) = replayed {
             // What was zero at its end was left out.
             if let Ok(n) = usize::try_from(n) {
                 bytes()[n..].fill(0);
@@ -273,7 +273,7 @@ fn asks(path: Name, make: &dyn Fn() -> c_int) -> c_int {
     }
     // SAFETY: the path is a C string, which outlives the call.
     let call = unsafe { Call::new(ACCESS, path) };
-    let value = written_down(&mut || {
+    let value = recorded(&mut || {
         if let Some(value) = call.result_again() {
             return value;
         }
@@ -297,13 +297,13 @@ fn reads_link(path: Name, to: *mut c_char, len: size_t, make: &dyn Fn() -> ssize
     let (call, room) = unsafe {
         (Call::new(READLINK, path), std::slice::from_raw_parts_mut(to.cast::<u8>(), len))
     };
-    let value = written_down(&mut || {
-        let told = call.content_again(&mut |at, part| {
+    let value = recorded(&mut || {
+        let replayed = call.content_again(&mut |at, part| {
             if let Some(room) = room.get_mut(at..at + part.len()) {
                 room.copy_from_slice(part);
             }
         });
-        if let Some(n) = told {
+        if let Some(n) = replayed {
             return n;
         }
         let value = outcome(make() as i64);

@@ -5,7 +5,7 @@
 //! recorded. Executed again, the rank has memory in its place ([`super::own_mapping`]).
 
 use super::address_space;
-use super::calling::{of_file, outcome, written_down};
+use super::calling::{of_file, outcome, recorded};
 use super::far;
 use super::freshness;
 use super::keeping;
@@ -76,7 +76,7 @@ impl Mapping<'_> {
         let value = if is_shared && self.may_be_written() {
             of_file(self.fd, &mut |file| self.share(file))
         } else if is_shared && others_use(self.fd) {
-            written_down(&mut || self.give_back());
+            recorded(&mut || self.give_back());
             None
         } else {
             of_file(self.fd, &mut |file| self.look(file))
@@ -198,7 +198,7 @@ impl Mapping<'_> {
             return address(self.make_of_same(file, changed_ns));
         }
         let mut copy = std::ptr::null_mut::<c_void>();
-        let told = call.content_again(&mut |at, bytes| {
+        let replayed = call.content_again(&mut |at, bytes| {
             if copy.is_null() {
                 copy = self.empty();
             }
@@ -210,7 +210,7 @@ impl Mapping<'_> {
                 }
             }
         });
-        if let Some(n) = told {
+        if let Some(n) = replayed {
             if n >= 0 && self.access & libc::PROT_WRITE == 0 {
                 // SAFETY: the mapping was made above, and only this function has its address.
                 unsafe { libc::mprotect(copy, self.len, self.access) };
@@ -278,8 +278,8 @@ impl Mapping<'_> {
     }
 }
 
-/// Writes down what a file that is mapped to be written has from a place on to another one, but for
-/// the zeros at the end of that. What is more than can be recorded is not protected.
+/// Records what a file that is mapped to be written has from a place on to another one, but for the
+/// zeros at the end of that. What is more than can be recorded is not protected.
 fn write_own(call: Call, fd: c_int, from: u64, to: u64) {
     let size = kernel::file_at(fd).map_or(0, |file| file.size);
     let there = kernel::end_of_content(fd, from, size.min(to)).saturating_sub(from) as usize;
@@ -425,7 +425,7 @@ pub extern "C" fn eyrie_calls_shares() -> *const c_char {
 /// Something is unmapped that may be followed: it is known whether that was before what the rank
 /// does anew.
 fn unmaps(at: *mut c_void, len: usize, make: &dyn Fn() -> c_int) -> Option<c_int> {
-    let value = written_down(&mut || {
+    let value = recorded(&mut || {
         own_mapping::forget_others(at as usize, len);
         if !own_mapping::touches(at as usize, len) {
             return outcome(make());
@@ -458,7 +458,7 @@ struct Moving<'a> {
 impl Moving<'_> {
     fn run(&self) -> Option<*mut c_void> {
         let mut made = libc::MAP_FAILED;
-        written_down(&mut || {
+        recorded(&mut || {
             made = if own_mapping::touches(self.at as usize, self.old) {
                 self.follow()
             } else {
@@ -567,7 +567,7 @@ pub unsafe extern "C-unwind" fn our_mprotect(at: *mut c_void, len: size_t, acces
     if !is_refused || access & libc::PROT_WRITE == 0 || !own_mapping::may_touch(at as usize, len) {
         return made;
     }
-    let again = written_down(&mut || {
+    let again = recorded(&mut || {
         own_mapping::let_write(at as usize, len);
         outcome(next())
     });

@@ -20,9 +20,9 @@ pub trait Reading {
     /// Makes it of a file that had not changed when it was made first.
     fn make_again(&mut self) -> i64;
     /// These bytes it gave before, at this place of all that it gave.
-    fn tell(&mut self, at: usize, bytes: &[u8]);
-    /// All that it gave before has been told, which is so many bytes or an error.
-    fn told(&mut self, n: i64);
+    fn replay(&mut self, at: usize, bytes: &[u8]);
+    /// All that it gave before has been replayed, which is so many bytes or an error.
+    fn replayed(&mut self, n: i64);
     /// The file that it was made of.
     fn number(&self) -> Number;
     /// Whether the job may have changed that file, so that it may be another one when the call is
@@ -32,13 +32,13 @@ pub trait Reading {
     fn given(&self, at: usize, most: usize) -> &[u8];
 }
 
-/// Reads, and is told the same in each process of the rank.
+/// Reads, and gets the same in each process of the rank.
 pub fn read(call: Call, it: &mut dyn Reading) -> i64 {
     if call.done_again() {
         return it.make_again();
     }
-    if let Some(n) = call.content_again(&mut |at, bytes| it.tell(at, bytes)) {
-        it.told(n);
+    if let Some(n) = call.content_again(&mut |at, bytes| it.replay(at, bytes)) {
+        it.replayed(n);
         return n;
     }
     if !is_new_change() {
@@ -60,15 +60,15 @@ pub trait Asking {
     /// Makes it: what it says, or a negative errno.
     fn make(&mut self) -> i64;
     /// It has put these bytes before.
-    fn tell(&mut self, bytes: &[u8]);
+    fn replay(&mut self, bytes: &[u8]);
     /// The bytes that it has put.
     fn given(&self) -> &[u8];
 }
 
-/// Asks, and is told the same in each process of the rank.
+/// Asks, and gets the same in each process of the rank.
 pub fn ask(call: Call, it: &mut dyn Asking) -> i64 {
     if let Some((value, bytes)) = call.answer_again() {
-        it.tell(bytes);
+        it.replay(bytes);
         return value;
     }
     if !is_new_change() {

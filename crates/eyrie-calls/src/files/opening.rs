@@ -2,7 +2,7 @@
 //! same file as it is by then. It gets a shadow file ([`super::standing_in`]) where the name does
 //! not lead to the file any more, and the same error where it had got one.
 
-use super::calling::{outcome, written_down};
+use super::calling::{outcome, recorded};
 use super::freshness;
 use super::keeping;
 use super::kernel::{self, errno, look, look_at, Found, Identity, HERE};
@@ -250,7 +250,7 @@ impl Opening<'_> {
         }
     }
 
-    /// What it had is told again; of what is done in it nothing may come about anywhere else.
+    /// What it had is replayed; of what is done in it nothing may come about anywhere else.
     fn open_no_directory(&self) -> i64 {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | self.flags & libc::O_CLOEXEC;
         match kernel::open(HERE, NOWHERE, flags, 0) {
@@ -464,7 +464,7 @@ pub(super) unsafe fn opened_by(
     // SAFETY: the path is a C string, which outlives the call.
     let call = unsafe { Call::new(OPEN, path) };
     if is_nameless(flags) {
-        return written_down(&mut || opened_nameless(call, &|| next(dir, path, flags)));
+        return recorded(&mut || opened_nameless(call, &|| next(dir, path, flags)));
     }
     let (fd, adopt) = (|value| value as c_int, |fd| i64::from(fd));
     let opening = Opening {
@@ -478,7 +478,7 @@ pub(super) unsafe fn opened_by(
         fd: &fd,
         adopt: &adopt,
     };
-    written_down(&mut || opening.run())
+    recorded(&mut || opening.run())
 }
 
 /// What fopen(3) makes of a mode.
@@ -528,7 +528,7 @@ unsafe fn opened_stream(
         fd: &fd,
         adopt: &adopt,
     };
-    let value = written_down(&mut || opening.run())?;
+    let value = recorded(&mut || opening.run())?;
     Some(if value < 0 { std::ptr::null_mut() } else { value as *mut FILE })
 }
 
@@ -633,7 +633,7 @@ pub unsafe extern "C-unwind" fn our_shm_open(name: Name, flags: c_int, mode: mod
     // SAFETY: the program keeps the contract of the C function, which gets its arguments unchanged.
     let fd = unsafe { shm_open.get()(name, flags, mode) };
     if fd >= 0 {
-        written_down(&mut || {
+        recorded(&mut || {
             if let Some(file) = kernel::file_at(fd) {
                 memory::note(file.number);
             }

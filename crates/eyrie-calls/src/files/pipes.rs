@@ -3,7 +3,7 @@
 //! reads it.
 
 use super::buffers::Buffers;
-use super::calling::{or_errno, outcome, written_down};
+use super::calling::{or_errno, outcome, recorded};
 use super::kernel;
 use super::records::{is_new_change, Call};
 use super::standing_in;
@@ -83,15 +83,15 @@ pub fn reads_pipe(fd: c_int, to: Buffers, make: &dyn Fn() -> isize) -> Option<is
         return None;
     }
     let call = Call::on_open(READ);
-    let (mut counts, mut told) = (false, None);
-    written_down(&mut || {
+    let (mut counts, mut replayed) = (false, None);
+    recorded(&mut || {
         counts = is_pipe(fd);
         if !counts {
             return 0;
         }
         // SAFETY: the buffers are to be read into.
-        told = call.content_again(&mut |at, bytes| unsafe { to.put(at, bytes) });
-        match told {
+        replayed = call.content_again(&mut |at, bytes| unsafe { to.put(at, bytes) });
+        match replayed {
             // One that runs again, or the rank itself, writes it once more.
             Some(n) => kernel::discard(fd, n, RUNS_AGAIN.load(Ordering::Relaxed)),
             None if is_new_change() => standing_in::before_new(),
@@ -102,9 +102,9 @@ pub fn reads_pipe(fd: c_int, to: Buffers, make: &dyn Fn() -> isize) -> Option<is
     if !counts {
         return None;
     }
-    let value = told.unwrap_or_else(|| outcome(make() as i64));
-    if told.is_none() {
-        written_down(&mut || {
+    let value = replayed.unwrap_or_else(|| outcome(make() as i64));
+    if replayed.is_none() {
+        recorded(&mut || {
             if call.content_again(&mut |_, _| ()).is_none() && is_new_change() {
                 // SAFETY: so many bytes have been read.
                 call.write_content(value, &mut |at, most| unsafe { to.bytes(at, most) });
@@ -121,17 +121,17 @@ pub fn writes_pipe(fd: c_int, make: &dyn Fn() -> isize) -> Option<isize> {
         return None;
     }
     let call = Call::on_open(WRITE);
-    let (mut counts, mut told) = (false, None);
-    written_down(&mut || {
+    let (mut counts, mut replayed) = (false, None);
+    recorded(&mut || {
         counts = is_pipe(fd);
         if counts {
-            told = call.result_again();
+            replayed = call.result_again();
             if RUNS_AGAIN.load(Ordering::Relaxed) {
                 // It is to get it once more.
-                counts = told.is_none();
-                told = None;
+                counts = replayed.is_none();
+                replayed = None;
             }
-            if told.is_none() && is_new_change() {
+            if replayed.is_none() && is_new_change() {
                 standing_in::before_new();
             }
         }
@@ -140,9 +140,9 @@ pub fn writes_pipe(fd: c_int, make: &dyn Fn() -> isize) -> Option<isize> {
     if !counts {
         return None;
     }
-    let value = told.unwrap_or_else(|| outcome(make() as i64));
-    if told.is_none() {
-        written_down(&mut || {
+    let value = replayed.unwrap_or_else(|| outcome(make() as i64));
+    if replayed.is_none() {
+        recorded(&mut || {
             if call.result_again().is_none() && is_new_change() {
                 call.write_result(value);
             }
@@ -167,15 +167,15 @@ fn waits(
         return None;
     }
     let call = Call::on_open(POLL);
-    let (mut concerns, mut told) = (false, None);
-    written_down(&mut || {
+    let (mut concerns, mut replayed) = (false, None);
+    recorded(&mut || {
         concerns = counts();
         if !concerns {
             return 0;
         }
         if let Some((value, bytes)) = call.answer_again() {
             tell(bytes);
-            told = Some(value);
+            replayed = Some(value);
         } else if is_new_change() {
             standing_in::before_new();
         }
@@ -184,9 +184,9 @@ fn waits(
     if !concerns {
         return None;
     }
-    let value = told.unwrap_or_else(|| outcome(make()));
-    if told.is_none() {
-        written_down(&mut || {
+    let value = replayed.unwrap_or_else(|| outcome(make()));
+    if replayed.is_none() {
+        recorded(&mut || {
             if call.answer_again().is_none() && is_new_change() {
                 let mut bytes = [0; MOST_FOUND];
                 let len = if value < 0 { 0 } else { found(&mut bytes) };

@@ -3,7 +3,7 @@
 //! rank is in none, and names are looked up by the path that the directory had.
 
 use super::asking::asked;
-use super::calling::{or_errno, outcome, written_down};
+use super::calling::{or_errno, outcome, recorded};
 use super::freshness;
 use super::kernel::{self, HERE};
 use super::looking::is_of_the_kernel;
@@ -43,7 +43,7 @@ fn now() -> Option<Path> {
 fn goes(path: Option<Name>, make: &dyn Fn() -> c_int) -> c_int {
     // SAFETY: a C string, as the caller has looked.
     let call = path.map_or(Call::on_open(GO), |path| unsafe { Call::new(GO, path) });
-    let value = written_down(&mut || {
+    let value = recorded(&mut || {
         if let Some((value, there)) = call.answer_again() {
             if value == 0 {
                 go_again(there, make);

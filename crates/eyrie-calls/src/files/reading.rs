@@ -83,7 +83,7 @@ impl Reading<'_> {
     fn remember(&self, n: i64) {
         self.clear_behind(n);
         if n >= 0 {
-            super::recent::told(self.file.number, self.fd, n, self.to, self.at);
+            super::recent::replayed(self.file.number, self.fd, n, self.to, self.at);
         }
     }
 }
@@ -103,12 +103,12 @@ impl once::Reading for Reading<'_> {
         n
     }
 
-    fn tell(&mut self, at: usize, bytes: &[u8]) {
+    fn replay(&mut self, at: usize, bytes: &[u8]) {
         // SAFETY: the buffers are to be read into.
         unsafe { self.to.put(at, bytes) };
     }
 
-    fn told(&mut self, n: i64) {
+    fn replayed(&mut self, n: i64) {
         if n > 0 && self.at.is_none_or(|at| at == -1) {
             kernel::seek(self.fd, n, libc::SEEK_CUR);
         }

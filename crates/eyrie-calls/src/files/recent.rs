@@ -44,8 +44,8 @@ fn reads() -> &'static mut Reads {
     unsafe { &mut *READS.0.get() }
 }
 
-/// So many bytes were told again that had been read at a place, or where the file stood.
-pub fn told(number: (u64, u64), fd: i32, n: i64, to: Buffers, at: Option<i64>) {
+/// So many bytes were replayed that had been read at a place, or where the file stood.
+pub fn replayed(number: (u64, u64), fd: i32, n: i64, to: Buffers, at: Option<i64>) {
     let all = reads();
     if !locks::is_locked(number) {
         return forget(number);
@@ -77,13 +77,13 @@ pub fn forget(number: (u64, u64)) {
     }
 }
 
-/// Whether something of this file was told that is perhaps not there any more.
+/// Whether something of this file was replayed that is perhaps not there any more.
 pub fn any(number: (u64, u64)) -> bool {
     let all = reads();
     all.reads[..all.count].iter().any(|read| read.number == number)
 }
 
-/// The newest of what was told that covers a place.
+/// The newest of what was replayed that covers a place.
 fn covering(number: (u64, u64), at: u64) -> Option<&'static Read> {
     let all = reads();
     let covers =

@@ -239,7 +239,7 @@ pub fn look_ahead(is_enough: &mut dyn FnMut(&Recorded) -> bool) -> bool {
     stream_of_call().look_ahead(is_enough)
 }
 
-/// So many calls that are known are not told.
+/// So many calls that are known are not replayed.
 pub fn pass_over(calls: usize) {
     stream_of_call().pass_over(calls);
 }

@@ -68,7 +68,7 @@ struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// Writes to a file on a server, and writes down what was there before.
+    /// Writes to a file on a server, and records what was there before.
     fn write_far(&self, far: &Far, call: Call, place: u64) -> (i64, Wrote) {
         let mut room = Room::new();
         let over = far.look(place, self.from.len(), &mut room);

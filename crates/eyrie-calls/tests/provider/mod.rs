@@ -3,7 +3,7 @@
 
 use eyrie_calls::for_provider::*;
 
-/// What was written down since the last time.
+/// What was recorded since the last time.
 pub fn take() -> Vec<u8> {
     let entered = eyrie_calls_enter();
     let (mut bytes, mut from) = (std::ptr::null(), 0);

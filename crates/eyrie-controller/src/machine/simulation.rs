@@ -186,7 +186,7 @@ struct Cluster {
     store_missing: Option<Duration>,
     copies: usize,
     copied: u64,
-    /// Kept when it is asked for: the events with their times as they are written down, and the
+    /// Kept when it is asked for: the events with their times as they are recorded, and the
     /// commands that the machine gave.
     journal: Option<(Vec<Vec<u8>>, Vec<Command>)>,
     routers: u32,
@@ -1670,7 +1670,7 @@ fn a_router_that_never_answers_ends_the_job_with_its_name() {
 /// each schedule to the file that EYRIE_COMMANDS names, of all in order, and of those of each event
 /// in any order. Run it before the change and after it, and compare the files.
 #[test]
-fn commands_of_schedules_are_written_down_for_comparison() {
+fn commands_of_schedules_are_recorded_for_comparison() {
     use std::hash::{DefaultHasher, Hash, Hasher};
     use std::io::Write;
     let Some(path) = std::env::var_os("EYRIE_COMMANDS") else { return };

@@ -106,7 +106,7 @@ pub struct JobOptions {
     pub cluster: Option<Cluster>,
     /// Most ranks that a node starts with.
     pub slots: u32,
-    /// What ranks observe besides messages is recorded, and told again to those that re-execute.
+    /// What ranks observe besides messages is recorded, and replayed to those that re-execute.
     pub record: bool,
     pub checkpoint_every: Interval,
     pub checkpoint_order: Order,

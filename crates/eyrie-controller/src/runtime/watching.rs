@@ -47,7 +47,7 @@ impl Job {
         }
     }
 
-    /// It ends with the connection, and is told again over the next.
+    /// The order ends with the connection, and is sent again over the next.
     fn watch_from(&self, node: NodeId, hosts: &[NodeId]) {
         let address = |host: &NodeId| Some((*host, self.agents.reached_at(*host)?.clone()));
         let hosts = hosts.iter().filter_map(address).collect();

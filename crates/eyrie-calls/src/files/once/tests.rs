@@ -172,12 +172,12 @@ impl Reading for Read<'_> {
         self.has(content)
     }
 
-    fn tell(&mut self, at: usize, bytes: &[u8]) {
+    fn replay(&mut self, at: usize, bytes: &[u8]) {
         self.bytes.truncate(at);
         self.bytes.extend(bytes);
     }
 
-    fn told(&mut self, n: i64) {
+    fn replayed(&mut self, n: i64) {
         assert_eq!(self.bytes.len() as i64, n.max(0));
     }
 
@@ -247,7 +247,7 @@ impl<F: FnMut(&mut Vec<u8>) -> i64> Asking for Ask<F> {
         (self.question)(&mut self.bytes)
     }
 
-    fn tell(&mut self, bytes: &[u8]) {
+    fn replay(&mut self, bytes: &[u8]) {
         self.bytes = bytes.to_vec();
     }
 

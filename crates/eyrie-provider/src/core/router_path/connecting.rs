@@ -139,7 +139,7 @@ impl<H: Host> RouterPath<H> {
 
     fn report_replayed(&mut self) {
         self.host.trace(What::Replayed, self.replay.clock(), 0, self.delivery.rsn());
-        // A lost notice only delays the report: it is told again after a reconnection.
+        // A lost notice only delays the report: it is sent again after a reconnection.
         let _ = self.delivery.report_replayed();
     }
 

@@ -987,7 +987,7 @@ impl Job {
     }
 
     /// Of every rank that was started again a router says at last that it re-executes no more. What
-    /// was on its way when a connection broke is told again, when its rank asks for messages.
+    /// was on its way when a connection broke is said again, when its rank asks for messages.
     fn all_are_recovered(&mut self) {
         self.world.borrow_mut().breaks = false;
         let again: Vec<RankInstance> = (self.processes.iter())
