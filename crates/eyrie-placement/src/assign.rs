@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use eyrie_topology::spec::Parsed;
-use eyrie_topology::{coords, Layout, Network, NodeId, TopologyError};
+use eyrie_topology::{coords, Layout, Network, NetworkNode, TopologyError};
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Node, NodeState};
+use crate::cluster::{JobNode, Node, NodeState};
 use crate::job::Job;
 use crate::method::Method;
 use crate::objective::Weights;
@@ -20,9 +20,9 @@ use crate::words::{network, nodes, wrong, WordError, Words};
 pub struct Displaced {
     pub rank: Rank,
     /// The node that it is on, or was on.
-    pub from: NodeId,
+    pub from: JobNode,
     /// Nodes that it goes to only if no other is left.
-    pub avoids: Vec<NodeId>,
+    pub avoids: Vec<JobNode>,
 }
 
 /// Why a node was chosen.
@@ -43,8 +43,8 @@ pub enum Choice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
     pub rank: Rank,
-    pub from: NodeId,
-    pub to: NodeId,
+    pub from: JobNode,
+    pub to: JobNode,
     pub choice: Choice,
 }
 
@@ -85,7 +85,8 @@ impl Placement {
             let usable = usable(nodes, d);
             !usable.contains(&d.from) && replacement(nodes, &usable, d.from).is_none()
         };
-        let lost: BTreeSet<NodeId> = displaced.iter().filter(needs_spare).map(|d| d.from).collect();
+        let lost: BTreeSet<JobNode> =
+            displaced.iter().filter(needs_spare).map(|d| d.from).collect();
         let spares = match &self.network {
             Some(network) => network.spares_for(nodes, &lost),
             None => first_spares(nodes, &lost),
@@ -98,14 +99,14 @@ impl Placement {
 }
 
 /// The node of each rank at the start: ranks in order, as evenly as can be.
-pub fn spread(ranks: u32, nodes: u32) -> impl Iterator<Item = NodeId> {
-    (0..ranks).map(move |r| (u64::from(r) * u64::from(nodes) / u64::from(ranks)) as NodeId)
+pub fn spread(ranks: u32, nodes: u32) -> impl Iterator<Item = JobNode> {
+    (0..ranks).map(move |r| (u64::from(r) * u64::from(nodes) / u64::from(ranks)) as JobNode)
 }
 
 /// The nodes that can take the rank: the open ones that it does not avoid. If there is none, all
 /// that are up.
-fn usable(nodes: &[Node], displaced: &Displaced) -> Vec<NodeId> {
-    let those = |wanted: &dyn Fn(NodeId, &Node) -> bool| -> Vec<NodeId> {
+fn usable(nodes: &[Node], displaced: &Displaced) -> Vec<JobNode> {
+    let those = |wanted: &dyn Fn(JobNode, &Node) -> bool| -> Vec<JobNode> {
         let numbered = (0..).zip(nodes);
         numbered.filter(|(number, node)| wanted(*number, node)).map(|(number, _)| number).collect()
     };
@@ -118,7 +119,7 @@ fn usable(nodes: &[Node], displaced: &Displaced) -> Vec<NodeId> {
 }
 
 /// The usable node that replaces `lost`.
-fn replacement(nodes: &[Node], usable: &[NodeId], lost: NodeId) -> Option<NodeId> {
+fn replacement(nodes: &[Node], usable: &[JobNode], lost: JobNode) -> Option<JobNode> {
     usable.iter().copied().find(|&n| nodes[n as usize].replaces == Some(lost))
 }
 
@@ -129,7 +130,7 @@ fn place(nodes: &mut [Node], displaced: &Displaced) -> Option<Assignment> {
     let own = usable.contains(&from).then_some((from, Choice::Same));
     let spare = || replacement(nodes, &usable, from).map(|to| (to, Choice::Spare));
     let emptiest = || {
-        let order = |&&n: &&NodeId| (nodes[n as usize].room() == 0, nodes[n as usize].ranks, n);
+        let order = |&&n: &&JobNode| (nodes[n as usize].room() == 0, nodes[n as usize].ranks, n);
         let to = usable.iter().min_by_key(order);
         to.map(|&to| (to, Choice::Shared))
     };
@@ -141,13 +142,13 @@ fn place(nodes: &mut [Node], displaced: &Displaced) -> Option<Assignment> {
 }
 
 /// The free spares, in order.
-fn free_spares(nodes: &[Node]) -> impl Iterator<Item = NodeId> + '_ {
-    let free = |(_, n): &(NodeId, &Node)| n.is_open() && n.is_free_spare;
+fn free_spares(nodes: &[Node]) -> impl Iterator<Item = JobNode> + '_ {
+    let free = |(_, n): &(JobNode, &Node)| n.is_open() && n.is_free_spare;
     (0..).zip(nodes).filter(free).map(|(number, _)| number)
 }
 
 /// The first free spare for the first lost node, and so on.
-fn first_spares(nodes: &[Node], lost: &BTreeSet<NodeId>) -> BTreeMap<NodeId, NodeId> {
+fn first_spares(nodes: &[Node], lost: &BTreeSet<JobNode>) -> BTreeMap<JobNode, JobNode> {
     lost.iter().copied().zip(free_spares(nodes)).collect()
 }
 
@@ -156,7 +157,7 @@ fn first_spares(nodes: &[Node], lost: &BTreeSet<NodeId>) -> BTreeMap<NodeId, Nod
 struct OnNetwork {
     network: Box<dyn Network>,
     /// Where each node of the job is in the network, spares last.
-    at: Vec<NodeId>,
+    at: Vec<NetworkNode>,
     /// The job as it started; the ranks of a node count as one.
     job: Job,
 }
@@ -182,12 +183,12 @@ impl OnNetwork {
     }
 
     /// The node of the job that now has, or had last, the ranks that started on `first`.
-    fn follow(&self, nodes: &[Node], lost: &BTreeSet<NodeId>, first: usize) -> usize {
+    fn follow(&self, nodes: &[Node], lost: &BTreeSet<JobNode>, first: usize) -> usize {
         let mut here = first;
         // Each node replaces at most one, so the chain is no longer than there are nodes.
         for _ in 0..nodes.len() {
-            let next = nodes.iter().position(|n| n.replaces == Some(here as NodeId));
-            let is_left = !nodes[here].is_open() || lost.contains(&(here as NodeId));
+            let next = nodes.iter().position(|n| n.replaces == Some(here as JobNode));
+            let is_left = !nodes[here].is_open() || lost.contains(&(here as JobNode));
             match next {
                 Some(next) if is_left => here = next,
                 _ => break,
@@ -197,7 +198,7 @@ impl OnNetwork {
     }
 
     /// The spare that replaces each of these nodes, as far as there are spares.
-    fn spares_for(&self, nodes: &[Node], lost: &BTreeSet<NodeId>) -> BTreeMap<NodeId, NodeId> {
+    fn spares_for(&self, nodes: &[Node], lost: &BTreeSet<JobNode>) -> BTreeMap<JobNode, JobNode> {
         let first = first_spares(nodes, lost);
         let blocks = 0..self.job.ranks();
         let here: Vec<usize> = blocks.map(|b| self.follow(nodes, lost, b)).collect();
@@ -205,12 +206,12 @@ impl OnNetwork {
         if first.is_empty() || here.iter().any(|&node| node >= self.at.len()) {
             return first;
         }
-        let gone = |n: &NodeId| !nodes[*n as usize].is_open() || lost.contains(n);
-        let known = 0..nodes.len().min(self.at.len()) as NodeId;
-        let at = |node: NodeId| self.at[node as usize];
-        let failed: Vec<NodeId> = known.filter(gone).map(at).collect();
-        let is_known = |n: &NodeId| (*n as usize) < self.at.len();
-        let free: Vec<NodeId> = free_spares(nodes).filter(is_known).map(at).collect();
+        let gone = |n: &JobNode| !nodes[*n as usize].is_open() || lost.contains(n);
+        let known = 0..nodes.len().min(self.at.len()) as JobNode;
+        let at = |node: JobNode| self.at[node as usize];
+        let failed: Vec<NetworkNode> = known.filter(gone).map(at).collect();
+        let is_known = |n: &JobNode| (*n as usize) < self.at.len();
+        let free: Vec<NetworkNode> = free_spares(nodes).filter(is_known).map(at).collect();
         let mut job = self.job.clone();
         job.at = here.iter().map(|&node| self.at[node]).collect();
         let weights = Weights::default();
@@ -219,17 +220,17 @@ impl OnNetwork {
         // Where the network no longer has routes for the traffic, or has fewer spares than lost
         // nodes, every spare is as good as the first.
         let Ok(plan) = plan else { return first };
-        let chosen = |lost: NodeId| -> Option<NodeId> {
+        let chosen = |lost: JobNode| -> Option<JobNode> {
             let block = here.iter().position(|&node| node == lost as usize)?;
             let spare = self.at.iter().position(|&at| at == plan.placement[block])?;
-            Some(spare as NodeId)
+            Some(spare as JobNode)
         };
-        let mut chosen: BTreeMap<NodeId, NodeId> =
+        let mut chosen: BTreeMap<JobNode, JobNode> =
             lost.iter().filter_map(|&lost| Some((lost, chosen(lost)?))).collect();
         // A node that started without ranks and is no replacement is no block of the job.
-        let taken: BTreeSet<NodeId> = chosen.values().copied().collect();
+        let taken: BTreeSet<JobNode> = chosen.values().copied().collect();
         let rest = free_spares(nodes).filter(|spare| !taken.contains(spare));
-        let without: Vec<NodeId> =
+        let without: Vec<JobNode> =
             lost.iter().copied().filter(|n| !chosen.contains_key(n)).collect();
         chosen.extend(without.into_iter().zip(rest));
         chosen
@@ -243,7 +244,7 @@ mod tests {
     use eyrie_topology::spec::Files;
     use proptest::prelude::*;
 
-    fn node(state: NodeState, is_free_spare: bool, ranks: u32, replaces: Option<NodeId>) -> Node {
+    fn node(state: NodeState, is_free_spare: bool, ranks: u32, replaces: Option<JobNode>) -> Node {
         Node { state, slots: 4, ranks, is_free_spare, replaces }
     }
 
@@ -271,17 +272,17 @@ mod tests {
         Placement::on_network(&words, 4)
     }
 
-    fn displaced(rank: Rank, from: NodeId) -> Displaced {
+    fn displaced(rank: Rank, from: JobNode) -> Displaced {
         Displaced { rank, from, avoids: vec![] }
     }
 
-    fn lose(nodes: &mut [Node], lost: NodeId) -> [Displaced; 2] {
+    fn lose(nodes: &mut [Node], lost: JobNode) -> [Displaced; 2] {
         nodes[lost as usize].state = NodeState::Failed;
         nodes[lost as usize].ranks = 0;
         [2 * lost, 2 * lost + 1].map(|rank| displaced(rank, lost))
     }
 
-    fn targets(assigned: &[Assignment]) -> Vec<NodeId> {
+    fn targets(assigned: &[Assignment]) -> Vec<JobNode> {
         assigned.iter().map(|a| a.to).collect()
     }
 

@@ -6,9 +6,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use eyrie_topology::NodeId;
-
-use crate::cluster::Node;
+use crate::cluster::{JobNode, Node};
 use crate::plan::Move;
 use crate::traffic::Rank;
 
@@ -32,7 +30,7 @@ impl Processors {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RankLoad {
     pub rank: Rank,
-    pub node: NodeId,
+    pub node: JobNode,
     /// Processors that its computation keeps busy, on average.
     pub uses: f64,
     /// Bytes that are sent when it moves.
@@ -139,7 +137,7 @@ struct Arrangement<'a> {
     loads: Vec<f64>,
     /// The nodes with the ranks that are on each.
     nodes: Vec<Node>,
-    node_of: Vec<NodeId>,
+    node_of: Vec<JobNode>,
     /// Ranks that have moved: a rank moves once.
     moved: Vec<bool>,
     /// The lowest possible load: no move speeds up a rank that computes all the time.
@@ -149,7 +147,7 @@ struct Arrangement<'a> {
 /// A possible step. Ranks are given by their index.
 struct Candidate {
     rank: usize,
-    to: NodeId,
+    to: JobNode,
     /// The rank that goes the other way.
     back: Option<usize>,
     /// The higher load of the two places after it.
@@ -175,7 +173,7 @@ impl<'a> Arrangement<'a> {
         state
     }
 
-    fn place(&self, node: NodeId) -> usize {
+    fn place(&self, node: JobNode) -> usize {
         self.measured.place_of[node as usize]
     }
 
@@ -207,7 +205,7 @@ impl<'a> Arrangement<'a> {
             (0..self.node_of.len()).filter(|r| here(r) && !self.moved[*r]).collect();
         let others: Vec<usize> =
             (0..self.node_of.len()).filter(|r| !here(r) && !self.moved[*r]).collect();
-        let targets: Vec<NodeId> =
+        let targets: Vec<JobNode> =
             (0..self.loads.len()).filter(|to| *to != from).filter_map(|to| self.room(to)).collect();
         let mut all = Vec::new();
         for rank in ranks {
@@ -225,16 +223,16 @@ impl<'a> Arrangement<'a> {
     }
 
     /// The node of a place that has most room for further ranks.
-    fn room(&self, place: usize) -> Option<NodeId> {
-        let room = |node: &NodeId| self.nodes[*node as usize].room();
-        let nodes = (0..self.measured.nodes.len() as NodeId).filter(|node| {
+    fn room(&self, place: usize) -> Option<JobNode> {
+        let room = |node: &JobNode| self.nodes[*node as usize].room();
+        let nodes = (0..self.measured.nodes.len() as JobNode).filter(|node| {
             let is_open = self.nodes[*node as usize].is_open();
             is_open && self.place(*node) == place && room(node) > 0
         });
         nodes.max_by_key(|node| (room(node), std::cmp::Reverse(*node)))
     }
 
-    fn candidate(&self, rank: usize, to: NodeId, back: Option<usize>) -> Candidate {
+    fn candidate(&self, rank: usize, to: JobNode, back: Option<usize>) -> Candidate {
         let ranks = &self.measured.ranks;
         let (from, into) = (self.place(self.node_of[rank]), self.place(to));
         let comes = back.map_or(0.0, |back| ranks[back].uses);
@@ -252,7 +250,7 @@ impl<'a> Arrangement<'a> {
         Change { moves, then: self.busiest(), cost }
     }
 
-    fn go(&mut self, rank: usize, to: NodeId) -> Move {
+    fn go(&mut self, rank: usize, to: JobNode) -> Move {
         let from = std::mem::replace(&mut self.node_of[rank], to);
         let RankLoad { rank: number, uses, .. } = self.measured.ranks[rank];
         let (here, there) = (self.place(from), self.place(to));
@@ -277,9 +275,9 @@ fn better(a: &Candidate, b: &Candidate) -> Ordering {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Consolidation {
     /// Nodes that keep their ranks and get the others.
-    pub kept: BTreeSet<NodeId>,
+    pub kept: BTreeSet<JobNode>,
     /// Nodes whose ranks leave.
-    pub left: BTreeSet<NodeId>,
+    pub left: BTreeSet<JobNode>,
     pub moves: Vec<Move>,
 }
 
@@ -298,12 +296,12 @@ pub enum TooFew {
 /// # Errors
 /// When there is nothing to do, or no room.
 pub fn consolidate(measured: &Measured, number: usize) -> Result<Consolidation, TooFew> {
-    let used: BTreeSet<NodeId> = measured.ranks.iter().map(|load| load.node).collect();
+    let used: BTreeSet<JobNode> = measured.ranks.iter().map(|load| load.node).collect();
     if used.len() <= number {
         return Err(TooFew::Already(used.len()));
     }
     let kept = keep(measured, &used, number)?;
-    let left: BTreeSet<NodeId> = used.difference(&kept).copied().collect();
+    let left: BTreeSet<JobNode> = used.difference(&kept).copied().collect();
     let mut state = Arrangement::new(measured);
     let mut leave: Vec<usize> =
         (0..measured.ranks.len()).filter(|r| left.contains(&measured.ranks[*r].node)).collect();
@@ -318,7 +316,7 @@ pub fn consolidate(measured: &Measured, number: usize) -> Result<Consolidation, 
     Ok(Consolidation { kept, left, moves })
 }
 
-fn slots<'a>(measured: &Measured, nodes: impl IntoIterator<Item = &'a NodeId>) -> u64 {
+fn slots<'a>(measured: &Measured, nodes: impl IntoIterator<Item = &'a JobNode>) -> u64 {
     nodes.into_iter().map(|node| u64::from(measured.nodes[*node as usize].slots)).sum()
 }
 
@@ -326,20 +324,20 @@ fn slots<'a>(measured: &Measured, nodes: impl IntoIterator<Item = &'a NodeId>) -
 /// those with the fewest bytes for each slot that is gained.
 fn keep(
     measured: &Measured,
-    used: &BTreeSet<NodeId>,
+    used: &BTreeSet<JobNode>,
     number: usize,
-) -> Result<BTreeSet<NodeId>, TooFew> {
-    let mut bytes: BTreeMap<NodeId, u64> = BTreeMap::new();
+) -> Result<BTreeSet<JobNode>, TooFew> {
+    let mut bytes: BTreeMap<JobNode, u64> = BTreeMap::new();
     for load in &measured.ranks {
         *bytes.entry(load.node).or_default() += load.memory;
     }
-    let of = |node: NodeId| bytes.get(&node).copied().unwrap_or(0);
-    let open = |node: &NodeId| measured.nodes[*node as usize].is_open();
-    let mut rest: Vec<NodeId> = used.iter().copied().filter(open).collect();
+    let of = |node: JobNode| bytes.get(&node).copied().unwrap_or(0);
+    let open = |node: &JobNode| measured.nodes[*node as usize].is_open();
+    let mut rest: Vec<JobNode> = used.iter().copied().filter(open).collect();
     rest.sort_by_key(|node| (std::cmp::Reverse(of(*node)), *node));
-    let mut kept: Vec<NodeId> = rest.drain(..number.min(rest.len())).collect();
+    let mut kept: Vec<JobNode> = rest.drain(..number.min(rest.len())).collect();
     let ranks = measured.ranks.len() as u64;
-    let room = |node: NodeId| i64::from(measured.nodes[node as usize].slots);
+    let room = |node: JobNode| i64::from(measured.nodes[node as usize].slots);
     while slots(measured, &kept) < ranks {
         let pairs = (0..kept.len()).flat_map(|k| (0..rest.len()).map(move |r| (k, r)));
         let won = |(k, r): &(usize, usize)| room(rest[*r]) - room(kept[*k]);
@@ -354,14 +352,14 @@ fn keep(
 }
 
 /// The node with room on which the rank makes the lowest load.
-fn emptiest(state: &Arrangement<'_>, kept: &BTreeSet<NodeId>, rank: usize) -> Option<NodeId> {
+fn emptiest(state: &Arrangement<'_>, kept: &BTreeSet<JobNode>, rank: usize) -> Option<JobNode> {
     let measured = state.measured;
-    let has_room = |node: &&NodeId| state.nodes[**node as usize].room() > 0;
-    let then = |node: &NodeId| {
+    let has_room = |node: &&JobNode| state.nodes[**node as usize].room() > 0;
+    let then = |node: &JobNode| {
         let place = state.place(*node);
         state.loads[place] + state.share(measured.ranks[rank].uses, place)
     };
-    let count = |node: &NodeId| (state.nodes[*node as usize].ranks, *node);
+    let count = |node: &JobNode| (state.nodes[*node as usize].ranks, *node);
     kept.iter()
         .filter(has_room)
         .min_by(|a, b| then(a).total_cmp(&then(b)).then(count(a).cmp(&count(b))))
@@ -377,8 +375,8 @@ mod tests {
     const SECONDS: f64 = 60.0;
 
     /// Nodes with one processor each, and ranks (node, uses).
-    fn measured(nodes: usize, slots: u32, ranks: &[(NodeId, f64)]) -> Measured {
-        let load = |(rank, (node, uses)): (usize, &(NodeId, f64))| RankLoad {
+    fn measured(nodes: usize, slots: u32, ranks: &[(JobNode, f64)]) -> Measured {
+        let load = |(rank, (node, uses)): (usize, &(JobNode, f64))| RankLoad {
             rank: rank as Rank,
             node: *node,
             uses: *uses,
@@ -393,7 +391,7 @@ mod tests {
         }
     }
 
-    fn moved(balance: &Balance) -> Vec<(Rank, NodeId)> {
+    fn moved(balance: &Balance) -> Vec<(Rank, JobNode)> {
         balance.moves().map(|m| (m.rank, m.to)).collect()
     }
 
@@ -501,7 +499,7 @@ mod tests {
 
     fn counts(measured: &Measured) -> Vec<u32> {
         let of = |node| measured.ranks.iter().filter(|load| load.node == node).count() as u32;
-        (0..measured.nodes.len() as NodeId).map(of).collect()
+        (0..measured.nodes.len() as JobNode).map(of).collect()
     }
 
     /// Checks that no rank comes to a closed or full node, and that none moves twice.
@@ -537,7 +535,7 @@ mod tests {
             }
             for step in &found.steps {
                 for m in &step.moves {
-                    let place = |node: NodeId| measured.place_of[node as usize];
+                    let place = |node: JobNode| measured.place_of[node as usize];
                     prop_assert!(place(m.from) != place(m.to));
                 }
             }
@@ -550,7 +548,7 @@ mod tests {
             if let Ok(found) = consolidate(&measured, number) {
                 are_allowed(&measured, &found.moves);
                 let then = after(&measured, &found.moves);
-                let used: BTreeSet<NodeId> = then.ranks.iter().map(|load| load.node).collect();
+                let used: BTreeSet<JobNode> = then.ranks.iter().map(|load| load.node).collect();
                 prop_assert!(found.kept.len() <= number && used.is_subset(&found.kept));
                 prop_assert!(found.left.is_disjoint(&found.kept));
             }

@@ -1,7 +1,9 @@
 //! The nodes of a cluster: their slots and their state. [`crate::assign`], [`crate::balance`] and
 //! the planner ask the same of a node. Data only: nothing is decided here.
 
-use eyrie_topology::NodeId;
+/// A node of a running job, by its index in the list of nodes: the number of the controller's
+/// `eyrie_wire::NodeId`. Where that node is in a network is a [`eyrie_topology::NetworkNode`].
+pub type JobNode = u32;
 
 /// Whether ranks can be on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +28,7 @@ pub struct Node {
     /// It started without ranks, and has had none.
     pub is_free_spare: bool,
     /// The node that it replaces.
-    pub replaces: Option<NodeId>,
+    pub replaces: Option<JobNode>,
 }
 
 impl Node {

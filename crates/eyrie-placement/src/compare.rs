@@ -1,7 +1,7 @@
 //! Plans for one job on one network: every method on the same failures, and how they compare.
 
 use eyrie_topology::detour::{Detour, DetourReport};
-use eyrie_topology::{NodeId, RouteError};
+use eyrie_topology::{NetworkNode, RouteError};
 
 use crate::method::Method;
 use crate::outcome::{Outcome, PlanError, Stuck};
@@ -22,7 +22,7 @@ impl Planner<'_> {
     ///
     /// # Errors
     /// When a node of `earlier` does not exist or is given twice.
-    pub fn walk(&self, method: Method, earlier: &[NodeId]) -> Result<Walk<'_>, PlanError> {
+    pub fn walk(&self, method: Method, earlier: &[NetworkNode]) -> Result<Walk<'_>, PlanError> {
         Failures::new(self.network, &[earlier.to_vec()])?;
         Ok(Walk::new(self, method, earlier)?)
     }
@@ -101,14 +101,14 @@ impl Planner<'_> {
     /// forward.
     pub fn detours(
         &self,
-        failed: &[NodeId],
-        placement: &[NodeId],
+        failed: &[NetworkNode],
+        placement: &[NetworkNode],
     ) -> Result<Option<DetourReport>, RouteError> {
         if self.routers_forward || !self.network.nodes_forward() {
             return Ok(None);
         }
         let detour = Detour::new(self.network, failed.iter().copied());
-        let pairs: Vec<(NodeId, NodeId)> = self
+        let pairs: Vec<(NetworkNode, NetworkNode)> = self
             .job
             .traffic
             .phases

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use eyrie_topology::{Network, NodeId};
+use eyrie_topology::{Network, NetworkNode};
 
 /// What [`text`] can write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,11 @@ pub enum Format {
 }
 
 /// The file for `placement` (node of each rank); `host` names a node.
-pub fn text(format: Format, placement: &[NodeId], host: &dyn Fn(NodeId) -> String) -> String {
+pub fn text(
+    format: Format,
+    placement: &[NetworkNode],
+    host: &dyn Fn(NetworkNode) -> String,
+) -> String {
     let mut out = String::new();
     match format {
         Format::Permutation => {
@@ -52,7 +56,7 @@ pub fn text(format: Format, placement: &[NodeId], host: &dyn Fn(NodeId) -> Strin
 }
 
 /// The host name of a node: from `names`, else the network's own, else `node` and its number.
-pub fn host_name(network: &dyn Network, names: &[String], node: NodeId) -> String {
+pub fn host_name(network: &dyn Network, names: &[String], node: NetworkNode) -> String {
     if let Some(name) = names.get(node as usize) {
         return name.clone();
     }
@@ -69,7 +73,7 @@ mod tests {
 
     #[test]
     fn each_format_has_a_line_per_rank() {
-        let host = |n: NodeId| format!("h{n}");
+        let host = |n: NetworkNode| format!("h{n}");
         assert_eq!(text(Format::Permutation, &[7, 2, 5], &host), "2\n0\n1\n");
         assert_eq!(text(Format::Hostfile, &[7, 2], &host), "h7\nh2\n");
         assert_eq!(text(Format::Rankfile, &[7], &host), "rank 0=h7 slot=0\n");

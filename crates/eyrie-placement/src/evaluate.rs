@@ -4,7 +4,7 @@
 use rayon::prelude::*;
 
 use eyrie_topology::load::{scaled, Message};
-use eyrie_topology::{Busiest, LinkId, LinkLoads, Network, NodeId, RouteError};
+use eyrie_topology::{Busiest, LinkId, LinkLoads, Network, NetworkNode, RouteError};
 
 use crate::levels::Levels;
 use crate::traffic::{Rank, RankMessage, Traffic};
@@ -28,7 +28,7 @@ pub struct Evaluator<'a> {
 /// A placement with its loads, from which similar placements are scored.
 #[derive(Debug, Clone)]
 pub struct Counted {
-    pub placement: Vec<NodeId>,
+    pub placement: Vec<NetworkNode>,
     /// One per phase.
     pub loads: Vec<LinkLoads>,
     pub score: Score,
@@ -60,7 +60,7 @@ pub struct Scratch {
     ends: Vec<usize>,
     /// What the routes of one rank at its new node add: slot, messages, bytes.
     added: Vec<(u32, u32, u64)>,
-    moved_to: Vec<NodeId>,
+    moved_to: Vec<NetworkNode>,
     route: Vec<LinkId>,
 }
 
@@ -73,16 +73,16 @@ struct Change {
     touched: bool,
 }
 
-const NOT_MOVED: NodeId = NodeId::MAX;
+const NOT_MOVED: NetworkNode = NetworkNode::MAX;
 
 impl<'a> Evaluator<'a> {
     /// Counts all messages of a placement.
-    pub fn count(&self, placement: Vec<NodeId>) -> Result<Counted, RouteError> {
+    pub fn count(&self, placement: Vec<NetworkNode>) -> Result<Counted, RouteError> {
         let loads = self.loads(&placement)?;
         Ok(self.counted(placement, loads))
     }
 
-    fn loads(&self, placement: &[NodeId]) -> Result<Vec<LinkLoads>, RouteError> {
+    fn loads(&self, placement: &[NetworkNode]) -> Result<Vec<LinkLoads>, RouteError> {
         self.traffic
             .phases
             .iter()
@@ -108,7 +108,7 @@ impl<'a> Evaluator<'a> {
         })
     }
 
-    fn counted(&self, placement: Vec<NodeId>, loads: Vec<LinkLoads>) -> Counted {
+    fn counted(&self, placement: Vec<NetworkNode>, loads: Vec<LinkLoads>) -> Counted {
         let figure = self.figure();
         let (mut message_levels, mut byte_levels) = (Levels::default(), Levels::default());
         let (mut squares, mut hops) = (0, 0);
@@ -155,7 +155,7 @@ impl<'a> Evaluator<'a> {
 
     /// Whether so many ranks move that counting all again is cheaper. On long lines a full count
     /// does not walk along the routes.
-    fn count_again(&self, base: &Counted, moves: &[(Rank, NodeId)]) -> bool {
+    fn count_again(&self, base: &Counted, moves: &[(Rank, NetworkNode)]) -> bool {
         let again = match self.network.lines() {
             None => base.hops,
             Some(_) => {
@@ -171,7 +171,7 @@ impl<'a> Evaluator<'a> {
     pub fn score_moves(
         &self,
         base: &Counted,
-        moves: &[(Rank, NodeId)],
+        moves: &[(Rank, NetworkNode)],
         scratch: &mut Scratch,
     ) -> Result<Score, RouteError> {
         if self.count_again(base, moves) {
@@ -188,7 +188,7 @@ impl<'a> Evaluator<'a> {
     pub fn apply(
         &self,
         base: &Counted,
-        moves: &[(Rank, NodeId)],
+        moves: &[(Rank, NetworkNode)],
         scratch: &mut Scratch,
     ) -> Result<Counted, RouteError> {
         let placement = moved(&base.placement, moves);
@@ -231,7 +231,7 @@ impl<'a> Evaluator<'a> {
     fn delta(
         &self,
         base: &Counted,
-        moves: &[(Rank, NodeId)],
+        moves: &[(Rank, NetworkNode)],
         scratch: &mut Scratch,
     ) -> Result<(), RouteError> {
         for &(rank, to) in moves {
@@ -250,7 +250,7 @@ impl<'a> Evaluator<'a> {
                         continue;
                     }
                     let old = place(m, &base.placement);
-                    let new_end = |r: Rank, old: NodeId| match scratch.moved_to[r as usize] {
+                    let new_end = |r: Rank, old: NetworkNode| match scratch.moved_to[r as usize] {
                         NOT_MOVED => old,
                         to => to,
                     };
@@ -286,7 +286,7 @@ impl<'a> Evaluator<'a> {
         &self,
         base: &Counted,
         mut score: Score,
-        (rank, at): (Rank, NodeId),
+        (rank, at): (Rank, NetworkNode),
         s: &mut Scratch,
     ) -> Result<Score, RouteError> {
         let (links, figure) = (self.network.links(), self.figure());
@@ -401,7 +401,7 @@ impl<'a> Evaluator<'a> {
     pub fn score_all(
         &self,
         base: &Counted,
-        candidates: &[Vec<(Rank, NodeId)>],
+        candidates: &[Vec<(Rank, NetworkNode)>],
         scratch: &mut Scratch,
     ) -> Vec<Option<Score>> {
         const PARALLEL_FROM: usize = 256;
@@ -421,10 +421,10 @@ impl<'a> Evaluator<'a> {
     fn score_each(
         &self,
         base: &Counted,
-        candidates: &[Vec<(Rank, NodeId)>],
+        candidates: &[Vec<(Rank, NetworkNode)>],
         s: &mut Scratch,
     ) -> Vec<Option<Score>> {
-        type Moves = Vec<(Rank, NodeId)>;
+        type Moves = Vec<(Rank, NetworkNode)>;
         let same_rank = |a: &Moves, b: &Moves| match (&a[..], &b[..]) {
             ([a], [b]) => a.0 == b.0,
             _ => false,
@@ -473,7 +473,7 @@ impl Scratch {
         self.added.clear();
     }
 
-    fn clear(&mut self, moves: &[(Rank, NodeId)]) {
+    fn clear(&mut self, moves: &[(Rank, NetworkNode)]) {
         for &slot in &self.touched {
             self.changes[slot as usize] = Change::default();
         }
@@ -486,7 +486,7 @@ impl Scratch {
 }
 
 /// A rank message as a node message.
-pub fn place(m: &RankMessage, placement: &[NodeId]) -> Message {
+pub fn place(m: &RankMessage, placement: &[NetworkNode]) -> Message {
     Message {
         from: placement[m.from as usize],
         to: placement[m.to as usize],
@@ -496,7 +496,7 @@ pub fn place(m: &RankMessage, placement: &[NodeId]) -> Message {
 }
 
 /// `placement` after `moves`.
-pub fn moved(placement: &[NodeId], moves: &[(Rank, NodeId)]) -> Vec<NodeId> {
+pub fn moved(placement: &[NetworkNode], moves: &[(Rank, NetworkNode)]) -> Vec<NetworkNode> {
     let mut placement = placement.to_vec();
     moves.iter().for_each(|&(rank, to)| placement[rank as usize] = to);
     placement
@@ -509,9 +509,9 @@ mod tests {
     use eyrie_topology::spec;
     use proptest::prelude::*;
 
-    fn agree(network: &dyn Network, traffic: &Traffic, moves: &[(Rank, NodeId)]) {
+    fn agree(network: &dyn Network, traffic: &Traffic, moves: &[(Rank, NetworkNode)]) {
         let evaluator = Evaluator { network, traffic };
-        let base = evaluator.count((0..traffic.ranks as NodeId).collect()).unwrap();
+        let base = evaluator.count((0..traffic.ranks as NetworkNode).collect()).unwrap();
         let mut scratch = evaluator.scratch();
         let full = evaluator.count(moved(&base.placement, moves)).unwrap();
         let score = evaluator.score_moves(&base, moves, &mut scratch).unwrap();
@@ -560,7 +560,7 @@ mod tests {
         ) {
             let network = spec::parse(network).unwrap().network;
             let traffic = Traffic::parse(traffic, &[5, 6], 64).unwrap();
-            let mut moves: Vec<(Rank, NodeId)> = Vec::new();
+            let mut moves: Vec<(Rank, NetworkNode)> = Vec::new();
             for (rank, to) in targets {
                 if moves.iter().all(|m| m.0 != rank && m.1 != to) {
                     moves.push((rank, to));

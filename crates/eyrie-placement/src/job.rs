@@ -1,6 +1,6 @@
 //! A job on its nodes, and which rank is on which node while the methods change it step by step.
 
-use eyrie_topology::{refuse, Layout, NodeId, TopologyError};
+use eyrie_topology::{refuse, Layout, NetworkNode, TopologyError};
 
 use crate::cluster::NodeState;
 use crate::traffic::{Rank, Traffic};
@@ -13,15 +13,19 @@ pub const NO_RANK: Rank = Rank::MAX;
 pub struct Job {
     pub layout: Layout,
     /// Node of each rank when the job started.
-    pub home: Vec<NodeId>,
+    pub home: Vec<NetworkNode>,
     /// Node of each rank now (or, for ranks of a failed node, until now).
-    pub at: Vec<NodeId>,
+    pub at: Vec<NetworkNode>,
     pub traffic: Traffic,
 }
 
 impl Job {
     /// A job that has just started: `home[rank]` is the rank's node.
-    pub fn new(layout: Layout, home: Vec<NodeId>, traffic: Traffic) -> Result<Self, TopologyError> {
+    pub fn new(
+        layout: Layout,
+        home: Vec<NetworkNode>,
+        traffic: Traffic,
+    ) -> Result<Self, TopologyError> {
         if home.len() != traffic.ranks {
             return refuse!(
                 "{} ranks are placed but the traffic has {}",
@@ -48,7 +52,7 @@ impl Job {
 /// move.
 #[derive(Debug, Clone)]
 pub struct Occupancy {
-    pub rank_at: Vec<NodeId>,
+    pub rank_at: Vec<NetworkNode>,
     pub rank_on: Vec<Rank>,
     pub node: Vec<NodeState>,
 }
@@ -56,7 +60,12 @@ pub struct Occupancy {
 impl Occupancy {
     /// Ranks at `at`, further live nodes `spares`, nothing failed yet. Nodes that ranks have left
     /// (`home`) count as the job's.
-    pub fn new(network_nodes: usize, at: &[NodeId], home: &[NodeId], spares: &[NodeId]) -> Self {
+    pub fn new(
+        network_nodes: usize,
+        at: &[NetworkNode],
+        home: &[NetworkNode],
+        spares: &[NetworkNode],
+    ) -> Self {
         let mut occupancy = Occupancy {
             rank_at: at.to_vec(),
             rank_on: vec![NO_RANK; network_nodes],
@@ -72,21 +81,22 @@ impl Occupancy {
         occupancy
     }
 
-    pub fn fail(&mut self, node: NodeId) {
+    pub fn fail(&mut self, node: NetworkNode) {
         self.node[node as usize] = NodeState::Failed;
     }
 
     /// Whether a rank can be put here.
-    pub fn is_free(&self, node: NodeId) -> bool {
+    pub fn is_free(&self, node: NetworkNode) -> bool {
         self.node[node as usize] == NodeState::Open && self.rank_on[node as usize] == NO_RANK
     }
 
     /// Free nodes: first those of `order`, then the others by number.
-    pub fn free(&self, order: &[NodeId]) -> Vec<NodeId> {
-        let mut free: Vec<NodeId> = order.iter().copied().filter(|&n| self.is_free(n)).collect();
-        let listed: std::collections::HashSet<NodeId> = free.iter().copied().collect();
+    pub fn free(&self, order: &[NetworkNode]) -> Vec<NetworkNode> {
+        let mut free: Vec<NetworkNode> =
+            order.iter().copied().filter(|&n| self.is_free(n)).collect();
+        let listed: std::collections::HashSet<NetworkNode> = free.iter().copied().collect();
         let others =
-            (0..self.node.len() as NodeId).filter(|n| self.is_free(*n) && !listed.contains(n));
+            (0..self.node.len() as NetworkNode).filter(|n| self.is_free(*n) && !listed.contains(n));
         free.extend(others);
         free
     }
@@ -99,7 +109,7 @@ impl Occupancy {
     }
 
     /// Moves ranks together; every target must be free or be left by the same moves.
-    pub fn apply(&mut self, moves: &[(Rank, NodeId)]) {
+    pub fn apply(&mut self, moves: &[(Rank, NetworkNode)]) {
         for &(rank, _) in moves {
             self.rank_on[self.rank_at[rank as usize] as usize] = NO_RANK;
         }

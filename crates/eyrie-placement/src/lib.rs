@@ -35,7 +35,7 @@ mod walk;
 pub mod words;
 
 pub use assign::{Assignment, Choice, Displaced, Placement};
-pub use cluster::{Node, NodeState};
+pub use cluster::{JobNode, Node, NodeState};
 pub use compare::Progress;
 pub use cost::{CostModel, Sharing};
 pub use job::Job;

@@ -1,7 +1,7 @@
 //! The published methods, one step each: a displaced rank gets a node. Every method says when it is
 //! stuck.
 
-use eyrie_topology::{NodeId, RouteError};
+use eyrie_topology::{NetworkNode, RouteError};
 
 use crate::evaluate::{Counted, Evaluator, Scratch};
 use crate::job::{Job, Occupancy, NO_RANK};
@@ -73,7 +73,7 @@ pub struct Candidate {
 
 /// The moves of a step, and its description.
 pub struct Step {
-    pub moves: Vec<(Rank, NodeId)>,
+    pub moves: Vec<(Rank, NetworkNode)>,
     pub words: String,
 }
 
@@ -83,7 +83,7 @@ pub struct Setting<'a> {
     pub job: &'a Job,
     pub evaluator: Evaluator<'a>,
     /// In the order of "first free".
-    pub spares: &'a [NodeId],
+    pub spares: &'a [NetworkNode],
 }
 
 impl Setting<'_> {
@@ -118,7 +118,7 @@ impl Setting<'_> {
     }
 
     /// A node's name: its coordinates in the grid, or the network's name for it.
-    pub fn name(&self, node: NodeId) -> String {
+    pub fn name(&self, node: NetworkNode) -> String {
         self.evaluator.network.vertex_name(node)
     }
 
@@ -174,7 +174,7 @@ impl Setting<'_> {
         &self,
         method: Method,
         mut candidate: Candidate,
-        failed: &[NodeId],
+        failed: &[NetworkNode],
         scratch: &mut Scratch,
     ) -> Result<Result<Candidate, String>, RouteError> {
         while let Some(rank) = next_displaced(&candidate.occupancy, failed) {
@@ -203,8 +203,8 @@ impl Setting<'_> {
 }
 
 /// The first displaced rank in the order of the failed nodes.
-pub fn next_displaced(occupancy: &Occupancy, failed: &[NodeId]) -> Option<Rank> {
-    let on = |&n: &NodeId| Some(occupancy.rank_on[n as usize]).filter(|&r| r != NO_RANK);
+pub fn next_displaced(occupancy: &Occupancy, failed: &[NetworkNode]) -> Option<Rank> {
+    let on = |&n: &NetworkNode| Some(occupancy.rank_on[n as usize]).filter(|&r| r != NO_RANK);
     failed.iter().find_map(on)
 }
 

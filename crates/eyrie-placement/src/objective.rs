@@ -1,7 +1,7 @@
 //! The criteria by which a plan is chosen, and the comparison of placements by them. Counts and
 //! step times come from elsewhere: nothing is evaluated here.
 
-use eyrie_topology::NodeId;
+use eyrie_topology::NetworkNode;
 
 use crate::evaluate::Score;
 use crate::method::Candidate;
@@ -77,20 +77,20 @@ pub struct Ranking<'a> {
     pub weights: Weights,
     /// Bytes per second of a link.
     pub bandwidth: f64,
-    pub now: &'a [NodeId],
+    pub now: &'a [NetworkNode],
     /// Whether the step comes before the busiest link (see [`Objective::BusiestLink`]).
     pub time_first: bool,
 }
 
 impl Ranking<'_> {
     /// Ranks that are not where they are now.
-    pub fn moved(&self, placement: &[NodeId]) -> usize {
+    pub fn moved(&self, placement: &[NetworkNode]) -> usize {
         self.now.iter().zip(placement).filter(|(a, b)| a != b).count()
     }
 
     /// The same after further moves; the placement is not copied.
-    pub fn moved_after(&self, placement: &[NodeId], moves: &[(Rank, NodeId)]) -> usize {
-        let away = |rank: Rank, node: NodeId| usize::from(self.now[rank as usize] != node);
+    pub fn moved_after(&self, placement: &[NetworkNode], moves: &[(Rank, NetworkNode)]) -> usize {
+        let away = |rank: Rank, node: NetworkNode| usize::from(self.now[rank as usize] != node);
         let change = moves.iter().fold(0i64, |sum, &(rank, to)| {
             sum + away(rank, to) as i64 - away(rank, placement[rank as usize]) as i64
         });

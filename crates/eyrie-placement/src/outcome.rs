@@ -1,6 +1,6 @@
 //! The outcome of a method, or why it has none. Records only; [`crate::walk`] makes them.
 
-use eyrie_topology::{NodeId, RouteError, TopologyError};
+use eyrie_topology::{NetworkNode, RouteError, TopologyError};
 
 use crate::evaluate::{Counted, Score};
 use crate::method::Method;
@@ -29,7 +29,7 @@ pub struct Stuck {
 #[derive(Debug, Clone)]
 pub struct Placed {
     /// Node of each rank. With squeezing, lost ranks keep their failed node and send nothing.
-    pub placement: Vec<NodeId>,
+    pub placement: Vec<NetworkNode>,
     pub score: Score,
     pub loads: Counted,
     /// Seconds of communication in an iteration.

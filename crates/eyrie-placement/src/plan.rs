@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use eyrie_topology::{Network, NodeId, TopologyError};
+use eyrie_topology::{Network, NetworkNode, TopologyError};
 
 use crate::cost::CostModel;
 use crate::job::Job;
@@ -13,12 +13,13 @@ use crate::planner::{Failures, Planner};
 use crate::traffic::Rank;
 use crate::walk::Walk;
 
-/// A rank that changes its node.
+/// A rank that changes its node: one of the network in a [`Plan`], one of the job
+/// ([`crate::JobNode`]) in a balance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
     pub rank: Rank,
-    pub from: NodeId,
-    pub to: NodeId,
+    pub from: NetworkNode,
+    pub to: NetworkNode,
 }
 
 /// What a controller does next.
@@ -27,7 +28,7 @@ pub struct Plan {
     /// Ranks to move together; the target of one may be the node that another leaves.
     pub moves: Vec<Move>,
     /// Node of each rank afterwards.
-    pub placement: Vec<NodeId>,
+    pub placement: Vec<NetworkNode>,
     /// Messages of one step on the busiest directed link: before any failure, and with this plan.
     pub busiest_messages_before: u64,
     pub busiest_messages: u64,
@@ -67,8 +68,8 @@ pub struct Plan {
 pub fn choose(
     network: &dyn Network,
     job: &Job,
-    failed: &[NodeId],
-    spares: &[NodeId],
+    failed: &[NetworkNode],
+    spares: &[NetworkNode],
     weights: &Weights,
 ) -> Result<Plan, PlanError> {
     choose_by(Method::Search, network, job, failed, spares, weights)
@@ -80,8 +81,8 @@ pub fn choose_by(
     method: Method,
     network: &dyn Network,
     job: &Job,
-    failed: &[NodeId],
-    spares: &[NodeId],
+    failed: &[NetworkNode],
+    spares: &[NetworkNode],
     weights: &Weights,
 ) -> Result<Plan, PlanError> {
     let planner = Planner::new(network, job, spares, CostModel::default(), *weights)?;
@@ -94,8 +95,8 @@ pub fn choose_by(
     if method == Method::Squeeze {
         return Err(PlanError::Stuck("squeezing moves no rank: it is no substitution".into()));
     }
-    let occupied: HashSet<NodeId> = job.at.iter().copied().collect();
-    let (displacing, earlier): (Vec<NodeId>, Vec<NodeId>) =
+    let occupied: HashSet<NetworkNode> = job.at.iter().copied().collect();
+    let (displacing, earlier): (Vec<NetworkNode>, Vec<NetworkNode>) =
         failed.iter().partition(|n| occupied.contains(n));
     let outcome = Walk::new(&planner, method, &earlier)?.fail_checked(&displacing)?;
     let placed = outcome.result.map_err(|stuck| PlanError::Stuck(stuck.why))?;
@@ -153,7 +154,7 @@ mod tests {
         // The next failure, from where the job is now.
         job.at = plan.placement.clone();
         let failed = [failed[0], job.at[20]];
-        let spares: Vec<NodeId> =
+        let spares: Vec<NetworkNode> =
             laid.spares.iter().copied().filter(|n| !failed.contains(n)).collect();
         let plan = choose(network, &job, &failed, &spares, &Weights::default()).unwrap();
         assert_eq!(plan.busiest_messages, 1);
@@ -201,7 +202,7 @@ mod tests {
         let (parsed, laid) = laid("mesh:4x4", "2d(2,1)");
         let traffic = Traffic::parse("stencil5", &laid.shape, 8).unwrap();
         let job = spares::job(&laid, traffic).unwrap();
-        let fail = |failed: &[NodeId]| {
+        let fail = |failed: &[NetworkNode]| {
             let weights = Weights::default();
             choose(parsed.network.as_ref(), &job, failed, &laid.spares, &weights)
                 .unwrap_err()

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use eyrie_topology::detour::Detour;
-use eyrie_topology::{refuse, Network, NodeId, RouteError, TopologyError};
+use eyrie_topology::{refuse, Network, NetworkNode, RouteError, TopologyError};
 
 use crate::cost::CostModel;
 use crate::evaluate::{Counted, Evaluator};
@@ -19,7 +19,7 @@ pub struct Planner<'a> {
     pub(crate) network: &'a dyn Network,
     pub(crate) job: &'a Job,
     /// In the order of "first free".
-    pub(crate) spares: &'a [NodeId],
+    pub(crate) spares: &'a [NetworkNode],
     pub(crate) costs: CostModel,
     pub(crate) weights: Weights,
     /// Whether a dead node's router still forwards messages of others.
@@ -34,12 +34,12 @@ pub struct Planner<'a> {
 /// Nodes that fail, batch after batch; those of a batch fail together. They were checked where they
 /// were read: each exists, and none is given twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failures(Vec<Vec<NodeId>>);
+pub struct Failures(Vec<Vec<NetworkNode>>);
 
 impl Failures {
     /// # Errors
     /// When a node does not exist or is given twice.
-    pub fn new(network: &dyn Network, batches: &[Vec<NodeId>]) -> Result<Self, TopologyError> {
+    pub fn new(network: &dyn Network, batches: &[Vec<NetworkNode>]) -> Result<Self, TopologyError> {
         let nodes = network.nodes();
         let given: usize = batches.iter().map(Vec::len).sum();
         if given > nodes {
@@ -58,17 +58,17 @@ impl Failures {
     }
 
     /// Nodes that are known to exist, each of them given once.
-    pub(crate) fn checked(nodes: Vec<NodeId>, at_once: bool) -> Self {
+    pub(crate) fn checked(nodes: Vec<NetworkNode>, at_once: bool) -> Self {
         let apart = || nodes.iter().map(|&n| vec![n]).collect();
         Failures(if at_once { vec![nodes.clone()] } else { apart() })
     }
 
-    pub fn batches(&self) -> &[Vec<NodeId>] {
+    pub fn batches(&self) -> &[Vec<NetworkNode>] {
         &self.0
     }
 
     /// All of them, in order.
-    pub fn nodes(&self) -> Vec<NodeId> {
+    pub fn nodes(&self) -> Vec<NetworkNode> {
         self.0.concat()
     }
 }
@@ -78,9 +78,9 @@ pub struct Broken<'a> {
     network: &'a dyn Network,
     detour: Option<Detour<'a>>,
     /// The nodes of this batch.
-    pub batch: Vec<NodeId>,
+    pub batch: Vec<NetworkNode>,
     /// Every node that has failed so far.
-    pub failed: Vec<NodeId>,
+    pub failed: Vec<NetworkNode>,
 }
 
 impl Broken<'_> {
@@ -97,7 +97,7 @@ impl<'a> Planner<'a> {
     pub fn new(
         network: &'a dyn Network,
         job: &'a Job,
-        spares: &'a [NodeId],
+        spares: &'a [NetworkNode],
         costs: CostModel,
         weights: Weights,
     ) -> Result<Self, PlanError> {
@@ -148,7 +148,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The network after the nodes of `batch` have failed, the last of `failed`.
-    pub fn broken(&self, batch: &[NodeId], failed: &[NodeId]) -> Broken<'a> {
+    pub fn broken(&self, batch: &[NetworkNode], failed: &[NetworkNode]) -> Broken<'a> {
         let around = !self.routers_forward && self.network.nodes_forward();
         Broken {
             detour: around.then(|| Detour::new(self.network, failed.iter().copied())),
@@ -159,7 +159,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The job where it is now; the nodes of `earlier` have failed before.
-    pub fn now(&self, earlier: &[NodeId]) -> Result<Candidate, RouteError> {
+    pub fn now(&self, earlier: &[NetworkNode]) -> Result<Candidate, RouteError> {
         let mut occupancy =
             Occupancy::new(self.network.nodes(), &self.job.at, &self.job.home, self.spares);
         for &n in earlier {
@@ -206,7 +206,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    pub fn ranking<'n>(&self, now: &'n [NodeId]) -> Ranking<'n> {
+    pub fn ranking<'n>(&self, now: &'n [NetworkNode]) -> Ranking<'n> {
         Ranking {
             weights: self.weights,
             bandwidth: self.costs.bandwidth,
@@ -216,6 +216,6 @@ impl<'a> Planner<'a> {
     }
 }
 
-fn out_of_range(node: NodeId, nodes: usize) -> TopologyError {
+fn out_of_range(node: NetworkNode, nodes: usize) -> TopologyError {
     TopologyError(format!("node {node} is outside the network: 0 to {}", nodes - 1))
 }

@@ -9,7 +9,7 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::SeedableRng;
 
-use eyrie_topology::{NodeId, RouteError};
+use eyrie_topology::{NetworkNode, RouteError};
 
 use crate::evaluate::{moved, place, Scratch};
 use crate::method::{next_displaced, Candidate, Setting, Step};
@@ -49,7 +49,7 @@ const SUBSTITUTES: usize = 6;
 pub fn candidates(
     setting: &Setting,
     starts: &[&Candidate],
-    failed: &[NodeId],
+    failed: &[NetworkNode],
     ranking: &Ranking,
     floor: u64,
     effort: Effort,
@@ -57,8 +57,8 @@ pub fn candidates(
 ) -> Result<Vec<Candidate>, RouteError> {
     let mut found: Vec<Candidate> = Vec::new();
     'starts: for start in starts {
-        let displaced = |&&n: &&NodeId| next_displaced(&start.occupancy, &[n]).is_some();
-        let displaced: Vec<NodeId> = failed.iter().filter(displaced).copied().collect();
+        let displaced = |&&n: &&NetworkNode| next_displaced(&start.occupancy, &[n]).is_some();
+        let displaced: Vec<NetworkNode> = failed.iter().filter(displaced).copied().collect();
         for order in orders(&displaced, effort.orders) {
             found.extend(beam(setting, start, &order, ranking, effort.width, scratch)?);
             found.sort_by_key(|p| ranking.proxy(p));
@@ -84,7 +84,7 @@ pub fn candidates(
 }
 
 /// The given order, its reverse and seeded shuffles, without repetition.
-fn orders(failed: &[NodeId], most: usize) -> Vec<Vec<NodeId>> {
+fn orders(failed: &[NetworkNode], most: usize) -> Vec<Vec<NetworkNode>> {
     let mut rng =
         SmallRng::seed_from_u64(failed.iter().fold(1, |a, &n| a * 31 + u64::from(n) % 7919));
     let mut orders = vec![failed.to_vec()];
@@ -114,7 +114,7 @@ fn orders(failed: &[NodeId], most: usize) -> Vec<Vec<NodeId>> {
 fn beam(
     setting: &Setting,
     start: &Candidate,
-    order: &[NodeId],
+    order: &[NetworkNode],
     ranking: &Ranking,
     width: usize,
     scratch: &mut Scratch,

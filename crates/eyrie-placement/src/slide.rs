@@ -2,7 +2,7 @@
 //! along with it, so that neighbours there stay neighbours ("Sliding Substitution of Failed Nodes",
 //! EuroMPI 2015).
 
-use eyrie_topology::{coords, Layout, NodeId};
+use eyrie_topology::{coords, Layout, NetworkNode};
 
 use crate::cluster::NodeState;
 use crate::job::{Occupancy, NO_RANK};
@@ -50,8 +50,8 @@ impl Slide {
         &self,
         occupancy: &Occupancy,
         layout: &Layout,
-        start: NodeId,
-    ) -> Option<Vec<(Rank, NodeId)>> {
+        start: NetworkNode,
+    ) -> Option<Vec<(Rank, NetworkNode)>> {
         let cell = layout.cell(start)?;
         let dims = layout.dims();
         let strides = coords::strides(dims);
@@ -88,7 +88,7 @@ impl Slide {
         first: usize,
         at: usize,
         stride: usize,
-        moves: &mut Vec<(Rank, NodeId)>,
+        moves: &mut Vec<(Rank, NetworkNode)>,
     ) -> bool {
         let node = layout.node(first);
         if occupancy.rank_on[node as usize] == NO_RANK {
@@ -134,7 +134,7 @@ mod tests {
         let layout = Layout::natural(&Cartesian::mesh(&[4, 4])).unwrap();
         let (mut home, mut spares) = (Vec::new(), Vec::new());
         coords::for_each(&[4, 4], |c| {
-            let node = coords::index(c, &[4, 4]) as NodeId;
+            let node = coords::index(c, &[4, 4]) as NetworkNode;
             if c[0] < 3 && c[1] < 3 { &mut home } else { &mut spares }.push(node)
         });
         (layout, Occupancy::new(16, &home, &home, &spares))

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use eyrie_topology::{coords, refuse, Layout, Network, NodeId, TopologyError};
+use eyrie_topology::{coords, refuse, Layout, Network, NetworkNode, TopologyError};
 
 use crate::job::Job;
 use crate::traffic::Traffic;
@@ -100,9 +100,9 @@ pub struct Laid {
     /// Extents of the job's own grid of ranks.
     pub shape: Vec<usize>,
     /// Node of each rank.
-    pub home: Vec<NodeId>,
+    pub home: Vec<NetworkNode>,
     /// Spare nodes in the order of "first free".
-    pub spares: Vec<NodeId>,
+    pub spares: Vec<NetworkNode>,
     /// Notes for the user about the layout.
     pub notes: Vec<String>,
 }
@@ -115,7 +115,7 @@ pub fn lay(
     shape: Option<&[usize]>,
     spares: &SpareSet,
     arrangement: Arrangement,
-    resolve: &dyn Fn(&str, &Layout) -> Result<NodeId, TopologyError>,
+    resolve: &dyn Fn(&str, &Layout) -> Result<NetworkNode, TopologyError>,
 ) -> Result<Laid, TopologyError> {
     let laid = match (spares, grid) {
         (SpareSet::Planes { n, sides, width }, Some(grid)) => {
@@ -257,7 +257,7 @@ fn planes_around(
             (Arrangement::Contiguous, _) => nodes.len(),
             (Arrangement::Separate, true) => home.len(),
             (Arrangement::Separate, false) => network.nodes() - (cells - ranks) + spares.len(),
-        } as NodeId;
+        } as NetworkNode;
         nodes.push(node);
         if in_job { &mut home } else { &mut spares }.push(node);
     });
@@ -270,7 +270,7 @@ fn counted(
     grid: Option<&Layout>,
     shape: Option<&[usize]>,
     spares: &SpareSet,
-    resolve: &dyn Fn(&str, &Layout) -> Result<NodeId, TopologyError>,
+    resolve: &dyn Fn(&str, &Layout) -> Result<NetworkNode, TopologyError>,
 ) -> Result<Laid, TopologyError> {
     let layout = match grid {
         Some(grid) => grid.clone(),
@@ -283,7 +283,7 @@ fn counted(
         }
         Ok(count)
     };
-    let nodes: Vec<NodeId> = match spares {
+    let nodes: Vec<NetworkNode> = match spares {
         SpareSet::Contiguous(count) => {
             (cells - check(*count)?..cells).map(|c| layout.node(c)).collect()
         }
@@ -297,7 +297,7 @@ fn counted(
         }
         SpareSet::Planes { .. } => Vec::new(),
     };
-    let spare: std::collections::HashSet<NodeId> = nodes.iter().copied().collect();
+    let spare: std::collections::HashSet<NetworkNode> = nodes.iter().copied().collect();
     if spare.len() < nodes.len() {
         return refuse!("a spare node is listed twice in {spares}");
     }
@@ -353,8 +353,8 @@ fn default_shape(
 fn boxed(
     layout: &Layout,
     shape: &[usize],
-    spare: &std::collections::HashSet<NodeId>,
-) -> Option<Vec<NodeId>> {
+    spare: &std::collections::HashSet<NetworkNode>,
+) -> Option<Vec<NetworkNode>> {
     fits(shape, layout.dims(), "the network").ok()?;
     let mut home = Vec::new();
     coords::for_each(shape, |c| home.push(layout.node(coords::index(c, layout.dims()))));
@@ -362,8 +362,8 @@ fn boxed(
 }
 
 /// The node of a host name: from `names`, in node order, or of the network.
-pub fn named(host: &str, network: &dyn Network, names: &[String]) -> Option<NodeId> {
-    let listed = names.iter().position(|n| n == host).map(|node| node as NodeId);
+pub fn named(host: &str, network: &dyn Network, names: &[String]) -> Option<NetworkNode> {
+    let listed = names.iter().position(|n| n == host).map(|node| node as NetworkNode);
     listed.or_else(|| network.node_by_name(host))
 }
 
@@ -374,7 +374,7 @@ pub fn resolve(
     network: &dyn Network,
     layout: &Layout,
     names: &[String],
-) -> Result<NodeId, TopologyError> {
+) -> Result<NetworkNode, TopologyError> {
     if let Some(node) = named(written, network, names) {
         return Ok(node);
     }
@@ -398,10 +398,10 @@ pub fn resolve(
     }
     if let Some(own) = network.grid().filter(|own| own.len() == at.len() && at.len() > 1) {
         inside(&own)?;
-        return Ok(coords::index(&at, &own) as NodeId);
+        return Ok(coords::index(&at, &own) as NetworkNode);
     }
     match at[..] {
-        [number] if number < network.nodes() => Ok(number as NodeId),
+        [number] if number < network.nodes() => Ok(number as NetworkNode),
         [number] => {
             refuse(format!("node {number} is outside the network: 0 to {}", network.nodes() - 1))
         }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eyrie_topology::{coords, NodeId, RouteError};
+use eyrie_topology::{coords, NetworkNode, RouteError};
 
 use crate::evaluate::Evaluator;
 use crate::job::Job;
@@ -30,9 +30,9 @@ pub fn squeeze(
     job: &Job,
     shape: &[usize],
     evaluator: &Evaluator,
-    failed: &[NodeId],
+    failed: &[NetworkNode],
 ) -> Result<Option<Squeezed>, RouteError> {
-    let failed: BTreeSet<NodeId> = failed.iter().copied().collect();
+    let failed: BTreeSet<NetworkNode> = failed.iter().copied().collect();
     let lost: BTreeSet<Rank> =
         (0..job.ranks() as Rank).filter(|&r| failed.contains(&job.at[r as usize])).collect();
     let mut best = None;
@@ -123,7 +123,7 @@ mod tests {
     use eyrie_topology::cartesian::Cartesian;
     use eyrie_topology::{Layout, Network};
 
-    fn squeezed(failed: &[NodeId]) -> Squeezed {
+    fn squeezed(failed: &[NetworkNode]) -> Squeezed {
         let mesh = Cartesian::mesh(&[5, 5]);
         let traffic = Traffic::parse("stencil5", &[5, 5], 1000).unwrap();
         let job =

@@ -6,7 +6,8 @@ use std::fmt::Write;
 
 use eyrie_topology::{coords, refuse, TopologyError};
 
-/// A rank, from 0.
+/// A rank, from 0. It is the number of an `eyrie_wire::Rank`: the planner knows no other numbers of
+/// a job, and is used without its messages, too.
 pub type Rank = u32;
 
 /// `count` messages of `bytes` in all from one rank to another.

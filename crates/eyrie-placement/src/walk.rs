@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use eyrie_topology::{coords, NodeId, RouteError};
+use eyrie_topology::{coords, NetworkNode, RouteError};
 
 use crate::evaluate::{Evaluator, Scratch};
 use crate::fluid;
@@ -21,7 +21,7 @@ pub struct Walk<'c> {
     reached: Reached,
     /// For the search: the state of each published method by itself; `None` once it is stuck.
     alone: Vec<(Method, Option<Reached>)>,
-    failed: Vec<NodeId>,
+    failed: Vec<NetworkNode>,
     batches: usize,
     scratch: Scratch,
 }
@@ -40,7 +40,7 @@ impl<'c> Walk<'c> {
     pub(crate) fn new(
         planner: &'c Planner<'c>,
         method: Method,
-        earlier: &[NodeId],
+        earlier: &[NetworkNode],
     ) -> Result<Self, RouteError> {
         let reached = Reached { candidate: planner.now(earlier)?, moved: 0 };
         let published = match method {
@@ -54,7 +54,7 @@ impl<'c> Walk<'c> {
     }
 
     /// The node of each rank now.
-    pub fn placement(&self) -> &[NodeId] {
+    pub fn placement(&self) -> &[NetworkNode] {
         &self.reached.candidate.occupancy.rank_at
     }
 
@@ -62,13 +62,13 @@ impl<'c> Walk<'c> {
     ///
     /// # Errors
     /// When a node does not exist or has failed before, or a route is too long to be counted.
-    pub fn fail(&mut self, batch: &[NodeId]) -> Result<Outcome, PlanError> {
+    pub fn fail(&mut self, batch: &[NetworkNode]) -> Result<Outcome, PlanError> {
         Failures::new(self.planner.network, &[self.failed.clone(), batch.to_vec()])?;
         self.fail_checked(batch)
     }
 
     /// As [`Walk::fail`], for nodes that were checked where they were read.
-    pub(crate) fn fail_checked(&mut self, batch: &[NodeId]) -> Result<Outcome, PlanError> {
+    pub(crate) fn fail_checked(&mut self, batch: &[NetworkNode]) -> Result<Outcome, PlanError> {
         self.failed.extend(batch);
         let broken = self.planner.broken(batch, &self.failed);
         let result = match self.method {
@@ -157,7 +157,7 @@ impl<'c> Walk<'c> {
     fn by_published_methods(
         &mut self,
         displaced: &Result<Candidate, RouteError>,
-        now: &[NodeId],
+        now: &[NetworkNode],
         broken: &Broken,
     ) -> Vec<Candidate> {
         let (planner, scratch) = (self.planner, &mut self.scratch);

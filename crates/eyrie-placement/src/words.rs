@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use eyrie_topology::graph::Graph;
 use eyrie_topology::spec::{self, Files, Parsed};
-use eyrie_topology::{coords, hostlist, refuse, Layout, Network, NodeId, TopologyError};
+use eyrie_topology::{coords, hostlist, refuse, Layout, Network, NetworkNode, TopologyError};
 
 use crate::job::Job;
 use crate::planner::Failures;
@@ -61,7 +61,7 @@ pub struct Instance {
     pub laid: Laid,
     pub job: Job,
     /// Node of each process.
-    pub nodes: Vec<NodeId>,
+    pub nodes: Vec<NetworkNode>,
 }
 
 impl Instance {
@@ -113,7 +113,7 @@ impl Instance {
     }
 
     /// A node as the user would write it: its host name, or its coordinates in the job's grid.
-    pub fn node_name(&self, node: NodeId) -> String {
+    pub fn node_name(&self, node: NetworkNode) -> String {
         let own = self.network.vertex_name(node);
         match (self.names.get(node as usize), self.laid.layout.cell(node)) {
             (Some(name), _) => name.clone(),
@@ -156,20 +156,20 @@ pub(crate) fn nodes(
     words: &Words,
     network: &dyn Network,
     names: &[String],
-) -> Result<Vec<NodeId>, TopologyError> {
+) -> Result<Vec<NetworkNode>, TopologyError> {
     let named = |host: &str| {
         let known = |name: &str| spares::named(name, network, names);
         known(host).or_else(|| known(host.split('.').next().unwrap_or(host)))
     };
-    let of_hosts: Option<Vec<NodeId>> = match words.network {
+    let of_hosts: Option<Vec<NetworkNode>> = match words.network {
         Some(_) => words.hosts.iter().map(|host| named(host)).collect(),
         None => None,
     };
     let mut nodes = Vec::new();
     for process in 0..words.hosts.len() {
-        let said = words.nodes.get(process).copied().filter(|&n| n >= 0).map(|n| n as NodeId);
+        let said = words.nodes.get(process).copied().filter(|&n| n >= 0).map(|n| n as NetworkNode);
         let by_name = of_hosts.as_ref().map(|nodes| nodes[process]);
-        let node = said.or(by_name).unwrap_or(process as NodeId);
+        let node = said.or(by_name).unwrap_or(process as NetworkNode);
         if node as usize >= network.nodes() {
             return refuse!(
                 "process {process} is on node {node}: {} has nodes 0 to {}, none of them named {}",
@@ -218,7 +218,7 @@ struct Place<'a> {
     grid: Option<&'a Layout>,
     /// The nodes of the processes. On a network without a grid the job uses only these, in order of
     /// processes.
-    nodes: &'a [NodeId],
+    nodes: &'a [NetworkNode],
     /// Names of the network's nodes, if the network does not have its own.
     names: &'a [String],
 }
@@ -281,8 +281,9 @@ fn on_nodes(laid: Laid, place: &Place) -> Result<Laid, TopologyError> {
         let of = place.nodes.len();
         return refuse!("job and spares: needs {cells} nodes: there are {of} processes");
     }
-    let of = |nodes: &[NodeId]| nodes.iter().map(|&n| place.nodes[n as usize]).collect::<Vec<_>>();
-    let line: Vec<NodeId> = (0..cells).map(|cell| laid.layout.node(cell)).collect();
+    let of =
+        |nodes: &[NetworkNode]| nodes.iter().map(|&n| place.nodes[n as usize]).collect::<Vec<_>>();
+    let line: Vec<NetworkNode> = (0..cells).map(|cell| laid.layout.node(cell)).collect();
     let layout = Layout::new(laid.layout.dims(), of(&line), place.network.nodes())?;
     Ok(Laid { layout, home: of(&laid.home), spares: of(&laid.spares), ..laid })
 }
@@ -324,7 +325,7 @@ fn without_spares(place: &Place, shape: Option<&[usize]>) -> Result<Laid, Topolo
 }
 
 /// A node in the form of [`on_hosts`].
-fn own(name: &str) -> Option<NodeId> {
+fn own(name: &str) -> Option<NetworkNode> {
     name.strip_prefix('#')?.parse().ok()
 }
 

@@ -6,7 +6,7 @@ use eyrie_placement::evaluate::Evaluator;
 use eyrie_placement::spares::{self, Arrangement, Laid, SpareSet};
 use eyrie_placement::Placed;
 use eyrie_placement::{CostModel, Failures, Method, Planner, Traffic, Weights};
-use eyrie_topology::{coords, spec, Layout, Network, NodeId};
+use eyrie_topology::{coords, spec, Layout, Network, NetworkNode};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::SeedableRng;
@@ -253,7 +253,7 @@ fn search_keeps_load_1_for_two_failures_and_3_for_up_to_five_in_random_sequences
 }
 
 /// A random job on a random network with random failures.
-fn random_instance(seed: u64) -> (Instance, Traffic, Vec<NodeId>) {
+fn random_instance(seed: u64) -> (Instance, Traffic, Vec<NetworkNode>) {
     use rand::Rng;
     let mut rng = SmallRng::seed_from_u64(seed);
     let (a, b, c) = (rng.gen_range(3..6), rng.gen_range(3..6), rng.gen_range(2..4));
@@ -276,7 +276,7 @@ fn random_instance(seed: u64) -> (Instance, Traffic, Vec<NodeId>) {
         _ => stencil,
     };
     let traffic = Traffic::parse(traffic, &instance.laid.shape, 1 << 16).unwrap();
-    let mut nodes: Vec<NodeId> = instance.laid.home.clone();
+    let mut nodes: Vec<NetworkNode> = instance.laid.home.clone();
     nodes.extend(&instance.laid.spares);
     nodes.shuffle(&mut rng);
     nodes.truncate(rng.gen_range(1..=3usize.min(instance.laid.spares.len())));
@@ -300,7 +300,7 @@ fn search_is_never_worse_than_the_best_of_all_methods_on_random_instances() {
         .unwrap()
         .shape(&instance.laid.shape)
         .routers_forward(seed % 3 != 0);
-        let groups: Vec<Vec<NodeId>> = match seed % 2 {
+        let groups: Vec<Vec<NetworkNode>> = match seed % 2 {
             0 => vec![failed],
             _ => failed.into_iter().map(|n| vec![n]).collect(),
         };

@@ -8,7 +8,7 @@ use eyrie_placement::{
     method, CostModel, Failures, Instance, Job, Method, Planner, Weights, Words,
 };
 use eyrie_topology::spec::Files;
-use eyrie_topology::{NodeId, TopologyError};
+use eyrie_topology::{NetworkNode, TopologyError};
 
 use crate::{text, write_text};
 
@@ -307,7 +307,7 @@ struct Found {
     before: u64,
     after: u64,
     ratio: f64,
-    placement: Vec<NodeId>,
+    placement: Vec<NetworkNode>,
     method: Method,
     note: String,
 }
@@ -317,8 +317,8 @@ fn plan(
     instance: &Instance,
     job: &Job,
     method: Method,
-    failed: &[NodeId],
-    spares: &[NodeId],
+    failed: &[NetworkNode],
+    spares: &[NetworkNode],
 ) -> (c_int, Result<Found, String>) {
     let planned = || -> Result<Result<Found, String>, String> {
         let network = instance.network.as_ref();

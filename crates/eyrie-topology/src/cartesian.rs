@@ -4,7 +4,7 @@
 
 use crate::coords;
 use crate::error::TopologyError;
-use crate::network::{Lines, LinkId, Network, NodeId, RouteError, Run, VertexId};
+use crate::network::{Lines, LinkId, Network, NetworkNode, RouteError, Run, VertexId};
 use std::ops::Range;
 
 /// From this extent on an axis is long: routes along it can be given as runs.
@@ -67,7 +67,7 @@ impl Cartesian {
     }
 
     #[inline]
-    fn coordinate(&self, node: NodeId, axis: usize) -> usize {
+    fn coordinate(&self, node: NetworkNode, axis: usize) -> usize {
         self.at[node as usize * self.dims.len() + axis] as usize
     }
 
@@ -85,12 +85,12 @@ impl Cartesian {
     #[inline]
     pub(crate) fn walk(
         &self,
-        node: NodeId,
+        node: NetworkNode,
         axis: usize,
         target: usize,
         up: bool,
         out: &mut impl Trace,
-    ) -> NodeId {
+    ) -> NetworkNode {
         let (extent, stride) = (self.dims[axis], self.strides[axis]);
         let at = self.coordinate(node, axis);
         let base = node as usize - at * stride;
@@ -110,19 +110,19 @@ impl Cartesian {
                 add(target + 1..extent);
             }
         }
-        (base + target * stride) as NodeId
+        (base + target * stride) as NetworkNode
     }
 
     /// Walks `axis` the short way; `reverse` takes the long way round a ring instead.
     #[inline]
     pub(crate) fn correct(
         &self,
-        node: NodeId,
-        to: NodeId,
+        node: NetworkNode,
+        to: NetworkNode,
         axis: usize,
         reverse: bool,
         out: &mut impl Trace,
-    ) -> NodeId {
+    ) -> NetworkNode {
         let (a, b) = (self.coordinate(node, axis), self.coordinate(to, axis));
         if a == b {
             return node;
@@ -132,7 +132,7 @@ impl Cartesian {
     }
 
     /// Corrects every axis the short way.
-    fn walk_all(&self, from: NodeId, to: NodeId, out: &mut impl Trace) {
+    fn walk_all(&self, from: NetworkNode, to: NetworkNode, out: &mut impl Trace) {
         let mut here = from;
         for &axis in &self.order {
             here = self.correct(here, to, axis, false, out);
@@ -159,7 +159,7 @@ impl Cartesian {
     }
 
     fn neighbour(&self, node: usize, axis: usize, up: bool) -> Option<usize> {
-        let at = self.coordinate(node as NodeId, axis);
+        let at = self.coordinate(node as NetworkNode, axis);
         let (extent, stride) = (self.dims[axis], self.strides[axis]);
         if extent == 1 {
             return None;
@@ -176,7 +176,7 @@ impl Cartesian {
     /// Axis of a link, and whether it is the wrap-around link of its ring.
     pub(crate) fn axis_and_dateline(&self, link: LinkId) -> (usize, bool) {
         let (node, axis, up) = self.link(link);
-        let at = self.coordinate(node as NodeId, axis);
+        let at = self.coordinate(node as NetworkNode, axis);
         (axis, if up { at + 1 == self.dims[axis] } else { at == 0 })
     }
 }
@@ -201,7 +201,12 @@ impl Network for Cartesian {
         self.nodes() * 2 * self.dims.len()
     }
 
-    fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError> {
+    fn route(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        out: &mut Vec<LinkId>,
+    ) -> Result<(), RouteError> {
         self.walk_all(from, to, out);
         Ok(())
     }
@@ -228,7 +233,13 @@ impl Network for Cartesian {
     }
 
     /// The long way round one or more rings, axes still in order.
-    fn alternative(&self, from: NodeId, to: NodeId, index: usize, out: &mut Vec<LinkId>) -> bool {
+    fn alternative(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        index: usize,
+        out: &mut Vec<LinkId>,
+    ) -> bool {
         let rings: Vec<usize> = (0..self.dims.len())
             .filter(|&a| self.wrap[a] && self.coordinate(from, a) != self.coordinate(to, a))
             .collect();
@@ -245,7 +256,7 @@ impl Network for Cartesian {
     }
 
     /// Channel 1 from a ring's wrap-around link on (the dateline), 0 before, again on each axis.
-    fn channels(&self, _from: NodeId, route: &[LinkId]) -> Vec<u8> {
+    fn channels(&self, _from: NetworkNode, route: &[LinkId]) -> Vec<u8> {
         let mut last = usize::MAX;
         let mut crossed = 0;
         route
@@ -273,7 +284,12 @@ impl Network for Cartesian {
 }
 
 impl Lines for Cartesian {
-    fn runs(&self, from: NodeId, to: NodeId, out: &mut Vec<Run>) -> Result<(), RouteError> {
+    fn runs(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        out: &mut Vec<Run>,
+    ) -> Result<(), RouteError> {
         self.walk_all(from, to, out);
         Ok(())
     }
@@ -288,7 +304,7 @@ impl Lines for Cartesian {
 
     fn place_of(&self, link: LinkId) -> u32 {
         let (node, axis, up) = self.link(link);
-        let at = self.coordinate(node as NodeId, axis);
+        let at = self.coordinate(node as NetworkNode, axis);
         (self.first_place(node - at * self.strides[axis], axis, up) + at) as u32
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::network::{LinkId, Network, NodeId, RouteError};
+use crate::network::{LinkId, Network, NetworkNode, RouteError};
 
 /// A directed link and the virtual channel on it.
 pub type Channel = (LinkId, u8);
@@ -13,7 +13,7 @@ pub type Channel = (LinkId, u8);
 /// deadlock.
 pub fn find_cycle(
     network: &dyn Network,
-    pairs: impl Iterator<Item = (NodeId, NodeId)>,
+    pairs: impl Iterator<Item = (NetworkNode, NetworkNode)>,
 ) -> Result<Option<Vec<Channel>>, RouteError> {
     let mut ids: HashMap<Channel, usize> = HashMap::new();
     let mut channels: Vec<Channel> = Vec::new();
@@ -86,7 +86,7 @@ mod tests {
     use crate::tofu::Tofu;
 
     fn all_pairs(network: &dyn Network) -> Option<Vec<Channel>> {
-        let n = network.nodes() as NodeId;
+        let n = network.nodes() as NetworkNode;
         find_cycle(network, (0..n).flat_map(|a| (0..n).map(move |b| (a, b)))).unwrap()
     }
 

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use crate::deadlock;
-use crate::network::{link_name, Lines, LinkId, Network, NodeId, RouteError, Run, VertexId};
+use crate::network::{link_name, Lines, LinkId, Network, NetworkNode, RouteError, Run, VertexId};
 
 /// How a pair is routed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct DetourReport {
 }
 
 impl<'a> Detour<'a> {
-    pub fn new(inner: &'a dyn Network, dead: impl IntoIterator<Item = NodeId>) -> Self {
+    pub fn new(inner: &'a dyn Network, dead: impl IntoIterator<Item = NetworkNode>) -> Self {
         let (mut flags, mut out) = (vec![false; inner.vertices()], Vec::new());
         for node in dead {
             flags[node as usize] = true;
@@ -57,7 +57,12 @@ impl<'a> Detour<'a> {
     }
 
     /// Appends the route; returns how it was found.
-    pub fn find(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<How, RouteError> {
+    pub fn find(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        out: &mut Vec<LinkId>,
+    ) -> Result<How, RouteError> {
         let start = out.len();
         self.inner.route(from, to, out)?;
         // Nothing is sent from or to a dead node: a rank that still has to move is only counted
@@ -86,7 +91,12 @@ impl<'a> Detour<'a> {
     }
 
     /// Breadth-first search over live vertices.
-    fn around(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError> {
+    fn around(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        out: &mut Vec<LinkId>,
+    ) -> Result<(), RouteError> {
         const UNSEEN: LinkId = LinkId::MAX;
         let mut came_by = vec![UNSEEN; self.inner.vertices()];
         let mut queue: VecDeque<VertexId> = VecDeque::from([from]);
@@ -125,7 +135,7 @@ impl<'a> Detour<'a> {
 
     /// Reports on the routes of these pairs: which have left the order, and whether they can
     /// deadlock.
-    pub fn report(&self, pairs: &[(NodeId, NodeId)]) -> Result<DetourReport, RouteError> {
+    pub fn report(&self, pairs: &[(NetworkNode, NetworkNode)]) -> Result<DetourReport, RouteError> {
         let mut report = DetourReport::default();
         let mut first = None;
         let mut route = Vec::new();
@@ -183,7 +193,12 @@ impl Network for Detour<'_> {
         self.inner.links()
     }
 
-    fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError> {
+    fn route(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        out: &mut Vec<LinkId>,
+    ) -> Result<(), RouteError> {
         self.find(from, to, out).map(|_| ())
     }
 
@@ -199,7 +214,7 @@ impl Network for Detour<'_> {
         self.inner.out_links(vertex, out)
     }
 
-    fn channels(&self, from: NodeId, route: &[LinkId]) -> Vec<u8> {
+    fn channels(&self, from: NetworkNode, route: &[LinkId]) -> Vec<u8> {
         self.inner.channels(from, route)
     }
 
@@ -223,13 +238,18 @@ impl Network for Detour<'_> {
         self.inner.vertex_name(vertex)
     }
 
-    fn node_by_name(&self, name: &str) -> Option<NodeId> {
+    fn node_by_name(&self, name: &str) -> Option<NetworkNode> {
         self.inner.node_by_name(name)
     }
 }
 
 impl Lines for Detour<'_> {
-    fn runs(&self, from: NodeId, to: NodeId, out: &mut Vec<Run>) -> Result<(), RouteError> {
+    fn runs(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        out: &mut Vec<Run>,
+    ) -> Result<(), RouteError> {
         let Some(lines) = self.inner.lines() else { return Ok(()) };
         let start = out.len();
         lines.runs(from, to, out)?;
@@ -261,7 +281,7 @@ mod tests {
     use crate::cartesian::Cartesian;
     use crate::tofu::Tofu;
 
-    fn visits(network: &dyn Network, from: NodeId, to: NodeId) -> Vec<VertexId> {
+    fn visits(network: &dyn Network, from: NetworkNode, to: NetworkNode) -> Vec<VertexId> {
         let mut route = Vec::new();
         network.route(from, to, &mut route).unwrap();
         route.iter().map(|&l| network.link_ends(l).1).collect()

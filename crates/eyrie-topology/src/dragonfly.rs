@@ -5,7 +5,7 @@
 //! pair).
 
 use crate::error::TopologyError;
-use crate::network::{LinkId, Network, NodeId, RouteError, VertexId};
+use crate::network::{LinkId, Network, NetworkNode, RouteError, VertexId};
 
 /// How messages are routed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,8 +98,8 @@ impl Dragonfly {
     /// The intermediate group of a pair, if Valiant routing has one to choose.
     fn intermediate(
         &self,
-        from: NodeId,
-        to: NodeId,
+        from: NetworkNode,
+        to: NetworkNode,
         a: usize,
         b: usize,
         salt: u64,
@@ -112,7 +112,13 @@ impl Dragonfly {
         (0..self.groups).map(|i| (pick + i) % self.groups).find(|&g| g != a && g != b)
     }
 
-    fn route_through(&self, from: NodeId, to: NodeId, via: Option<usize>, out: &mut Vec<LinkId>) {
+    fn route_through(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        via: Option<usize>,
+        out: &mut Vec<LinkId>,
+    ) {
         if from == to {
             return;
         }
@@ -161,8 +167,13 @@ impl Network for Dragonfly {
         self.node_links() + self.routers() * self.ports()
     }
 
-    fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError> {
-        let group = |node: NodeId| node as usize / self.nodes / self.routers_per_group();
+    fn route(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        out: &mut Vec<LinkId>,
+    ) -> Result<(), RouteError> {
+        let group = |node: NetworkNode| node as usize / self.nodes / self.routers_per_group();
         let (a, b) = (group(from), group(to));
         let via = if a == b { None } else { self.intermediate(from, to, a, b, 0) };
         self.route_through(from, to, via, out);
@@ -222,7 +233,13 @@ impl Network for Dragonfly {
     }
 
     /// Through each other group in turn.
-    fn alternative(&self, from: NodeId, to: NodeId, index: usize, out: &mut Vec<LinkId>) -> bool {
+    fn alternative(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        index: usize,
+        out: &mut Vec<LinkId>,
+    ) -> bool {
         if index >= self.groups {
             return false;
         }
@@ -231,7 +248,7 @@ impl Network for Dragonfly {
     }
 
     /// One channel more after each global link.
-    fn channels(&self, _from: NodeId, route: &[LinkId]) -> Vec<u8> {
+    fn channels(&self, _from: NetworkNode, route: &[LinkId]) -> Vec<u8> {
         let mut channel = 0;
         route
             .iter()

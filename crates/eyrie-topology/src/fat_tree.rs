@@ -3,7 +3,7 @@
 //! rails.
 
 use crate::error::TopologyError;
-use crate::network::{LinkId, Network, NodeId, RouteError, VertexId};
+use crate::network::{LinkId, Network, NetworkNode, RouteError, VertexId};
 
 /// `m[i]` children of a level i+1 switch, `w[i]` parents of a level i vertex, `rails` copies of the
 /// tree; a message uses rail (source + destination) mod rails.
@@ -160,7 +160,12 @@ impl Network for FatTree {
         self.rails * self.links_per_rail
     }
 
-    fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError> {
+    fn route(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        out: &mut Vec<LinkId>,
+    ) -> Result<(), RouteError> {
         if from == to {
             return Ok(());
         }

@@ -15,7 +15,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::error::TopologyError;
 use crate::hostlist::shorten;
-use crate::network::{LinkId, Network, NodeId, RouteError, VertexId};
+use crate::network::{LinkId, Network, NetworkNode, RouteError, VertexId};
 
 /// Most nodes of a graph file: routes are kept for every pair.
 pub const MOST_NODES: usize = 4096;
@@ -70,7 +70,7 @@ impl Graph {
         reader.finish()
     }
 
-    fn routes_of(&self, from: NodeId, to: NodeId) -> &[LinkId] {
+    fn routes_of(&self, from: NetworkNode, to: NetworkNode) -> &[LinkId] {
         let pair = from as usize * self.nodes + to as usize;
         &self.hops[self.start[pair] as usize..self.start[pair + 1] as usize]
     }
@@ -184,7 +184,7 @@ impl Reader {
     fn given_routes(
         &self,
         graph: &Graph,
-    ) -> Result<HashMap<(NodeId, NodeId), Vec<LinkId>>, TopologyError> {
+    ) -> Result<HashMap<(NetworkNode, NetworkNode), Vec<LinkId>>, TopologyError> {
         let mut given = HashMap::new();
         for (from, to, via, number) in &self.routes {
             let mut here = self.vertex(from, *number)?;
@@ -226,12 +226,12 @@ impl Reader {
 impl Graph {
     fn fill_routes(
         &mut self,
-        mut given: HashMap<(NodeId, NodeId), Vec<LinkId>>,
+        mut given: HashMap<(NetworkNode, NetworkNode), Vec<LinkId>>,
         shortest: bool,
     ) -> Result<(), TopologyError> {
-        for from in 0..self.nodes as NodeId {
+        for from in 0..self.nodes as NetworkNode {
             let tree = if shortest { self.shortest_from(from) } else { Vec::new() };
-            for to in 0..self.nodes as NodeId {
+            for to in 0..self.nodes as NetworkNode {
                 if from != to {
                     match given.remove(&(from, to)) {
                         Some(hops) => self.hops.extend(hops),
@@ -255,7 +255,7 @@ impl Graph {
     }
 
     /// For each vertex the last link of a shortest path from `from`; ties by the order of the file.
-    fn shortest_from(&self, from: NodeId) -> Vec<Option<LinkId>> {
+    fn shortest_from(&self, from: NetworkNode) -> Vec<Option<LinkId>> {
         let mut last = vec![None; self.names.len()];
         let mut queue = VecDeque::from([from]);
         while let Some(v) = queue.pop_front() {
@@ -272,8 +272,8 @@ impl Graph {
     fn walk_back(
         &mut self,
         tree: &[Option<LinkId>],
-        from: NodeId,
-        to: NodeId,
+        from: NetworkNode,
+        to: NetworkNode,
     ) -> Result<(), TopologyError> {
         let start = self.hops.len();
         let mut here = to;
@@ -310,7 +310,12 @@ impl Network for Graph {
         self.ends.len()
     }
 
-    fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError> {
+    fn route(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        out: &mut Vec<LinkId>,
+    ) -> Result<(), RouteError> {
         out.extend_from_slice(self.routes_of(from, to));
         Ok(())
     }
@@ -343,8 +348,8 @@ impl Network for Graph {
         self.names[vertex as usize].clone()
     }
 
-    fn node_by_name(&self, name: &str) -> Option<NodeId> {
-        self.names[..self.nodes].iter().position(|n| n == name).map(|i| i as NodeId)
+    fn node_by_name(&self, name: &str) -> Option<NetworkNode> {
+        self.names[..self.nodes].iter().position(|n| n == name).map(|i| i as NetworkNode)
     }
 }
 

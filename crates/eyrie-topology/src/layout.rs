@@ -3,7 +3,7 @@
 
 use crate::coords;
 use crate::error::TopologyError;
-use crate::network::{Network, NodeId};
+use crate::network::{Network, NetworkNode};
 use crate::tofu::Tofu;
 
 /// `cell` of a node that the grid does not use.
@@ -13,7 +13,7 @@ pub const NO_CELL: u32 = u32::MAX;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     dims: Vec<usize>,
-    node_of: Vec<NodeId>,
+    node_of: Vec<NetworkNode>,
     cell_of: Vec<u32>,
 }
 
@@ -21,7 +21,7 @@ impl Layout {
     /// `nodes[c]` is the node of cell c; no node twice.
     pub fn new(
         dims: &[usize],
-        nodes: Vec<NodeId>,
+        nodes: Vec<NetworkNode>,
         network_nodes: usize,
     ) -> Result<Self, TopologyError> {
         if dims.iter().product::<usize>() != nodes.len() {
@@ -52,7 +52,7 @@ impl Layout {
                 coords::format_dims(dims)
             );
         }
-        Self::new(dims, (0..cells as NodeId).collect(), network_nodes)
+        Self::new(dims, (0..cells as NetworkNode).collect(), network_nodes)
     }
 
     /// The network's own grid, or a line of all nodes where it has none.
@@ -89,7 +89,7 @@ impl Layout {
             })
             .collect();
         coords::for_each(shape, |c| {
-            nodes.push(c.iter().zip(&axes).map(|(&i, axis)| axis[i]).sum::<usize>() as NodeId)
+            nodes.push(c.iter().zip(&axes).map(|(&i, axis)| axis[i]).sum::<usize>() as NetworkNode)
         });
         Self::new(shape, nodes, network.nodes())
     }
@@ -108,12 +108,12 @@ impl Layout {
         self.node_of.len()
     }
 
-    pub fn node(&self, cell: usize) -> NodeId {
+    pub fn node(&self, cell: usize) -> NetworkNode {
         self.node_of[cell]
     }
 
     /// The cell of a node, if the grid uses it.
-    pub fn cell(&self, node: NodeId) -> Option<usize> {
+    pub fn cell(&self, node: NetworkNode) -> Option<usize> {
         match self.cell_of[node as usize] {
             NO_CELL => None,
             cell => Some(cell as usize),

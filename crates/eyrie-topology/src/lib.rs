@@ -30,4 +30,4 @@ pub mod tofu;
 pub use error::TopologyError;
 pub use layout::Layout;
 pub use load::{Busiest, LinkLoads};
-pub use network::{Lines, LinkId, Network, NodeId, RouteError, Run, VertexId};
+pub use network::{Lines, LinkId, Network, NetworkNode, RouteError, Run, VertexId};

@@ -2,13 +2,13 @@
 
 use rayon::prelude::*;
 
-use crate::network::{Lines, LinkId, Network, NodeId, RouteError, Run};
+use crate::network::{Lines, LinkId, Network, NetworkNode, RouteError, Run};
 
 /// One message: source node, destination node, bytes, and how many such messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
-    pub from: NodeId,
-    pub to: NodeId,
+    pub from: NetworkNode,
+    pub to: NetworkNode,
     pub bytes: u64,
     pub count: u32,
 }
@@ -220,8 +220,8 @@ mod tests {
     fn parallel_and_sequential_counts_agree() {
         let torus = Cartesian::torus(&[40, 40]);
         let message = |i: usize| Message {
-            from: (i % 1600) as NodeId,
-            to: (i * 7919 % 1600) as NodeId,
+            from: (i % 1600) as NetworkNode,
+            to: (i * 7919 % 1600) as NetworkNode,
             bytes: i as u64 % 100,
             count: 1,
         };
@@ -237,8 +237,8 @@ mod tests {
         for torus in [Cartesian::torus(&[3, 90]), Cartesian::mesh(&[200])] {
             let nodes = torus.nodes();
             let message = |i: usize| Message {
-                from: (i % nodes) as NodeId,
-                to: (i * 7919 % nodes) as NodeId,
+                from: (i % nodes) as NetworkNode,
+                to: (i * 7919 % nodes) as NetworkNode,
                 bytes: i as u64 % 100,
                 count: 1 + i as u32 % 3,
             };

@@ -2,8 +2,9 @@
 //! route for every pair of nodes. Implementations must be deterministic: the same pair always has
 //! the same route.
 
-/// A compute node, `0..Network::nodes()`.
-pub type NodeId = u32;
+/// A compute node of a network, `0..Network::nodes()`. It is no number of a node of a job, which
+/// `eyrie_wire::NodeId` is: a job has some of the nodes of a network, numbered in its own order.
+pub type NetworkNode = u32;
 /// A directed link, `0..Network::links()`. Ids may have gaps: not every id needs to exist.
 pub type LinkId = u32;
 /// A node or a switch. Ids below `Network::nodes()` are nodes.
@@ -43,7 +44,12 @@ pub trait Network: Send + Sync {
 
     /// Appends the links from `from` to `to`, in order, to `out`. Nothing is appended for `from ==
     /// to`.
-    fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError>;
+    fn route(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        out: &mut Vec<LinkId>,
+    ) -> Result<(), RouteError>;
 
     /// The lines that routes follow, if these are so long that routes should not be walked link by
     /// link.
@@ -61,8 +67,8 @@ pub trait Network: Send + Sync {
     /// `false` when there are no more. It is used to go round dead routers.
     fn alternative(
         &self,
-        _from: NodeId,
-        _to: NodeId,
+        _from: NetworkNode,
+        _to: NetworkNode,
         _index: usize,
         _out: &mut Vec<LinkId>,
     ) -> bool {
@@ -71,7 +77,7 @@ pub trait Network: Send + Sync {
 
     /// The virtual channel of each link of a route, for the deadlock check. Tori change channel at
     /// the dateline, dragonflies after each global hop; other networks need only one channel.
-    fn channels(&self, from: NodeId, route: &[LinkId]) -> Vec<u8> {
+    fn channels(&self, from: NetworkNode, route: &[LinkId]) -> Vec<u8> {
         let _ = from;
         vec![0; route.len()]
     }
@@ -107,7 +113,7 @@ pub trait Network: Send + Sync {
     }
 
     /// The node with this name, if the network has names of its own.
-    fn node_by_name(&self, _name: &str) -> Option<NodeId> {
+    fn node_by_name(&self, _name: &str) -> Option<NetworkNode> {
         None
     }
 }
@@ -118,7 +124,12 @@ pub trait Network: Send + Sync {
 pub trait Lines: Sync {
     /// Appends the runs of [`Network::route`], none of them empty. Within a run the order of links
     /// is that of places, not of the route.
-    fn runs(&self, from: NodeId, to: NodeId, out: &mut Vec<Run>) -> Result<(), RouteError>;
+    fn runs(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        out: &mut Vec<Run>,
+    ) -> Result<(), RouteError>;
 
     fn link_at(&self, place: u32) -> LinkId;
 
@@ -139,8 +150,8 @@ pub(crate) mod check {
     /// Every route is a connected walk from its source to its destination over links that exist.
     pub fn routes_connect(network: &dyn Network) {
         let mut route = Vec::new();
-        for from in 0..network.nodes() as NodeId {
-            for to in 0..network.nodes() as NodeId {
+        for from in 0..network.nodes() as NetworkNode {
+            for to in 0..network.nodes() as NetworkNode {
                 route.clear();
                 network.route(from, to, &mut route).unwrap();
                 let mut here = from;
@@ -161,8 +172,8 @@ pub(crate) mod check {
     /// The runs of every route have the links of the route.
     pub fn runs_are_routes(network: &dyn Network, lines: &dyn Lines) {
         let (mut route, mut runs) = (Vec::new(), Vec::new());
-        for from in 0..network.nodes() as NodeId {
-            for to in 0..network.nodes() as NodeId {
+        for from in 0..network.nodes() as NetworkNode {
+            for to in 0..network.nodes() as NetworkNode {
                 route.clear();
                 runs.clear();
                 network.route(from, to, &mut route).unwrap();

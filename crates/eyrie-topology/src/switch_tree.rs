@@ -11,7 +11,7 @@ use std::collections::hash_map::{Entry, HashMap};
 use crate::error::TopologyError;
 use crate::hostlist::{self, shorten, Size};
 use crate::names::Names;
-use crate::network::{LinkId, Network, NodeId, RouteError, VertexId};
+use crate::network::{LinkId, Network, NetworkNode, RouteError, VertexId};
 
 /// Nodes, which come first, and switches. The links of the edge number e are 2e (up) and 2e + 1
 /// (down).
@@ -247,7 +247,7 @@ impl SwitchTree {
     }
 
     /// Where every vertex has at most one parent: goes up from both ends until they meet.
-    fn walk_up(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> bool {
+    fn walk_up(&self, from: NetworkNode, to: NetworkNode, out: &mut Vec<LinkId>) -> bool {
         let (mut a, mut b) = (from, to);
         let mut down = Vec::new();
         while a != b {
@@ -266,7 +266,7 @@ impl SwitchTree {
     }
 
     /// Goes over a switch that is above both ends, with the fewest links in all.
-    fn search(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> bool {
+    fn search(&self, from: NetworkNode, to: NetworkNode, out: &mut Vec<LinkId>) -> bool {
         let (up, down) = (Climb::from(self, from, to), Climb::from(self, to, to));
         let shared = |step: &&Step| up.at.contains_key(&step.vertex);
         let links = |step: &&Step| step.height + up.steps[up.at[&step.vertex]].height;
@@ -307,7 +307,7 @@ struct Climb {
 
 impl Climb {
     /// Of several parents the one that `to` selects is visited first.
-    fn from(tree: &SwitchTree, vertex: VertexId, to: NodeId) -> Self {
+    fn from(tree: &SwitchTree, vertex: VertexId, to: NetworkNode) -> Self {
         let mut climb = Climb {
             steps: vec![Step { vertex, height: 0, choice: to as usize, by: None }],
             at: HashMap::from([(vertex, 0)]),
@@ -368,7 +368,12 @@ impl Network for SwitchTree {
         2 * self.edges.len()
     }
 
-    fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError> {
+    fn route(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        out: &mut Vec<LinkId>,
+    ) -> Result<(), RouteError> {
         let begin = out.len();
         let several = self.depth.is_empty();
         if several && self.search(from, to, out) || !several && self.walk_up(from, to, out) {
@@ -426,7 +431,7 @@ impl Network for SwitchTree {
         }
     }
 
-    fn node_by_name(&self, name: &str) -> Option<NodeId> {
+    fn node_by_name(&self, name: &str) -> Option<NetworkNode> {
         self.nodes.get(name)
     }
 }

@@ -5,7 +5,7 @@
 use crate::cartesian::{Cartesian, Trace};
 use crate::coords;
 use crate::error::TopologyError;
-use crate::network::{Lines, LinkId, Network, NodeId, RouteError, Run, VertexId};
+use crate::network::{Lines, LinkId, Network, NetworkNode, RouteError, Run, VertexId};
 
 const B: usize = 4;
 /// X, Y, Z, A, C, B as axis numbers.
@@ -58,7 +58,13 @@ impl Tofu {
         self.torus.dims()
     }
 
-    fn route_by(&self, from: NodeId, to: NodeId, detour: [usize; 3], out: &mut impl Trace) {
+    fn route_by(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        detour: [usize; 3],
+        out: &mut impl Trace,
+    ) {
         let mut here = from;
         if from != to {
             let at = coords::of(from as usize, self.torus.dims());
@@ -92,7 +98,12 @@ impl Network for Tofu {
         self.torus.links()
     }
 
-    fn route(&self, from: NodeId, to: NodeId, out: &mut Vec<LinkId>) -> Result<(), RouteError> {
+    fn route(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        out: &mut Vec<LinkId>,
+    ) -> Result<(), RouteError> {
         self.route_by(from, to, self.detour, out);
         Ok(())
     }
@@ -110,7 +121,13 @@ impl Network for Tofu {
     }
 
     /// The other first legs of the extended order B, C, A, X, Y, Z, A, C, B.
-    fn alternative(&self, from: NodeId, to: NodeId, index: usize, out: &mut Vec<LinkId>) -> bool {
+    fn alternative(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        index: usize,
+        out: &mut Vec<LinkId>,
+    ) -> bool {
         let legs = &self.torus.dims()[3..];
         if index + 1 >= legs.iter().product() {
             return false;
@@ -121,7 +138,7 @@ impl Network for Tofu {
     }
 
     /// First legs use channels of their own (2 and 3), so that the extended order has no cycle.
-    fn channels(&self, from: NodeId, route: &[LinkId]) -> Vec<u8> {
+    fn channels(&self, from: NetworkNode, route: &[LinkId]) -> Vec<u8> {
         // The first legs are the links before the route reaches X, Y or Z or, if it never does, the
         // links before an axis comes back in the order A, C, B.
         let axis = |&link: &LinkId| self.torus.axis_and_dateline(link).0;
@@ -151,7 +168,12 @@ impl Network for Tofu {
 }
 
 impl Lines for Tofu {
-    fn runs(&self, from: NodeId, to: NodeId, out: &mut Vec<Run>) -> Result<(), RouteError> {
+    fn runs(
+        &self,
+        from: NetworkNode,
+        to: NetworkNode,
+        out: &mut Vec<Run>,
+    ) -> Result<(), RouteError> {
         self.route_by(from, to, self.detour, out);
         Ok(())
     }

@@ -12,7 +12,7 @@ use eyrie_cli::progress::Progress;
 use eyrie_cli::table::align;
 use eyrie_placement::evaluate::Evaluator;
 use eyrie_placement::{fluid, CostModel, Instance, Method};
-use eyrie_topology::NodeId;
+use eyrie_topology::NetworkNode;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use rand::rngs::SmallRng;
@@ -110,7 +110,7 @@ fn pairs(
         Evaluator { network: instance.network.as_ref(), traffic: &instance.job.traffic };
     let base = evaluator.count(instance.laid.home.clone())?;
     let before_s = fluid::step_time(&evaluator, &base, costs)?;
-    let pairs: Vec<(u32, NodeId)> = (0..instance.job.ranks() as u32)
+    let pairs: Vec<(u32, NetworkNode)> = (0..instance.job.ranks() as u32)
         .flat_map(|rank| instance.laid.spares.iter().map(move |&spare| (rank, spare)))
         .collect();
     count.begin("pairs", pairs.len());

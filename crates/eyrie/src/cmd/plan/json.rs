@@ -2,7 +2,7 @@
 
 use eyrie_placement::Outcome;
 use eyrie_topology::network::link_name;
-use eyrie_topology::NodeId;
+use eyrie_topology::NetworkNode;
 use serde::Serialize;
 
 use super::Plan;
@@ -14,8 +14,8 @@ struct Document {
     job: Vec<usize>,
     ranks: usize,
     traffic: String,
-    spares: Vec<NodeId>,
-    failed: Vec<NodeId>,
+    spares: Vec<NetworkNode>,
+    failed: Vec<NetworkNode>,
     notes: Vec<String>,
     before: Before,
     methods: Vec<MethodResult>,
@@ -23,7 +23,7 @@ struct Document {
 
 #[derive(Serialize)]
 struct Before {
-    placement: Vec<NodeId>,
+    placement: Vec<NetworkNode>,
     busiest_link_messages: u64,
     busiest_link_bytes: u64,
     step_s: f64,
@@ -52,7 +52,7 @@ struct PlanResult {
     ranks_moved: usize,
     break_even_iterations: Option<u64>,
     steps: Vec<String>,
-    placement: Vec<NodeId>,
+    placement: Vec<NetworkNode>,
     moves: Vec<MoveResult>,
     squeeze: Option<SqueezeResult>,
     routes_round_dead_routers: Vec<String>,
@@ -61,8 +61,8 @@ struct PlanResult {
 #[derive(Serialize)]
 struct MoveResult {
     rank: usize,
-    from: NodeId,
-    to: NodeId,
+    from: NetworkNode,
+    to: NetworkNode,
 }
 
 #[derive(Serialize)]

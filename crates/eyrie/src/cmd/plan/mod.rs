@@ -14,7 +14,7 @@ use eyrie_cli::out;
 use eyrie_cli::progress;
 use eyrie_placement::emit::{self, Format};
 use eyrie_placement::{Instance, Method, Outcome, Planner, Progress, Stuck};
-use eyrie_topology::NodeId;
+use eyrie_topology::NetworkNode;
 use eyrie_units::{duration, written};
 
 mod json;
@@ -111,7 +111,7 @@ fn conclude(args: &PlanArgs, formats: &[Format], plan: &Plan) -> anyhow::Result<
 struct Plan<'a> {
     instance: &'a Instance,
     planner: &'a Planner<'a>,
-    failed: Vec<NodeId>,
+    failed: Vec<NetworkNode>,
     outcomes: Vec<Outcome>,
 }
 
@@ -143,7 +143,7 @@ impl Plan<'_> {
 /// What the planning thread tells.
 enum Told {
     Doing(String),
-    Ready { failed: Vec<NodeId>, methods: Vec<Method> },
+    Ready { failed: Vec<NetworkNode>, methods: Vec<Method> },
     Ends(Box<Outcome>),
     Failed(anyhow::Error),
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
 use eyrie_placement::{Instance, Placed};
-use eyrie_topology::{coords, NodeId};
+use eyrie_topology::{coords, NetworkNode};
 
 use super::seconds;
 
@@ -66,7 +66,7 @@ impl Canvas<'_> {
 }
 
 /// The whole picture.
-pub fn svg(instance: &Instance, failed: &[NodeId], placed: &Placed) -> String {
+pub fn svg(instance: &Instance, failed: &[NetworkNode], placed: &Placed) -> String {
     let dims = match instance.laid.layout.dims() {
         // A long line of nodes without a grid is folded into a near-square.
         [n] => {
@@ -126,7 +126,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-fn heading(out: &mut String, instance: &Instance, failed: &[NodeId], placed: &Placed) {
+fn heading(out: &mut String, instance: &Instance, failed: &[NetworkNode], placed: &Placed) {
     let names: Vec<String> = failed.iter().take(8).map(|&n| instance.node_name(n)).collect();
     let more = if failed.len() > 8 { " …" } else { "" };
     let first = format!(
@@ -226,15 +226,15 @@ fn axes(out: &mut String, canvas: &Canvas, slices: usize) {
     }
 }
 
-fn nodes(out: &mut String, canvas: &Canvas, failed: &[NodeId], placed: &Placed, folded: bool) {
+fn nodes(out: &mut String, canvas: &Canvas, failed: &[NetworkNode], placed: &Placed, folded: bool) {
     let (instance, layout) = (canvas.instance, &canvas.instance.laid.layout);
-    let failed: HashSet<NodeId> = failed.iter().copied().collect();
-    let spares: HashSet<NodeId> = instance.laid.spares.iter().copied().collect();
+    let failed: HashSet<NetworkNode> = failed.iter().copied().collect();
+    let spares: HashSet<NetworkNode> = instance.laid.spares.iter().copied().collect();
     let mut rank_on = vec![None; instance.network.nodes()];
     for (rank, &node) in placed.placement.iter().enumerate() {
         rank_on[node as usize] = Some(rank);
     }
-    let home: HashSet<NodeId> = instance.laid.home.iter().copied().collect();
+    let home: HashSet<NetworkNode> = instance.laid.home.iter().copied().collect();
     let half = canvas.pitch * 0.30;
     let label = canvas.pitch >= 26.0;
     // One path for each look (fill, edge, width of the edge), the failed ones last; what stands on
