@@ -3,7 +3,7 @@
 use super::components::Machine;
 use super::io::{Command, Event, FromPeer};
 use super::moves::obstacles::cannot_move_now;
-use super::recovery::gathered::Told;
+use super::recovery::gathered::Replay;
 use crate::record::Record;
 use eyrie_router::RouterEvent;
 use eyrie_store::role::{StoreCommand, StoreEvent};
@@ -94,8 +94,8 @@ impl Machine {
             R::Listening(addr) => self.hosting().role_up(role, addr),
             R::Fenced { instance, determinants, observed } => {
                 let rsn = determinants.iter().map(|d| d.rsn).max().unwrap_or(0);
-                let told = Told { determinants, observed };
-                self.recovery().router_fenced(RouterId(role.id), instance, rsn, told)
+                let replay = Replay { determinants, observed };
+                self.recovery().router_fenced(RouterId(role.id), instance, rsn, replay)
             }
             R::Connected(instance) => self.recovery().connected(instance),
             R::Disconnected(instance) => self.recovery().disconnected(instance),

@@ -5,7 +5,7 @@ use super::components::Machine;
 use super::moves::together::MoveEnd;
 use super::outbox::consequence::{Consequence, LostNode};
 use super::ranks::phases::Death;
-use super::recovery::gathered::Told;
+use super::recovery::gathered::Replay;
 use super::timeouts::RETRY;
 use eyrie_wire::control::RoleKind;
 
@@ -25,7 +25,7 @@ impl Machine {
         match consequence {
             C::NodesLost(lost) => self.nodes_lost(lost),
             C::RankLost { rank, death, cause, unheard } => {
-                self.recovery().fail(rank, death, cause, unheard)
+                self.recovery().rank_failed(rank, death, cause, unheard)
             }
             C::RankFailed(rank) => {
                 let again = self.out.now() + RETRY;
@@ -33,7 +33,7 @@ impl Machine {
                 self.mover().died(rank);
             }
             C::RouterFenced { router, instance, rsn } => {
-                self.recovery().router_fenced(router, instance, rsn, Told::default())
+                self.recovery().router_fenced(router, instance, rsn, Replay::default())
             }
             C::RankFenced { instance, mark } => {
                 self.saver().fenced(instance.rank);
@@ -106,7 +106,7 @@ impl Machine {
                 }
                 let cause = format!("node {node} is lost");
                 let (death, unheard) = (Death::Outside, Some(unheard));
-                self.recovery().fail(rank, death, cause, unheard);
+                self.recovery().rank_failed(rank, death, cause, unheard);
                 self.follow();
             }
         }

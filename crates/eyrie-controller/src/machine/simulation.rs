@@ -43,7 +43,7 @@ enum Happening {
     /// From an agent: kept back while its node is frozen, lost when it is dead.
     FromNode(NodeId, Event),
     /// From routers, the store or a user: nothing holds it back.
-    Told(Event),
+    Event(Event),
     /// A process comes to its end by itself, if it is still there.
     WorkDone(RankInstance),
     KillRank(Rank),
@@ -328,7 +328,7 @@ impl Cluster {
     /// The stores and the agents come up.
     fn plan_start(&mut self) {
         for store in StoreId::first(self.next_store.0) {
-            self.tell(said::store_up(store));
+            self.handle(said::store_up(store));
         }
         for node in NodeId::first(self.nodes.len() as u32) {
             self.after(0..500, Happening::FromNode(node, said::joined(node)));
@@ -344,7 +344,7 @@ impl Cluster {
                 0..=5 => Happening::KillRank(Rank(rank)),
                 6..=7 => Happening::KillNode(NodeId(node)),
                 8 => Happening::FreezeNode(NodeId(node)),
-                _ => Happening::Told(said::unprotected(Rank(rank), "disk full".into())),
+                _ => Happening::Event(said::unprotected(Rank(rank), "disk full".into())),
             };
             self.after(600..15_000, what);
         }
@@ -353,10 +353,10 @@ impl Cluster {
             self.after(600..15_000, Happening::KillRouter(RouterId(router)));
         }
         for _ in 0..self.random.gen_range(0..3) {
-            self.after(600..15_000, Happening::Told(Event::Joining { host: "late".into() }));
+            self.after(600..15_000, Happening::Event(Event::Joining { host: "late".into() }));
         }
         if self.random.gen_bool(0.1) {
-            self.after(600..15_000, Happening::Told(Event::Save { request: None }));
+            self.after(600..15_000, Happening::Event(Event::Save { request: None }));
         }
         for _ in 0..self.random.gen_range(0..3) {
             let [from, to] = [(); 2].map(|()| self.random.gen_range(0..self.nodes.len() as u32));
@@ -379,7 +379,7 @@ impl Cluster {
             let node = self.random.gen_range(0..self.nodes.len() as u32);
             self.after(
                 600..20_000,
-                Happening::Told(Event::Undrain { request: 0, node: NodeId(node) }),
+                Happening::Event(Event::Undrain { request: 0, node: NodeId(node) }),
             );
         }
         for number in 1..self.random.gen_range(1..5) {
@@ -410,7 +410,7 @@ impl Cluster {
                 2 => Event::Checkpoint { request: number, rank: Some(Rank(rank)) },
                 _ => Event::Drain { request, node: NodeId(node) },
             };
-            self.after(600..15_000, Happening::Told(event));
+            self.after(600..15_000, Happening::Event(event));
         }
         if self.random.gen_bool(0.1) {
             let node = self.random.gen_range(0..self.nodes.len() as u32);
@@ -438,7 +438,7 @@ impl Cluster {
                 0 => said::log_scarce(Rank(rank)),
                 _ => said::log_grown(Rank(rank), self.random.gen_range(0..1 << 30)),
             };
-            self.after(0..15_000, Happening::Told(event));
+            self.after(0..15_000, Happening::Event(event));
         }
     }
 
@@ -458,13 +458,13 @@ impl Cluster {
             let tick = self.machine.next_tick().map(|t| t.max(self.now));
             let next = self.queue.peek().map(|due| due.0);
             match (tick, next) {
-                (Some(t), Some(n)) if t < n => self.tell_at(t, Event::Tick),
+                (Some(t), Some(n)) if t < n => self.handle_at(t, Event::Tick),
                 (_, Some(at)) => {
                     let Due(_, _, happening) = self.queue.pop().unwrap();
                     self.now = at;
                     self.happen(happening);
                 }
-                (Some(t), None) => self.tell_at(t, Event::Tick),
+                (Some(t), None) => self.handle_at(t, Event::Tick),
                 (None, None) => panic!("nothing will ever happen again: {:?}", self.states()),
             }
         }
@@ -475,18 +475,18 @@ impl Cluster {
         self.machine.rank_states().collect()
     }
 
-    fn tell_at(&mut self, at: Duration, event: Event) {
+    fn handle_at(&mut self, at: Duration, event: Event) {
         // A tick that finds nothing to do must not come again at once.
         self.now = if at > self.now { at } else { self.now + Duration::from_micros(100) };
-        self.tell(event);
+        self.handle(event);
     }
 
     /// Whether something comes from a node, or of a connection to one.
     fn is_from_elsewhere(&self, happening: &Happening) -> bool {
         use Event as E;
         match happening {
-            Happening::FromNode(..) | Happening::Told(E::AgentGone(_)) => true,
-            Happening::Told(E::From(
+            Happening::FromNode(..) | Happening::Event(E::AgentGone(_)) => true,
+            Happening::Event(E::From(
                 FromPeer::Router(
                     _,
                     RouterEvent::Fenced { .. }
@@ -519,7 +519,7 @@ impl Cluster {
         for letter in letters {
             match letter {
                 // A host that is off says nothing.
-                Happening::Told(Event::AgentGone(_)) if again => {}
+                Happening::Event(Event::AgentGone(_)) if again => {}
                 Happening::FromNode(
                     _,
                     Event::From(FromPeer::Agent(_, FromAgent::Heartbeat { .. })),
@@ -541,7 +541,7 @@ impl Cluster {
             }
             Happening::CutOff(_) => {}
             Happening::Plug => self.plug(),
-            Happening::Told(event) => {
+            Happening::Event(event) => {
                 match &event {
                     Event::Migrate { request: Some(request), .. }
                     | Event::Drain { request: Some(request), .. }
@@ -554,7 +554,7 @@ impl Cluster {
                     }
                     _ => {}
                 }
-                self.tell(event);
+                self.handle(event);
             }
             Happening::FromNode(node, event) => self.hear_node(node, event),
             Happening::WorkDone(instance) => self.work_done(instance),
@@ -718,12 +718,12 @@ impl Cluster {
         if !self.stores.remove(&store) {
             return;
         }
-        self.after(0..5, Happening::Told(Event::StoreLost { store }));
+        self.after(0..5, Happening::Event(Event::StoreLost { store }));
         if self.random.gen_bool(0.9) {
             let store = self.next_store;
             self.next_store = store.next();
             self.stores.insert(store);
-            self.after(5..3000, Happening::Told(said::store_up(store)));
+            self.after(5..3000, Happening::Event(said::store_up(store)));
         }
     }
 
@@ -739,7 +739,7 @@ impl Cluster {
         let position = 100 * image.0;
         let image =
             Stored { image, clock: position, rsn: position, observed: 0, stdin: 0, bytes: 1 << 20 };
-        self.tell(said::stored(store, instance, image));
+        self.handle(said::stored(store, instance, image));
     }
 
     fn copied(&mut self, store: StoreId, from: StoreId, instance: RankInstance, image: ImageId) {
@@ -752,7 +752,7 @@ impl Cluster {
         let damaged = r.damaged.contains(&(from, image));
         if !there || (damaged && self.random.gen()) || self.random.gen_bool(0.05) {
             let reason = "it cannot be copied".into();
-            return self.tell(said::failed(store, instance, image, reason));
+            return self.handle(said::failed(store, instance, image, reason));
         }
         self.copied += 1;
         self.store(store, instance, image, if damaged { 1.0 } else { 0.05 });
@@ -795,7 +795,7 @@ impl Cluster {
                     }
                     _ => {}
                 }
-                self.tell(event);
+                self.handle(event);
             }
         }
     }
@@ -809,11 +809,11 @@ impl Cluster {
         let held = std::mem::take(&mut n.held);
         if n.refused {
             let ranks: Vec<_> = std::mem::take(&mut n.processes).into_iter().collect();
-            self.tell(Event::AgentWoke(node));
+            self.handle(Event::AgentWoke(node));
             for (rank, incarnation) in ranks {
                 let reason = "older incarnation".to_string();
                 let instance = Some(RankInstance { rank, incarnation });
-                self.tell(said::refused(instance, reason));
+                self.handle(said::refused(instance, reason));
             }
         } else {
             for event in held {
@@ -855,7 +855,7 @@ impl Cluster {
             n.processes.clear();
             let store = n.store.take();
             self.stores.retain(|id| Some(*id) != store);
-            self.after(0..50, Happening::Told(Event::AgentGone(node)));
+            self.after(0..50, Happening::Event(Event::AgentGone(node)));
         }
     }
 
@@ -912,7 +912,7 @@ impl Cluster {
             for (rank, here) in self.machine.is_primary_of(id).into_iter().enumerate() {
                 if let Some((_, incarnation)) = self.process(Rank(rank as u32)) {
                     let instance = RankInstance { rank: Rank(rank as u32), incarnation };
-                    self.after(1..500, Happening::Told(said::heard(role, instance)));
+                    self.after(1..500, Happening::Event(said::heard(role, instance)));
                 }
                 let process = self.process(Rank(rank as u32)).filter(|_| here);
                 if let Some((node, incarnation)) = process {
@@ -924,7 +924,7 @@ impl Cluster {
                         let fatal = said::rank(instance, RankReport::Fatal { reason });
                         Happening::FromNode(node, fatal)
                     } else {
-                        Happening::Told(said::adopted(role, instance))
+                        Happening::Event(said::adopted(role, instance))
                     };
                     self.after(1..500, event);
                 }
@@ -956,7 +956,7 @@ impl Cluster {
         );
     }
 
-    fn tell(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         self.heed(&event);
         let of_store = matches!(
             event,
@@ -965,7 +965,7 @@ impl Cluster {
         if !of_store && self.random.gen_bool(0.05) {
             // Whatever concerns a incarnation may be heard of again when the incarnation is long
             // over.
-            self.after(1..3000, Happening::Told(event.clone()));
+            self.after(1..3000, Happening::Event(event.clone()));
         }
         if let Some((journal, _)) = &mut self.journal {
             journal.push(postcard::to_stdvec(&(self.now, &event)).unwrap());
@@ -1209,7 +1209,7 @@ impl Cluster {
                 }
                 _ => {
                     let event = said::fenced(RouterId(router), instance, 0);
-                    self.after(0..5, Happening::Told(event));
+                    self.after(0..5, Happening::Event(event));
                 }
             }
         }
@@ -1260,7 +1260,7 @@ impl Cluster {
                 let moves = found.ranks.iter().filter_map(|r| Some((r.rank, r.to?))).collect();
                 let (request, drains, manner) = (None, found.left, Manner::default());
                 let event = Event::Rearrange { request, moves, drains, manner };
-                self.after(0..500, Happening::Told(event));
+                self.after(0..500, Happening::Event(event));
             }
             // Who asked what should move may be told that nothing can.
             Command::Answer { answer: Answer::Refused(_), .. } => {}
@@ -1275,7 +1275,7 @@ impl Cluster {
                 let fails = self.random.gen_bool(0.2);
                 for router in 0..self.routers {
                     let saved = if fails { Err("disk full".into()) } else { Ok(7) };
-                    self.after(5..500, Happening::Told(said::saved(RouterId(router), saved)));
+                    self.after(5..500, Happening::Event(said::saved(RouterId(router), saved)));
                 }
             }
             Command::SaveJob => {
@@ -1283,7 +1283,7 @@ impl Cluster {
                 let fails = self.random.gen_bool(0.2);
                 let saved = if fails { Err("disk full".into()) } else { Ok("/d".into()) };
                 self.was_saved = !fails;
-                self.after(5..500, Happening::Told(Event::JobSaved(saved)));
+                self.after(5..500, Happening::Event(Event::JobSaved(saved)));
             }
             Command::Inject(Fault::KillRank(rank)) => self.after(0..5, Happening::KillRank(rank)),
             Command::Inject(fault) => panic!("it was not asked for: {fault}"),
@@ -1473,13 +1473,13 @@ impl Cluster {
         let started = said::rank(instance, RankReport::Started { fetched: ms(1), restored: ms(1) });
         self.after(1..50, Happening::FromNode(node, started));
         // Agents and routers speak over different connections: any order.
-        self.after(30..60, Happening::Told(said::connected(instance)));
+        self.after(30..60, Happening::Event(said::connected(instance)));
         self.after(
             51..70,
             Happening::FromNode(node, said::rank(instance, RankReport::ProviderLoaded)),
         );
         if incarnation > Incarnation(1) {
-            self.after(61..400, Happening::Told(said::replayed(instance, 1)));
+            self.after(61..400, Happening::Event(said::replayed(instance, 1)));
         }
         if self.machine_passed_barrier() {
             self.work(instance);
@@ -1541,7 +1541,7 @@ impl Cluster {
                         said::rank(instance, RankReport::Captured { image, pause }),
                     ),
                 );
-                self.after(1..20, Happening::Told(said::begun(instance, image)));
+                self.after(1..20, Happening::Event(said::begun(instance, image)));
                 if n == 2 {
                     let reason = "disk full".to_string();
                     let event = said::rank(

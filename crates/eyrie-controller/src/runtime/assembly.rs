@@ -18,7 +18,7 @@ use super::options::JobOptions;
 use super::outlet::Outlet;
 use super::output::Printer;
 use super::parts;
-use super::places::{Places, Whereabouts};
+use super::places::{Places, RoleAddresses};
 use super::refusals::Refusals;
 use super::roles::figures::Figures;
 use super::roles::peers::RolePeers;
@@ -142,7 +142,7 @@ pub fn assemble(
         end: End::default(),
         refusals: Refusals::default(),
         clock: Clock::start(),
-        whereabouts: Whereabouts::new((options.roles != RolesAt::Nodes).then_some(places)),
+        role_addresses: RoleAddresses::new((options.roles != RolesAt::Nodes).then_some(places)),
         event_file,
         outlet: Outlet::new(printer),
         roles: RolePeers::new(routers, store),

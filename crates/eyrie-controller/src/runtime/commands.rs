@@ -27,7 +27,7 @@ fn log(to: &ToPeer) {
 
 impl Job {
     /// Hands an event to the machine and does what it says.
-    pub fn tell(&mut self, event: Event) {
+    pub fn handle_event(&mut self, event: Event) {
         self.events.push_back(event);
         while let Some(event) = self.events.pop_front() {
             match &event {

@@ -40,7 +40,7 @@ impl Job {
     }
 
     /// The machine hears when the number of copies changes.
-    pub fn tell_of_copies(&mut self) {
+    pub fn report_copies(&mut self) {
         let Some(cluster) =
             self.beginning.options.cluster.as_ref().filter(|_| self.journal.is_kept())
         else {

@@ -114,7 +114,7 @@ impl Job {
             Heard::User { request } => self.hear_user(request),
             Heard::ChildGone(child) => match child {
                 // Also those that had never connected.
-                Child::Agent(node) => self.tell(Event::AgentGone(node)),
+                Child::Agent(node) => self.handle_event(Event::AgentGone(node)),
                 // The end of what it says is waited for.
                 Child::Launcher(_) => {}
             },
@@ -130,13 +130,13 @@ impl Job {
             Event::Replaced { .. } => self.end.replace(),
             _ => {}
         }
-        self.tell(event);
+        self.handle_event(event);
     }
 
     fn hear_stdin(&mut self, bytes: &[u8], eof: bool) {
         if let Err(e) = self.stdin.take(bytes, eof) {
             let text = format!("standard input ends here for the program: cannot keep it: {e}");
-            self.tell(Event::Note(text));
+            self.handle_event(Event::Note(text));
         }
         self.send_stdin();
     }
@@ -152,7 +152,7 @@ impl Job {
             }
         };
         if let Some(message) = message {
-            self.tell(Event::From(message));
+            self.handle_event(Event::From(message));
         }
     }
 
@@ -161,7 +161,7 @@ impl Job {
         let mut hearing = Hearing {
             options: &self.beginning.options,
             figures: &mut self.figures,
-            whereabouts: &mut self.whereabouts,
+            role_addresses: &mut self.role_addresses,
             needed_images: &mut self.needed_images,
             notes: Vec::new(),
             needless: Vec::new(),
@@ -170,7 +170,7 @@ impl Job {
         let Hearing { notes, needless, .. } = hearing;
         self.welcome_all();
         for text in notes {
-            self.tell(Event::Note(text));
+            self.handle_event(Event::Note(text));
         }
         for (rank, image) in needless {
             self.send_store(THE_STORE, StoreCommand::Discard { rank, image });
@@ -179,8 +179,8 @@ impl Job {
 
     /// Ends the job when a role does not say where it listens.
     pub fn watch_places(&mut self) {
-        if let Some(late) = self.whereabouts.late() {
-            self.tell(Event::Stop { code: 1, cause: late });
+        if let Some(late) = self.role_addresses.late() {
+            self.handle_event(Event::Stop { code: 1, cause: late });
         }
     }
 
@@ -229,7 +229,7 @@ impl Job {
                 Ok(()) => format!("what rank {} did last is in {file}", instance.rank),
                 Err(e) => format!("what rank {} did last cannot be kept: {e}", instance.rank),
             };
-            return self.tell(Event::Note(text));
+            return self.handle_event(Event::Note(text));
         };
         self.users.answer(request, users::written(&Traced { instance, trace: records }));
     }
@@ -255,6 +255,6 @@ impl Job {
             Request::Checkpoint { rank } => Event::Checkpoint { request: id, rank },
         };
         self.users.wait();
-        self.tell(event);
+        self.handle_event(event);
     }
 }

@@ -12,7 +12,7 @@ use super::inbound::Inbound;
 use super::journal::{Beginning, Journal};
 use super::journal_copies::Copies;
 use super::outlet::{Outlet, PROGRESS_EVERY};
-use super::places::Whereabouts;
+use super::places::RoleAddresses;
 use super::refusals::Refusals;
 use super::roles::figures::Figures;
 use super::roles::peers::RolePeers;
@@ -45,7 +45,7 @@ pub struct Job {
     pub(super) event_file: EventFile,
     pub(super) roles: RolePeers,
     pub(super) figures: Figures,
-    pub(super) whereabouts: Whereabouts,
+    pub(super) role_addresses: RoleAddresses,
     pub(super) end: End,
     pub(super) inbound: Sender<Inbound>,
     /// What all hosts are compared with.
@@ -109,8 +109,8 @@ impl Job {
             self.tick_when_due();
             self.end_unless_saving();
             self.find_nodes_here();
-            self.tell_whom_to_watch();
-            self.tell_of_copies();
+            self.order_watches();
+            self.report_copies();
             self.write_journal();
             if let Some(code) = self.end.code() {
                 return code;

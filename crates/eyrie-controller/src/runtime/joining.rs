@@ -19,7 +19,7 @@ use eyrie_wire::NodeId;
 impl Job {
     /// The agents that have come already can join, when it is known where all roles are.
     pub fn welcome_all(&mut self) {
-        if !self.whereabouts.are_complete() {
+        if !self.role_addresses.are_complete() {
             return;
         }
         for node in self.agents.nodes() {
@@ -29,7 +29,7 @@ impl Job {
 
     /// Tells an agent of its job, as soon as it is known where the store is.
     pub fn welcome(&mut self, node: NodeId) {
-        if self.whereabouts.are_awaited() {
+        if self.role_addresses.are_awaited() {
             return;
         }
         let job = JobOnHost {
@@ -80,11 +80,11 @@ impl Job {
             Err(why) => (Some(why), vec![]),
         };
         for text in notes {
-            self.tell(Event::Note(text));
+            self.handle_event(Event::Note(text));
         }
         match refused {
             None => {
-                self.tell_where(node);
+                self.send_directory(node);
                 self.users.answer_joining(node, users::written(&Joined { node }));
                 Ok(None)
             }
@@ -100,12 +100,12 @@ impl Job {
     pub fn launcher_said(&mut self, node: Option<NodeId>, line: String) {
         let who = node.map_or("srun".into(), |node| in_words(node, self.machine.hosts()));
         if let Some(before) = self.agents.launcher_said(node, format!("{who}: {line}")) {
-            self.tell(Event::Note(before));
+            self.handle_event(Event::Note(before));
         }
         if self.unstarted(node).is_empty() {
             let said = self.agents.launcher_words(node);
             if let Some(text) = said {
-                self.tell(Event::Note(text));
+                self.handle_event(Event::Note(text));
             }
         }
     }
@@ -135,7 +135,7 @@ impl Job {
         let words = self.agents.launcher_words(node);
         let unstarted = self.unstarted(node);
         if let (Some(text), true) = (&words, unstarted.is_empty()) {
-            self.tell(Event::Note(text.clone()));
+            self.handle_event(Event::Note(text.clone()));
         }
         for node in unstarted {
             let host = in_words(node, self.machine.hosts());
@@ -149,7 +149,7 @@ impl Job {
             let remedy = format!("see whether it is reached, and {agent} is there (--agent-path)");
             let cause = format!("{said}; {remedy}");
             self.users.answer_joining(node, refusal(&cause));
-            self.tell(Event::NoAgent { node, cause });
+            self.handle_event(Event::NoAgent { node, cause });
         }
     }
 
@@ -172,7 +172,7 @@ impl Job {
             let target = Target::One(node, allocation);
             files.and_then(|files| self.children.launch(cluster, target, &files, tell))
         };
-        self.tell(Event::Joining { host });
+        self.handle_event(Event::Joining { host });
         if let Err(e) = started {
             let (node, line) = (Some(node), e.to_string());
             self.hear_later([Heard::LauncherSaid { node, line }, Heard::LauncherGone { node }]);

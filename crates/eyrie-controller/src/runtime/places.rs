@@ -84,16 +84,16 @@ impl Places {
 
 /// Where the roles of the job are.
 #[derive(Default)]
-pub struct Whereabouts {
+pub struct RoleAddresses {
     /// Until all roles beside the controller have said it.
     awaited: Option<Places>,
     directory: Directory,
 }
 
-impl Whereabouts {
+impl RoleAddresses {
     /// These are awaited: the roles beside the controller. Those on nodes are the machine's.
-    pub fn new(awaited: Option<Places>) -> Whereabouts {
-        Whereabouts { awaited, ..Whereabouts::default() }
+    pub fn new(awaited: Option<Places>) -> RoleAddresses {
+        RoleAddresses { awaited, ..RoleAddresses::default() }
     }
 
     /// A router beside the controller listens.

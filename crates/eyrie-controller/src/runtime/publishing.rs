@@ -38,19 +38,19 @@ impl Job {
 
     /// All ranks are told where the roles are now.
     pub fn publish(&mut self, directory: Directory) {
-        self.whereabouts.set_directory(directory);
+        self.role_addresses.set_directory(directory);
         for node in self.agents.nodes() {
-            self.tell_where(node);
+            self.send_directory(node);
         }
     }
 
     /// Tells the ranks of this node where the roles are, if all of them have been there.
-    pub fn tell_where(&mut self, node: NodeId) {
-        if self.whereabouts.directory().epoch == 0 {
+    pub fn send_directory(&mut self, node: NodeId) {
+        if self.role_addresses.directory().epoch == 0 {
             return;
         }
         let beside = self.machine.routers_on(node);
-        let directory = Directory { beside, ..self.whereabouts.directory().clone() };
+        let directory = Directory { beside, ..self.role_addresses.directory().clone() };
         self.send(node, &ToAgent::Directory(directory));
     }
 }

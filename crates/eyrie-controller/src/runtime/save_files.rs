@@ -35,7 +35,7 @@ impl Job {
             } else {
                 SavedAt::File(files[router as usize].clone())
             };
-            self.roles.tell_router(
+            self.roles.send_router(
                 self.journal.progress(),
                 RouterId(router),
                 RouterCommand::Save(at),

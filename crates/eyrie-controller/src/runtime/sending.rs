@@ -28,8 +28,8 @@ impl Job {
             }
             ToPeer::Agent(node, message) => self.send(node, &message),
             ToPeer::Agents(message) => self.agents.send_all(progress, &encode(&message)),
-            ToPeer::Router(id, message) => self.roles.tell_router(progress, id, message),
-            ToPeer::Routers(message) => self.roles.tell_routers(progress, &message),
+            ToPeer::Router(id, message) => self.roles.send_router(progress, id, message),
+            ToPeer::Routers(message) => self.roles.send_routers(progress, &message),
             ToPeer::Store(store, message) => self.send_store(store, message),
             ToPeer::Stores(message) => {
                 for store in self.roles.stores() {
@@ -47,7 +47,7 @@ impl Job {
         if is_lost && !archives || self.is_replaying && archives {
             return;
         }
-        let told = self.roles.tell_store(self.journal.progress(), store, command);
+        let told = self.roles.send_store(self.journal.progress(), store, command);
         if let Err(text) = told {
             self.hear_later([Event::Note(text)]);
         }

@@ -33,7 +33,7 @@ impl Job {
             agents: self.agents.saved(),
             roles: self.roles.saved(),
             store_bytes: self.figures.store_bytes(),
-            directory: self.whereabouts.directory().clone(),
+            directory: self.role_addresses.directory().clone(),
             alike: self.alike.saved(),
             identities: self.alike.identities().clone(),
             stdin,
@@ -58,7 +58,7 @@ impl Job {
         self.agents = Agents::of(snapshot.agents);
         self.roles.go_on_with(snapshot.roles);
         self.figures.set_store_bytes(snapshot.store_bytes);
-        self.whereabouts.set_directory(snapshot.directory);
+        self.role_addresses.set_directory(snapshot.directory);
         self.alike = Alike::of(snapshot.alike, snapshot.identities);
         self.stdin.go_on_wanting(snapshot.stdin_wanted);
         self.refusals = snapshot.refusals;

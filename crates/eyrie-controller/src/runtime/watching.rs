@@ -25,7 +25,7 @@ impl Job {
 
     /// Agents hear which hosts these are when that changes. Where nothing listens for a controller
     /// none is.
-    pub fn tell_whom_to_watch(&mut self) {
+    pub fn order_watches(&mut self) {
         if !self.agents.can_be_reached() || !self.machine.has_started() {
             return;
         }

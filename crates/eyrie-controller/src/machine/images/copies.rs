@@ -91,7 +91,7 @@ impl Copies {
     }
 
     /// A store could not copy it. False: it was not told to, or failed before.
-    pub fn fail(&mut self, store: StoreId) -> bool {
+    pub fn copy_failed(&mut self, store: StoreId) -> bool {
         self.coming.remove(&store) && self.failed.insert(store)
     }
 
@@ -134,10 +134,10 @@ mod tests {
     #[test]
     fn a_store_that_failed_is_known_and_what_it_had_is_no_source() {
         let mut copies = Copies::in_one(StoreId(1));
-        assert!(!copies.fail(StoreId(2)), "it was not told to");
+        assert!(!copies.copy_failed(StoreId(2)), "it was not told to");
         assert!(
             copies.order(StoreId(2))
-                && copies.fail(StoreId(2))
+                && copies.copy_failed(StoreId(2))
                 && copies.concerns(StoreId(2))
                 && !copies.has(StoreId(2))
         );

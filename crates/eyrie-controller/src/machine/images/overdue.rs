@@ -138,17 +138,20 @@ mod tests {
                 captures: BTreeMap::new(),
                 fate,
             };
-            job.tell(said::store_up(StoreId(0)));
-            (0..2).for_each(|node| job.tell(said::joined(NodeId(node))));
+            job.handle(said::store_up(StoreId(0)));
+            (0..2).for_each(|node| job.handle(said::joined(NodeId(node))));
             for rank in 0..2 {
                 let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
-                job.tell(said::rank(first(Rank(rank)), RankReport::Started { fetched, restored }));
-                job.tell(said::rank(first(Rank(rank)), RankReport::ProviderLoaded));
+                job.handle(said::rank(
+                    first(Rank(rank)),
+                    RankReport::Started { fetched, restored },
+                ));
+                job.handle(said::rank(first(Rank(rank)), RankReport::ProviderLoaded));
             }
             job
         }
 
-        fn tell(&mut self, event: Event) {
+        fn handle(&mut self, event: Event) {
             for command in self.machine.handle(self.now, event) {
                 if let Some((instance, Source { image, .. })) = said::capture(&command) {
                     self.captures.insert(instance.rank, image);
@@ -175,17 +178,17 @@ mod tests {
                     let fate = if rank == Rank(0) { self.fate } else { usable };
                     let Some(report) = fate(image) else { continue };
                     if !matches!(report, RankReport::CaptureFailed { .. }) {
-                        self.tell(said::begun(instance, image));
+                        self.handle(said::begun(instance, image));
                         let image =
                             Stored { image, clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 };
-                        self.tell(said::stored(StoreId(0), instance, image));
+                        self.handle(said::stored(StoreId(0), instance, image));
                     }
-                    self.tell(said::rank(instance, report));
+                    self.handle(said::rank(instance, report));
                 }
                 let step = Duration::from_millis(100);
                 let tick = self.machine.next_tick().unwrap_or(end);
                 self.now = tick.clamp(self.now + Duration::from_millis(1), self.now + step);
-                self.tell(Event::Tick);
+                self.handle(Event::Tick);
             }
         }
 
@@ -226,7 +229,7 @@ mod tests {
     fn what_its_program_has_done_is_a_reason_too() {
         let mut job = Job::new(Interval::Every(INTERVAL), usable);
         job.pass(INTERVAL);
-        job.tell(said::rank(first(Rank(0)), RankReport::PmiFinalized));
+        job.handle(said::rank(first(Rank(0)), RankReport::PmiFinalized));
         job.pass(INTERVAL * 4);
         assert!(job.lines[0].contains("called MPI_Finalize"), "{:?}", job.lines);
         // So is that of another rank, where they are imaged one after the other.
@@ -247,7 +250,7 @@ mod tests {
             for fate in [gone, not_now] {
                 let mut job = Job::new(interval, fate);
                 let (to, manner) = (Some(NodeId(1)), Manner::default());
-                job.tell(Event::Migrate { request: Some(1), ranks: vec![Rank(0)], to, manner });
+                job.handle(Event::Migrate { request: Some(1), ranks: vec![Rank(0)], to, manner });
                 job.pass(IMAGE_TIMEOUT - slack);
                 assert_eq!(job.answers, []);
                 job.pass(slack * 2);
@@ -259,11 +262,11 @@ mod tests {
                 };
                 assert!(why.starts_with("rank 0 did not move") && why.ends_with(cause), "{why}");
                 // The next one, and then it can: a drained node that is not free is drained again.
-                job.tell(Event::Drain { request: Some(2), node: NodeId(0) });
+                job.handle(Event::Drain { request: Some(2), node: NodeId(0) });
                 job.pass(IMAGE_TIMEOUT + slack);
                 assert!(matches!(&job.answers[1..], [Answer::Refused(_)]), "{:?}", job.answers);
                 job.fate = usable;
-                job.tell(Event::Drain { request: Some(3), node: NodeId(0) });
+                job.handle(Event::Drain { request: Some(3), node: NodeId(0) });
                 job.pass(Duration::from_secs(1));
                 assert_eq!(job.answers.len(), 2, "{:?}", job.answers);
                 assert!(job
@@ -278,26 +281,26 @@ mod tests {
     fn a_user_whose_rank_ends_before_it_moves_learns_that() {
         let mut job = Job::new(Interval::Off, not_now);
         let (to, manner) = (Some(NodeId(1)), Manner::default());
-        job.tell(Event::Migrate { request: Some(1), ranks: vec![Rank(0)], to, manner });
-        job.tell(said::rank(first(Rank(0)), RankReport::PmiFinalized));
+        job.handle(Event::Migrate { request: Some(1), ranks: vec![Rank(0)], to, manner });
+        job.handle(said::rank(first(Rank(0)), RankReport::PmiFinalized));
         let (ending, stage) = (Ending::Code(0), MpiStage::After);
-        job.tell(said::rank(first(Rank(0)), RankReport::Exited { ending, stage }));
+        job.handle(said::rank(first(Rank(0)), RankReport::Exited { ending, stage }));
         let [Answer::Refused(why)] = &job.answers[..] else { panic!("{:?}", job.answers) };
         assert_eq!(why, "rank 0 did not move: it has come to its end before");
         // The node of one that was to be drained is free.
         let mut job = Job::new(Interval::Off, not_now);
-        job.tell(Event::Drain { request: Some(2), node: NodeId(0) });
-        job.tell(said::rank(first(Rank(0)), RankReport::PmiFinalized));
+        job.handle(Event::Drain { request: Some(2), node: NodeId(0) });
+        job.handle(said::rank(first(Rank(0)), RankReport::PmiFinalized));
         let (ending, stage) = (Ending::Code(0), MpiStage::After);
-        job.tell(said::rank(first(Rank(0)), RankReport::Exited { ending, stage }));
+        job.handle(said::rank(first(Rank(0)), RankReport::Exited { ending, stage }));
         assert_eq!(job.answers, [Answer::Accepted]);
     }
 
     #[test]
     fn a_checkpoint_that_cannot_be_begun_is_answered_in_time() {
         let mut job = Job::new(Interval::Off, usable);
-        job.tell(said::rank(first(Rank(0)), RankReport::PmiFinalized));
-        job.tell(Event::Checkpoint { request: 1, rank: None });
+        job.handle(said::rank(first(Rank(0)), RankReport::PmiFinalized));
+        job.handle(Event::Checkpoint { request: 1, rank: None });
         job.pass(IMAGE_TIMEOUT + Duration::from_secs(10));
         let [Answer::Checkpoints(outcomes)] = &job.answers[..] else { panic!("{:?}", job.answers) };
         let failed = outcomes.iter().find_map(|outcome| match outcome {
@@ -311,7 +314,7 @@ mod tests {
     #[test]
     fn saving_does_not_wait_for_ranks_that_are_never_imaged() {
         let mut job = Job::new(Interval::Off, not_now);
-        job.tell(Event::Save { request: Some(1) });
+        job.handle(Event::Save { request: Some(1) });
         job.pass(Duration::from_secs(40));
         // Whatever images are under way, one rank after the other: they come back from the log.
         assert!(job.machine.saving.ranks_stay_fenced());

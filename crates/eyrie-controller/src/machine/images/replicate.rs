@@ -133,7 +133,7 @@ impl Counting<'_> {
         }
         let uploaded = self.ranks.capture_of(instance, image).is_some_and(|c| c.store() == store);
         let copies = self.ranks.copies_mut(instance, image);
-        let copied = copies.is_some_and(|copies| copies.fail(store));
+        let copied = copies.is_some_and(|copies| copies.copy_failed(store));
         if self.ranks.capture_of(instance, image).is_some() {
             if uploaded || copied {
                 // A store says this itself when no agent was left to hear it: one that is there
@@ -195,12 +195,12 @@ mod tests {
                 ..Config::of_one_rank()
             });
             let mut running = Running { machine, now: Duration::ZERO };
-            running.tell(said::joined(NodeId(0)));
+            running.handle(said::joined(NodeId(0)));
             (0..2).for_each(|rank| running.goes_on(first(Rank(rank))));
             running
         }
 
-        fn tell(&mut self, event: Event) -> Vec<Command> {
+        fn handle(&mut self, event: Event) -> Vec<Command> {
             self.now += Duration::from_millis(1);
             let commands = self.machine.handle(self.now, event);
             let shown = |c: &Command| matches!(c, Command::Record(_) | Command::Answer { .. });
@@ -209,13 +209,13 @@ mod tests {
 
         fn goes_on(&mut self, instance: RankInstance) {
             let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
-            self.tell(said::rank(instance, RankReport::Started { fetched, restored }));
-            self.tell(said::rank(instance, RankReport::ProviderLoaded));
+            self.handle(said::rank(instance, RankReport::Started { fetched, restored }));
+            self.handle(said::rank(instance, RankReport::ProviderLoaded));
         }
 
         /// Asks for a checkpoint; returns the image and the store that it goes to.
         fn capture(&mut self, rank: Rank) -> (ImageId, StoreId) {
-            let asked = self.tell(Event::Checkpoint { request: 1, rank: Some(rank) });
+            let asked = self.handle(Event::Checkpoint { request: 1, rank: Some(rank) });
             let (_, Source { image, store }) = captured(&asked);
             (image, store)
         }
@@ -223,12 +223,12 @@ mod tests {
         fn stored(&mut self, store: StoreId, rank: Rank, image: ImageId) -> Vec<Command> {
             let rsn = 10 * image.0;
             let image = Stored { image, clock: rsn, rsn, observed: 0, stdin: 0, bytes: 1000 };
-            self.tell(said::stored(store, first(rank), image))
+            self.handle(said::stored(store, first(rank), image))
         }
 
         fn checked(&mut self, rank: Rank, image: ImageId) -> Vec<Command> {
             let output = [0; 2];
-            self.tell(said::rank(first(rank), RankReport::ImageUsable { image, output }))
+            self.handle(said::rank(first(rank), RankReport::ImageUsable { image, output }))
         }
 
         /// A checkpoint that counts, in both stores.
@@ -248,12 +248,15 @@ mod tests {
         /// The rank dies; returns where its next incarnation comes from.
         fn dies(&mut self, instance: RankInstance) -> (RankInstance, Option<Source>) {
             let ending = Ending::Signal(libc::SIGKILL);
-            self.tell(said::rank(instance, RankReport::Exited { ending, stage: MpiStage::Within }));
+            self.handle(said::rank(
+                instance,
+                RankReport::Exited { ending, stage: MpiStage::Within },
+            ));
             self.fenced(RankInstance { incarnation: instance.incarnation.next(), ..instance })
         }
 
         fn fenced(&mut self, instance: RankInstance) -> (RankInstance, Option<Source>) {
-            let told = self.tell(said::fenced(RouterId(0), instance, 0));
+            let told = self.handle(said::fenced(RouterId(0), instance, 0));
             let start = told.iter().find_map(said::start);
             let (_, instance, from) = start.unwrap_or_else(|| panic!("{told:?}"));
             (instance, from)
@@ -318,7 +321,7 @@ mod tests {
         let (image, _) = job.capture(Rank(0));
         job.stored(StoreId(0), Rank(0), image);
         let (instance, reason) = (first(Rank(0)), "the disk is full".to_string());
-        let told = job.tell(said::failed(StoreId(1), instance, image, reason));
+        let told = job.handle(said::failed(StoreId(1), instance, image, reason));
         assert_eq!(told[0], said::discard(StoreId(0), Rank(0), image));
         assert!(job.checked(Rank(0), image).is_empty() && job.images(Rank(0)).is_empty());
         // What comes of the copy all the same is not kept.
@@ -336,7 +339,7 @@ mod tests {
         let (taken, store) = job.capture(Rank(0));
         assert_eq!(store, StoreId(0));
         job.stored(StoreId(0), Rank(0), taken);
-        assert!(job.tell(Event::StoreLost { store: StoreId(1) }).is_empty());
+        assert!(job.handle(Event::StoreLost { store: StoreId(1) }).is_empty());
         assert_eq!(
             (job.images(Rank(0)), job.images(Rank(1))),
             (vec![older[0], newer[0]], vec![older[1], newer[1]])
@@ -344,9 +347,9 @@ mod tests {
         // Nothing of a lost store counts, whatever is heard of it.
         assert!(
             job.stored(StoreId(1), Rank(0), taken).is_empty()
-                && job.tell(said::store_up(StoreId(1))).is_empty()
+                && job.handle(said::store_up(StoreId(1))).is_empty()
         );
-        let copies = job.tell(said::store_up(StoreId(2)));
+        let copies = job.handle(said::store_up(StoreId(2)));
         assert_eq!(
             copies,
             [
@@ -361,9 +364,9 @@ mod tests {
         // One that cannot be copied is replaced by a new one.
         let reason = "chunk 3 is damaged".to_string();
         let (instance, image) = (first(Rank(1)), older[1]);
-        let told = job.tell(said::failed(StoreId(2), instance, image, reason));
+        let told = job.handle(said::failed(StoreId(2), instance, image, reason));
         assert_eq!(captured(&told).0.rank, Rank(1));
-        let told = job.tell(Event::StoreLost { store: StoreId(0) });
+        let told = job.handle(Event::StoreLost { store: StoreId(0) });
         let (instance, Source { store, .. }) = captured(&told);
         assert_eq!((instance, store), (first(Rank(0)), StoreId(2)));
         assert_eq!((job.images(Rank(0)), job.images(Rank(1))), (vec![], vec![newer[1]]));
@@ -376,13 +379,13 @@ mod tests {
         job.stored(StoreId(0), Rank(0), image);
         job.checked(Rank(0), image);
         let (under_way, _) = job.capture(Rank(1));
-        assert!(job.tell(Event::StoreLost { store: StoreId(0) }).is_empty(), "there is no store");
+        assert!(job.handle(Event::StoreLost { store: StoreId(0) }).is_empty(), "there is no store");
         assert!(
             job.images(Rank(0)).is_empty() && job.stored(StoreId(0), Rank(1), under_way).is_empty()
         );
-        let mut told = job.tell(said::store_up(StoreId(1)));
+        let mut told = job.handle(said::store_up(StoreId(1)));
         job.now += Duration::from_secs(3);
-        told.extend(job.tell(Event::Tick));
+        told.extend(job.handle(Event::Tick));
         let captured = |rank| {
             let captures = told.iter().filter_map(said::capture);
             captures.filter(|(of, at)| of.rank == rank && at.store == StoreId(1)).count() > 0
@@ -398,11 +401,11 @@ mod tests {
         assert_eq!(from, Some(Source { image, store: StoreId(0) }));
         let fail = |fault| RankReport::StartFailed { reason: "r".into(), fault };
         // It was not the image's fault: another store is tried first.
-        job.tell(said::rank(instance, fail(StartFault::Attempt)));
+        job.handle(said::rank(instance, fail(StartFault::Attempt)));
         let (instance, from) =
             job.fenced(RankInstance { rank: Rank(0), incarnation: Incarnation(3) });
         assert_eq!(from, Some(Source { image, store: StoreId(1) }));
-        let told = job.tell(said::rank(instance, fail(StartFault::Image)));
+        let told = job.handle(said::rank(instance, fail(StartFault::Image)));
         assert!(told.contains(&said::discard(StoreId(1), Rank(0), image)), "{told:?}");
         let (instance, from) =
             job.fenced(RankInstance { rank: Rank(0), incarnation: Incarnation(4) });
@@ -410,7 +413,7 @@ mod tests {
         // It is imaged anew as soon as it runs, since this one has a copy less than promised.
         job.goes_on(instance);
         job.now += Duration::from_secs(1);
-        let told = job.tell(Event::Tick);
+        let told = job.handle(Event::Tick);
         assert_eq!(captured(&told).1.image, ImageId(2));
     }
 }

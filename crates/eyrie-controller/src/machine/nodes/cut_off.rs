@@ -98,18 +98,18 @@ mod tests {
             let (heartbeat_timeout, alone_for) = (ms(40), ms(1000));
             let config = Config { nodes, heartbeat_timeout, alone_for, ..Config::of_one_rank() };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
-            job.tell(Event::NodesHere(here.to_vec()));
-            (0..nodes).for_each(|node| drop(job.tell(said::joined(NodeId(node)))));
+            job.handle(Event::NodesHere(here.to_vec()));
+            (0..nodes).for_each(|node| drop(job.handle(said::joined(NodeId(node)))));
             job
         }
 
-        fn tell(&mut self, event: Event) -> Vec<Command> {
+        fn handle(&mut self, event: Event) -> Vec<Command> {
             self.machine.handle(self.now, event)
         }
 
         /// What is said of nodes after this; these answer.
-        fn tell_and_answer(&mut self, event: Event, answer: &[NodeId]) -> Vec<String> {
-            let mut commands = self.tell(event);
+        fn handle_and_answer(&mut self, event: Event, answer: &[NodeId]) -> Vec<String> {
+            let mut commands = self.handle(event);
             let asked = |c: &Command| match said::to_agent(c) {
                 Some((node, ToAgent::Heartbeat { n })) if answer.contains(&node) => {
                     Some((node, *n))
@@ -117,7 +117,7 @@ mod tests {
                 _ => None,
             };
             for (node, n) in commands.iter().filter_map(asked).collect::<Vec<_>>() {
-                commands.extend(self.tell(said::heartbeat(node, n)));
+                commands.extend(self.handle(said::heartbeat(node, n)));
             }
             in_short(&commands)
         }
@@ -128,7 +128,7 @@ mod tests {
             while self.now < until && !self.machine.has_ended() {
                 let next = self.machine.next_tick().map_or(until, |at| at.max(self.now));
                 self.now = next.min(until) + Duration::from_micros(1);
-                said.extend(self.tell_and_answer(Event::Tick, answer));
+                said.extend(self.handle_and_answer(Event::Tick, answer));
             }
             said
         }
@@ -155,11 +155,11 @@ mod tests {
         assert_eq!(job.pass(ms(60), &[]), ["cut off", "seek [0, 1, 2]"]);
         assert_eq!(job.pass(ms(800), &[]), [""; 0]);
         // What ends meanwhile is an old connection.
-        assert!(in_short(&job.tell(Event::AgentGone(NodeId(1)))).is_empty());
-        assert!(in_short(&job.tell(Event::AgentBack(NodeId(2)))).is_empty(), "one of three");
-        let back = job.tell_and_answer(Event::AgentBack(NodeId(0)), &[NodeId(0), NodeId(2)]);
+        assert!(in_short(&job.handle(Event::AgentGone(NodeId(1)))).is_empty());
+        assert!(in_short(&job.handle(Event::AgentBack(NodeId(2)))).is_empty(), "one of three");
+        let back = job.handle_and_answer(Event::AgentBack(NodeId(0)), &[NodeId(0), NodeId(2)]);
         assert_eq!(back, ["seek [1]", "back without [1]"]);
-        assert!(in_short(&job.tell(Event::AgentGone(NodeId(1)))).is_empty(), "it may come back");
+        assert!(in_short(&job.handle(Event::AgentGone(NodeId(1)))).is_empty(), "it may come back");
         assert_eq!(job.pass(ms(30), &[NodeId(0), NodeId(2)]), [""; 0]);
         assert_eq!(job.pass(ms(30), &[NodeId(0), NodeId(2)]), ["seek [1]", "lost 1"]);
         assert_eq!(job.pass(ms(200), &[NodeId(0), NodeId(2)]), [""; 0]);
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(job.pass(ms(60), &[NodeId(0)]), ["seek [1]", "lost 1"]);
         let mut job = Job::new(3, &[NodeId(0)]);
         assert_eq!(job.pass(ms(60), &[NodeId(0)]), ["cut off", "seek [1, 2]"]);
-        let back = in_short(&job.tell(Event::AgentBack(NodeId(1))));
+        let back = in_short(&job.handle(Event::AgentBack(NodeId(1))));
         assert_eq!(back, ["seek [2]", "back without [2]"]);
     }
 
@@ -186,7 +186,7 @@ mod tests {
     fn a_controller_that_was_replaced_ends() {
         let mut job = Job::new(2, &[]);
         job.pass(ms(60), &[]);
-        let ended = in_short(&job.tell(Event::Replaced { by: "tcp:there".into() }));
+        let ended = in_short(&job.handle(Event::Replaced { by: "tcp:there".into() }));
         assert_eq!(ended, ["end 1"]);
     }
 }

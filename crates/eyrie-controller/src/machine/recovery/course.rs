@@ -2,7 +2,7 @@
 //! confirmed that only its new incarnation speaks. A router that does not answer is a failure: only
 //! that router has the log of its ranks.
 
-use super::gathered::{Gathered, Told};
+use super::gathered::{Gathered, Replay};
 use super::stop::{stop_of, Stop};
 use crate::machine::config::Config;
 use crate::machine::faults::moments::Injecting;
@@ -63,7 +63,13 @@ impl Recovery<'_> {
 
     /// The rank's present incarnation is dead: the routers are told to refuse it. `unheard`: how
     /// long ago the last sign of it was, if that is known.
-    pub fn fail(&mut self, rank: Rank, death: Death, cause: String, unheard: Option<Duration>) {
+    pub fn rank_failed(
+        &mut self,
+        rank: Rank,
+        death: Death,
+        cause: String,
+        unheard: Option<Duration>,
+    ) {
         let node = self.ranks[rank].node();
         let Some((dead, capture)) = self.stop().replace(rank, death, unheard) else { return };
         self.out.summary_mut().rank_failures += 1;
@@ -73,27 +79,27 @@ impl Recovery<'_> {
         self.out.follows(Consequence::RankFailed(rank));
     }
 
-    /// A router lets only this incarnation speak, and has told what it holds of the rank. When all
+    /// A router lets only this incarnation speak, and says what it holds of the rank. When all
     /// do, the rank can come back.
     pub fn router_fenced(
         &mut self,
         router: RouterId,
         instance: RankInstance,
         rsn: u64,
-        told: Told,
+        replay: Replay,
     ) {
         let Some(r) = self.ranks.get_mut(instance.rank) else { return };
         // It may have died again: only the newest fence counts.
         if r.instance() != instance {
             return;
         }
-        self.gathered.add(instance, told);
+        self.gathered.add(instance, replay);
         if let Some(rsn) = r.confirm_fence(router, rsn) {
             let mark = Mark { rsn, output: self.output.total(instance.rank) };
             let primary = self.roles.primary_of(instance.rank);
             // Where routers run beside the controller, ranks go round them.
             let primary = primary.unwrap_or(RouterId(instance.rank.0 % self.config.routers));
-            let Told { determinants, observed } = self.gathered.take(instance);
+            let Replay { determinants, observed } = self.gathered.take(instance);
             let recover = RouterCommand::Recover { instance, determinants, observed };
             self.out.push(Command::Send(ToPeer::Router(primary, recover)));
             self.out.follows(Consequence::RankFenced { instance, mark });
@@ -249,7 +255,7 @@ impl Recovery<'_> {
         match fault {
             // The image is as good as before.
             StartFault::Killed(signal) if !is_own_fault(signal) => {
-                return self.fail(rank, Death::Signal(signal), reason, None);
+                return self.rank_failed(rank, Death::Signal(signal), reason, None);
             }
             // What has come of the image fails by itself: the older one may do.
             StartFault::Killed(_) | StartFault::Attempt | StartFault::Image => {}
@@ -263,7 +269,12 @@ impl Recovery<'_> {
             let only = (!all).then_some(store);
             drop_copies(self.out, self.ranks, self.schedule, (rank, image), only);
         }
-        self.fail(rank, Death::Outside, format!("image {image} could not be restored"), None);
+        self.rank_failed(
+            rank,
+            Death::Outside,
+            format!("image {image} could not be restored"),
+            None,
+        );
     }
 
     /// Ranks that did not come up in time, and routers that did not answer.

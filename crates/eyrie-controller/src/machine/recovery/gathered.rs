@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 
 /// All that a rank needs to replay besides messages.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Told {
+pub struct Replay {
     pub determinants: Vec<Determinant>,
     pub observed: Vec<ObservedPart>,
 }
 
-impl Told {
+impl Replay {
     /// What the rank observed from its beginning on, as far as it is known: a rank that is started
     /// anew needs it before it can ask its router.
     fn beginning(&self) -> Vec<u8> {
@@ -32,35 +32,35 @@ impl Told {
     }
 }
 
-/// What was told of the ranks that are being fenced.
+/// What routers hold of the ranks that are being fenced.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Gathered {
-    ranks: BTreeMap<Rank, (RankInstance, Told)>,
+    ranks: BTreeMap<Rank, (RankInstance, Replay)>,
     /// What ranks observed at their beginning, as it was last known.
     beginnings: BTreeMap<Rank, Vec<u8>>,
 }
 
 impl Gathered {
-    /// A router has told what it holds of a rank that is being fenced. What belongs to an older
+    /// A router says what it holds of a rank that is being fenced. What belongs to an older
     /// incarnation is of no use any more.
-    pub fn add(&mut self, instance: RankInstance, mut told: Told) {
-        let (of, all) = self.ranks.entry(instance.rank).or_insert((instance, Told::default()));
+    pub fn add(&mut self, instance: RankInstance, mut replay: Replay) {
+        let (of, all) = self.ranks.entry(instance.rank).or_insert((instance, Replay::default()));
         if of.incarnation < instance.incarnation {
-            (*of, *all) = (instance, Told::default());
+            (*of, *all) = (instance, Replay::default());
         }
         if *of == instance {
-            all.determinants.append(&mut told.determinants);
-            all.observed.append(&mut told.observed);
+            all.determinants.append(&mut replay.determinants);
+            all.observed.append(&mut replay.observed);
         }
     }
 
-    /// Takes what was told for this incarnation.
-    pub fn take(&mut self, instance: RankInstance) -> Told {
+    /// Takes what routers hold of this incarnation.
+    pub fn take(&mut self, instance: RankInstance) -> Replay {
         let of_it = self.ranks.get(&instance.rank).is_some_and(|(of, _)| *of == instance);
         let taken = of_it.then(|| self.ranks.remove(&instance.rank)).flatten();
-        let told = taken.map_or_else(Told::default, |(_, all)| all);
-        self.beginnings.insert(instance.rank, told.beginning());
-        told
+        let replay = taken.map_or_else(Replay::default, |(_, all)| all);
+        self.beginnings.insert(instance.rank, replay.beginning());
+        replay
     }
 
     /// What a rank that is started anew observes first.
@@ -78,29 +78,29 @@ mod tests {
     fn the_beginning_is_what_is_known_without_a_gap() {
         let part = |from, bytes: &[u8]| ObservedPart { from, clock: 1, bytes: bytes.to_vec() };
         let observed = vec![part(3, b"de"), part(0, b"abc"), part(6, b"x"), part(3, b"de")];
-        let told = Told { observed, ..Told::default() };
-        assert_eq!(told.beginning(), b"abcde");
+        let replay = Replay { observed, ..Replay::default() };
+        assert_eq!(replay.beginning(), b"abcde");
         // An image has taken the place of the beginning.
-        let told = Told { observed: vec![part(3, b"de")], ..Told::default() };
-        assert!(told.beginning().is_empty());
+        let replay = Replay { observed: vec![part(3, b"de")], ..Replay::default() };
+        assert!(replay.beginning().is_empty());
     }
 
     #[test]
     fn only_what_was_told_for_the_newest_incarnation_is_gathered() {
         let instance = |incarnation| RankInstance { rank: Rank(3), incarnation };
         let part = |from| ObservedPart { from, clock: 1, bytes: vec![1] };
-        let told = |clocks: &[u64]| Told {
+        let replay = |clocks: &[u64]| Replay {
             determinants: clocks.iter().map(|c| Determinant { clock: *c, rsn: *c }).collect(),
             observed: clocks.iter().map(|c| part(*c)).collect(),
         };
         let mut gathered = Gathered::default();
-        gathered.add(instance(Incarnation(2)), told(&[1]));
+        gathered.add(instance(Incarnation(2)), replay(&[1]));
         // It died again.
-        gathered.add(instance(Incarnation(3)), told(&[2]));
-        gathered.add(instance(Incarnation(2)), told(&[9]));
-        gathered.add(instance(Incarnation(3)), told(&[1]));
-        assert_eq!(gathered.take(instance(Incarnation(2))), Told::default());
-        assert_eq!(gathered.take(instance(Incarnation(3))), told(&[2, 1]));
-        assert_eq!(gathered.take(instance(Incarnation(3))), Told::default());
+        gathered.add(instance(Incarnation(3)), replay(&[2]));
+        gathered.add(instance(Incarnation(2)), replay(&[9]));
+        gathered.add(instance(Incarnation(3)), replay(&[1]));
+        assert_eq!(gathered.take(instance(Incarnation(2))), Replay::default());
+        assert_eq!(gathered.take(instance(Incarnation(3))), replay(&[2, 1]));
+        assert_eq!(gathered.take(instance(Incarnation(3))), Replay::default());
     }
 }

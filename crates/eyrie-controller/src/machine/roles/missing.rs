@@ -90,7 +90,7 @@ mod tests {
         let mut trial = Trial::new(Config::with_roles_on(nodes));
         let instance = RankInstance { rank: Rank(0), incarnation: Incarnation(1) };
         let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
-        trial.tell(said::rank(instance, RankReport::Started { fetched, restored }));
+        trial.handle(said::rank(instance, RankReport::Started { fetched, restored }));
         trial
     }
 
@@ -99,8 +99,8 @@ mod tests {
         /// say so.
         fn said(&mut self, event: Event, listen: bool) -> Vec<String> {
             let answers = |node, role| listens(node, role).filter(|_| listen);
-            let mut commands = self.tell_with(event, &answers);
-            commands.extend(self.tell_with(Event::Tick, &answers));
+            let mut commands = self.handle_with(event, &answers);
+            commands.extend(self.handle_with(Event::Tick, &answers));
             let said = commands.into_iter().filter_map(|command| match command {
                 Command::Record(Record::CopiesMissing { cause, .. }) => Some(cause),
                 Command::Record(Record::CopiesRestored { what }) => Some(format!("{what:?}")),

@@ -51,27 +51,27 @@ mod tests {
                 ..Config::with_roles_on(nodes)
             };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
-            (0..nodes).for_each(|node| drop(job.tell(said::joined(NodeId(node)))));
+            (0..nodes).for_each(|node| drop(job.handle(said::joined(NodeId(node)))));
             for rank in 0..ranks {
                 let instance = RankInstance { rank: Rank(rank), incarnation: Incarnation(1) };
                 let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
-                job.tell(said::rank(instance, RankReport::Started { fetched, restored }));
-                job.tell(said::rank(instance, RankReport::ProviderLoaded));
+                job.handle(said::rank(instance, RankReport::Started { fetched, restored }));
+                job.handle(said::rank(instance, RankReport::ProviderLoaded));
             }
             job
         }
 
         /// What is lost after this; roles that are started listen, and nodes answer.
-        fn tell(&mut self, event: Event) -> Vec<String> {
+        fn handle(&mut self, event: Event) -> Vec<String> {
             let mut lost = Vec::new();
             for command in self.machine.handle(self.now, event) {
                 match command {
                     Command::StartRole { role, .. } => {
                         let addr = Addr::Unix(format!("/{role}").into());
-                        lost.extend(self.tell(said::listens(role, addr)));
+                        lost.extend(self.handle(said::listens(role, addr)));
                     }
                     Command::Send(ToPeer::Agent(node, ToAgent::Heartbeat { n })) => {
-                        lost.extend(self.tell(said::heartbeat(node, n)));
+                        lost.extend(self.handle(said::heartbeat(node, n)));
                     }
                     Command::Record(Record::RoleLost { role, node, .. }) => {
                         lost.push(format!("{role} on {node}"));
@@ -86,7 +86,7 @@ mod tests {
         }
 
         fn parted(&mut self, from: NodeId, to: NodeId) -> Vec<String> {
-            self.tell(said::reached(from, to, false))
+            self.handle(said::reached(from, to, false))
         }
 
         /// So many seconds pass; what is lost in them.
@@ -94,7 +94,7 @@ mod tests {
             let mut lost = Vec::new();
             for _ in 0..seconds * 10 {
                 self.now += Duration::from_millis(100);
-                lost.extend(self.tell(Event::Tick));
+                lost.extend(self.handle(Event::Tick));
             }
             lost
         }
@@ -119,7 +119,7 @@ mod tests {
             ([2].map(NodeId).to_vec(), [2, 3].map(NodeId).to_vec())
         );
         // What heals is no reason to move back.
-        job.tell(said::reached(NodeId(1), NodeId(0), true));
+        job.handle(said::reached(NodeId(1), NodeId(0), true));
         assert!(job.pass(5).is_empty());
     }
 
@@ -128,7 +128,7 @@ mod tests {
         let mut job = Job::new(4, &[NodeId(0)]);
         job.parted(NodeId(1), NodeId(0));
         job.pass(1);
-        job.tell(said::reached(NodeId(1), NodeId(0), true));
+        job.handle(said::reached(NodeId(1), NodeId(0), true));
         assert!(job.pass(5).is_empty());
     }
 
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(job.pass(3)[0], "node 1");
         // The router has what only it has: then its node must stay, and the rank goes there.
         let mut job = Job::new(2, &[NodeId(0), NodeId(1)]);
-        job.tell(said::exposed(Rank(0)));
+        job.handle(said::exposed(Rank(0)));
         job.parted(NodeId(0), NodeId(1));
         assert_eq!(job.pass(3)[0], "node 0");
     }

@@ -235,7 +235,7 @@ mod tests {
 
     impl Trial {
         fn full(&mut self, store: StoreId) -> Vec<Command> {
-            self.tell(said::store_full(store, "no space".into()))
+            self.handle(said::store_full(store, "no space".into()))
         }
 
         /// The nodes of the stores by their numbers.
@@ -291,9 +291,9 @@ mod tests {
         assert!(notes(&told)[0].contains("no other host can have its store"), "{told:?}");
         assert_eq!(job.stores(), on([(0, 1), (1, 0)]));
         assert!(notes(&job.full(StoreId(0))).is_empty());
-        job.tell(Event::Joining { host: "late".into() });
-        job.tell(said::joined(NodeId(2)));
-        job.tell(Event::Tick);
+        job.handle(Event::Joining { host: "late".into() });
+        job.handle(said::joined(NodeId(2)));
+        job.handle(Event::Tick);
         assert_eq!(job.stores(), on([(1, 0), (2, 2)]));
     }
 
@@ -301,9 +301,9 @@ mod tests {
     fn a_store_that_cannot_be_started_is_tried_elsewhere_and_one_is_enough() {
         let mut job = trial(4);
         assert_eq!(job.stores(), on([(0, 1), (1, 2)]));
-        job.tell_with(Event::AgentGone(NodeId(2)), &fails_on(NodeId(3)));
+        job.handle_with(Event::AgentGone(NodeId(2)), &fails_on(NodeId(3)));
         assert_eq!(job.stores(), on([(0, 1), (3, 0)]));
-        job.tell_with(Event::AgentGone(NodeId(0)), &fails_on(NodeId(3)));
+        job.handle_with(Event::AgentGone(NodeId(0)), &fails_on(NodeId(3)));
         assert_eq!(job.stores(), on([(0, 1)]));
         assert_eq!(
             (job.machine.roles.promised_copies(&job.machine.config), job.machine.has_ended()),

@@ -22,14 +22,14 @@ impl Trial {
     pub fn new(config: Config) -> Trial {
         let nodes = config.nodes;
         let mut trial = Trial { machine: Machine::new(config), now: Duration::ZERO };
-        (0..nodes).for_each(|node| drop(trial.tell(said::joined(NodeId(node)))));
+        (0..nodes).for_each(|node| drop(trial.handle(said::joined(NodeId(node)))));
         assert!(trial.machine.has_started());
         trial
     }
 
     /// What the machine commands after this event, and after what a role that is started for it
     /// `answers`.
-    pub fn tell_with(
+    pub fn handle_with(
         &mut self,
         event: Event,
         answers: &dyn Fn(NodeId, Role) -> Option<Event>,
@@ -42,13 +42,13 @@ impl Trial {
                 _ => None,
             };
             all.push(command);
-            all.extend(answer.into_iter().flat_map(|answer| self.tell_with(answer, answers)));
+            all.extend(answer.into_iter().flat_map(|answer| self.handle_with(answer, answers)));
         }
         all
     }
 
-    /// As [`Trial::tell_with`], where each role listens.
-    pub fn tell(&mut self, event: Event) -> Vec<Command> {
-        self.tell_with(event, &listens)
+    /// As [`Trial::handle_with`], where each role listens.
+    pub fn handle(&mut self, event: Event) -> Vec<Command> {
+        self.handle_with(event, &listens)
     }
 }

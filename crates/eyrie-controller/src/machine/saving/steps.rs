@@ -293,22 +293,22 @@ mod tests {
                 ..Config::of_one_rank()
             };
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
-            (0..3).for_each(|node| drop(job.tell(said::joined(NodeId(node)))));
+            (0..3).for_each(|node| drop(job.handle(said::joined(NodeId(node)))));
             assert!(job.machine.has_started());
             let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
-            job.tell(said::rank(RANK, RankReport::Started { fetched, restored }));
-            job.tell(said::rank(RANK, RankReport::ProviderLoaded));
+            job.handle(said::rank(RANK, RankReport::Started { fetched, restored }));
+            job.handle(said::rank(RANK, RankReport::ProviderLoaded));
             job
         }
 
         /// Roles that are started listen at once.
-        fn tell(&mut self, event: Event) -> Vec<Command> {
+        fn handle(&mut self, event: Event) -> Vec<Command> {
             self.now += Duration::from_millis(1);
             let mut commands = self.machine.handle(self.now, event);
             for command in commands.clone() {
                 let Command::StartRole { role, .. } = command else { continue };
                 let addr = Addr::Unix(format!("/{role}").into());
-                commands.extend(self.tell(said::listens(role, addr)));
+                commands.extend(self.handle(said::listens(role, addr)));
             }
             let shown = |c: &Command| matches!(c, Command::Record(_) | Command::Answer { .. });
             commands.retain(|c| !shown(c) && !said::confirms(c));
@@ -318,7 +318,7 @@ mod tests {
         fn stored(&mut self, store: StoreId, image: ImageId) -> Vec<Command> {
             let image =
                 Stored { image, clock: image.0, rsn: image.0, observed: 0, stdin: 0, bytes: 1000 };
-            self.tell(said::stored(store, RANK, image))
+            self.handle(said::stored(store, RANK, image))
         }
 
         /// The image that is being taken is whole in both stores; returns what follows.
@@ -329,12 +329,12 @@ mod tests {
                 panic!("{asked:?}")
             };
             self.stored(store, image);
-            self.tell(said::rank(RANK, RankReport::ImageUsable { image, output: [0; 2] }));
+            self.handle(said::rank(RANK, RankReport::ImageUsable { image, output: [0; 2] }));
             self.stored(StoreId(3 - store.0), image)
         }
 
         fn save(&mut self) -> Vec<Command> {
-            self.tell(Event::Save { request: None })
+            self.handle(Event::Save { request: None })
         }
     }
 
@@ -350,13 +350,13 @@ mod tests {
     #[test]
     fn ranks_are_stopped_when_all_their_images_are_in_the_archive() {
         let mut job = Job::new();
-        let asked = job.tell(Event::Checkpoint { request: 1, rank: None });
+        let asked = job.handle(Event::Checkpoint { request: 1, rank: None });
         job.imaged(&asked);
         let asked = job.save();
         let copied = job.imaged(&asked);
         assert_eq!(to_archive(&copied), [1, 2].map(|image| (ImageId(image), StoreId(1))));
         // No image is taken meanwhile.
-        assert!(job.tell(Event::Checkpoint { request: 2, rank: None }).is_empty());
+        assert!(job.handle(Event::Checkpoint { request: 2, rank: None }).is_empty());
         assert!(job.stored(SAVED, ImageId(2)).is_empty());
         let stopped = job.stored(SAVED, ImageId(1));
         let kill = |c: &Command| matches!(said::to_agent(c), Some((_, ToAgent::Kill(RANK))));
@@ -374,7 +374,7 @@ mod tests {
         for _ in 0..=FAILURES_MAX {
             assert_eq!(to_archive(&copied), [(ImageId(1), StoreId(1))]);
             let (instance, image, reason) = (RANK, 1, "the disk is full".to_string());
-            copied = job.tell(said::failed(SAVED, instance, ImageId(image), reason));
+            copied = job.handle(said::failed(SAVED, instance, ImageId(image), reason));
         }
         assert!(to_archive(&copied).is_empty() && !job.machine.is_saving());
         // The job goes on, and can be saved when there is room.
@@ -387,7 +387,7 @@ mod tests {
         let mut job = Job::new();
         let asked = job.save();
         job.imaged(&asked);
-        job.tell(Event::Resumed);
+        job.handle(Event::Resumed);
         assert!(!job.machine.is_saving());
         let asked = job.save();
         assert_eq!(
@@ -395,8 +395,8 @@ mod tests {
             [1, 2].map(|image| (ImageId(image), StoreId(1)))
         );
         // Without the directory it cannot be saved at all.
-        job.tell(Event::Resumed);
-        job.tell(Event::StoreLost { store: SAVED });
+        job.handle(Event::Resumed);
+        job.handle(Event::StoreLost { store: SAVED });
         assert!(job.save().is_empty() && !job.machine.is_saving());
     }
 }

@@ -6,7 +6,7 @@ use crate::machine::{FromPeer, Machine};
 use crate::runtime::images_dir::ImagesDir;
 use crate::runtime::link::{JournalProgress, Session};
 use crate::runtime::options::JobOptions;
-use crate::runtime::places::Whereabouts;
+use crate::runtime::places::RoleAddresses;
 use eyrie_interface::RolesAt;
 use eyrie_wire::addr::Addr;
 use eyrie_wire::control::Role;
@@ -34,7 +34,7 @@ pub struct Starting<'a> {
 pub struct Hearing<'a> {
     pub options: &'a JobOptions,
     pub figures: &'a mut Figures,
-    pub whereabouts: &'a mut Whereabouts,
+    pub role_addresses: &'a mut RoleAddresses,
     /// The images of a saved job, until the store has said what it has.
     pub needed_images: &'a mut Option<BTreeSet<(Rank, ImageId)>>,
     /// What users should know.

@@ -67,7 +67,7 @@ impl RolePeers {
     }
 
     /// Tells one router.
-    pub fn tell_router(&mut self, progress: JournalProgress, id: RouterId, command: RouterCommand) {
+    pub fn send_router(&mut self, progress: JournalProgress, id: RouterId, command: RouterCommand) {
         if let Some(router) = self.routers.get(id.index()) {
             router.command(command);
         } else if let Some(session) = self.session(RoleKind::Router, id.0) {
@@ -76,9 +76,9 @@ impl RolePeers {
     }
 
     /// Tells all routers.
-    pub fn tell_routers(&mut self, progress: JournalProgress, command: &RouterCommand) {
+    pub fn send_routers(&mut self, progress: JournalProgress, command: &RouterCommand) {
         for id in self.routers() {
-            self.tell_router(progress, id, command.clone());
+            self.send_router(progress, id, command.clone());
         }
     }
 
@@ -95,7 +95,7 @@ impl RolePeers {
     ///
     /// # Errors
     /// What could not be done, for users, where it is known at once.
-    pub fn tell_store(
+    pub fn send_store(
         &mut self,
         progress: JournalProgress,
         id: StoreId,

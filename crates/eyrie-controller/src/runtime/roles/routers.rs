@@ -113,7 +113,7 @@ impl Kind for RouterKind {
         let FromPeer::Router(role, message) = message else { return };
         match message {
             RouterEvent::Listening(addr) if !hearing.on_nodes() => {
-                hearing.whereabouts.router_listens(RouterId(role.id), addr.clone())
+                hearing.role_addresses.router_listens(RouterId(role.id), addr.clone())
             }
             RouterEvent::Stats(stats) => hearing.figures.add(RouterId(role.id), stats.clone()),
             _ => {}

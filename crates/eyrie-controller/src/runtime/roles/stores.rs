@@ -112,7 +112,7 @@ impl Kind for StoreKind {
         let archives = StoreId(role.id) == THE_STORE && hearing.options.has_archive();
         match message {
             StoreEvent::Listening(addr) if archives || !hearing.on_nodes() => {
-                hearing.whereabouts.store_listens(addr.clone())
+                hearing.role_addresses.store_listens(addr.clone())
             }
             StoreEvent::Stored { live_bytes, .. } => hearing.figures.set_store_bytes(*live_bytes),
             StoreEvent::Inventory { images } => compare(hearing, images),
