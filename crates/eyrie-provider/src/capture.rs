@@ -127,7 +127,7 @@ fn take_image(
     let connections = Connections { path: RefCell::new(path), image: image.0 };
     // It goes on elsewhere, or here when it is told so or hears nothing.
     let written = |pause_ns| {
-        channel::tell(&FromRank::Captured { image, child_pid: 0, pause_ns });
+        channel::send(&FromRank::Captured { image, child_pid: 0, pause_ns });
         // SAFETY: the stream is whole, and its end is to be seen; `take_image` forgets it.
         unsafe { libc::close(out.as_raw_fd()) };
         await_go(image, HOLD_TIMEOUT);
@@ -166,7 +166,7 @@ fn take_image(
         Outcome::Captured { .. } if sync && hold => std::mem::forget(out),
         Outcome::Captured { child_pid, .. } => {
             let pause_ns = start.elapsed().as_nanos() as u64;
-            channel::tell(&FromRank::Captured { image, child_pid: child_pid as u32, pause_ns });
+            channel::send(&FromRank::Captured { image, child_pid: child_pid as u32, pause_ns });
             // Closed after the pause was sent: when the image is stored, the pause is known.
             drop(out);
         }
@@ -228,7 +228,7 @@ impl<P: Path<World = Sockets>> Holder for Connections<'_, P> {
         let (image, (_, _, clock, rsn)) = (self.image, self.identify());
         let observed = self.path.borrow().world().observed();
         let far = observing::far_devices();
-        channel::tell(&FromRank::Still { image: ImageId(image), clock, rsn, observed, far });
+        channel::send(&FromRank::Still { image: ImageId(image), clock, rsn, observed, far });
         await_go(ImageId(image), GO_TIMEOUT)
             .then_some(())
             .ok_or("the agent has not read the rank's output in time")
@@ -279,7 +279,7 @@ fn refuse(image: u64, reason: &dyn Display) {
     let _ = write!(rest, "{reason}");
     let len = MAX_MESSAGE - rest.len();
     let reason = std::str::from_utf8(&text[..len]).unwrap_or("the process cannot be captured");
-    channel::tell(&FromRank::Refused { image: ImageId(image), reason });
+    channel::send(&FromRank::Refused { image: ImageId(image), reason });
 }
 
 /// Whether an image can be taken now: then the agent's number as a process. If not, the agent has
@@ -327,7 +327,7 @@ pub fn track() {
         return;
     }
     if let Err(refusal) = TRACKER.start() {
-        channel::tell(&FromRank::Untracked { reason: &refusal.to_string() });
+        channel::send(&FromRank::Untracked { reason: &refusal.to_string() });
     }
 }
 
@@ -358,7 +358,7 @@ fn join_again(path: &mut impl Path<World = Sockets>) {
     if let Err(e) = path.world_mut().identity.be_welcomed() {
         fatal(&e);
     }
-    channel::tell(&FromRank::Loaded { pid: process_id() });
+    channel::send(&FromRank::Loaded { pid: process_id() });
     track();
     let incarnation = path.world().identity.instance.incarnation;
     let (clock, rsn) = (path.clock(), path.rsn());

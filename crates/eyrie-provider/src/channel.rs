@@ -38,7 +38,7 @@ pub fn agent_pid() -> i32 {
 }
 
 /// Sends one message. Must not allocate. An error is ignored: this process ends with its agent.
-pub fn tell(message: &FromRank) {
+pub fn send(message: &FromRank) {
     let mut buf = [0u8; MAX_MESSAGE];
     let len = message.encode(&mut buf);
     // SAFETY: the buffer has this length.

@@ -32,7 +32,7 @@ pub fn say_without_memory(text: fmt::Arguments<'_>) {
 
 /// Ends this rank, which cannot go on, and sends the agent the reason.
 pub fn fatal(reason: &str) -> ! {
-    channel::tell(&FromRank::Fatal { reason });
+    channel::send(&FromRank::Fatal { reason });
     // SAFETY: ends the process without running the program's exit handlers, which may call MPI.
     unsafe { libc::_exit(70) }
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const VERSION_LEN: usize = 1 << 14;
 
 /// Whether the agent has been told, or there is nothing to tell.
-static TOLD: AtomicBool = AtomicBool::new(false);
+static REPORTED: AtomicBool = AtomicBool::new(false);
 
 type Version = unsafe extern "C" fn(*mut libc::c_char, *mut libc::c_int) -> libc::c_int;
 type Number = unsafe extern "C" fn(*mut libc::c_int) -> libc::c_int;
@@ -25,18 +25,18 @@ struct Mpi {
 }
 
 /// Tells the agent what the library is, in the first progress call after MPI_Init.
-pub fn tell_once() {
-    if TOLD.load(Ordering::Relaxed) {
+pub fn report_once() {
+    if REPORTED.load(Ordering::Relaxed) {
         return;
     }
     let Some(mpi) = find() else {
-        TOLD.store(true, Ordering::Relaxed);
+        REPORTED.store(true, Ordering::Relaxed);
         return;
     };
     if !is_initialized(&mpi) {
         return;
     }
-    TOLD.store(true, Ordering::Relaxed);
+    REPORTED.store(true, Ordering::Relaxed);
     let mut threads = -1;
     let mut text = vec![0u8; VERSION_LEN];
     let mut len = 0;
@@ -47,7 +47,7 @@ pub fn tell_once() {
     }
     text.truncate(len.clamp(0, VERSION_LEN as i32 - 1) as usize);
     let text = String::from_utf8_lossy(&text);
-    channel::tell(&FromRank::Library { threads: threads as u32, text: &text });
+    channel::send(&FromRank::Library { threads: threads as u32, text: &text });
 }
 
 fn is_initialized(mpi: &Mpi) -> bool {

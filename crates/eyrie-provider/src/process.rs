@@ -39,7 +39,7 @@ pub fn join() -> Result<(), String> {
     // computes. An image that is asked for in the same moment waits, or it would take the answer
     // off the channel.
     let admitted = entry::enter(|_| {
-        channel::tell(&FromRank::Loaded { pid: process_id() });
+        channel::send(&FromRank::Loaded { pid: process_id() });
         channel::await_agent(|m, _| (m == ToRank::Admitted).then_some(()))
     });
     capture::run_pending();

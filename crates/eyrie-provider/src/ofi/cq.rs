@@ -79,7 +79,7 @@ pub fn progress(unread: Unread) {
 }
 
 unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: size_t) -> ssize_t {
-    library::tell_once();
+    library::report_once();
     let cq = cq.cast::<Cq>();
     // SAFETY: the queue is ours. What a progress call finds may be put into this very queue, so no
     // reference to it is held meanwhile.
