@@ -48,19 +48,19 @@ const _: () = assert!(
 /// What is asked for in a list.
 const READ: c_int = 0;
 const WRITE: c_int = 1;
-/// How the end of a call is told: by a signal, or not at all.
+/// How the program is notified of the end of a call: by a signal, or not at all.
 const BY_SIGNAL: c_int = 0;
 const NOT_AT_ALL: c_int = 1;
 /// A list is waited for.
 const WAIT: c_int = 0;
 
-/// Whether the end of something can be told from here.
-fn can_be_told(event: &sigevent) -> bool {
+/// Whether the program can be notified from here that something is over.
+fn can_be_notified(event: &sigevent) -> bool {
     [BY_SIGNAL, NOT_AT_ALL].contains(&event.sigev_notify)
 }
 
-/// Tells the program that something is over.
-fn tell(event: &sigevent) {
+/// Notifies the program that something is over.
+fn notify(event: &sigevent) {
     if event.sigev_notify == BY_SIGNAL && event.sigev_signo > 0 {
         kernel::signal_self(event.sigev_signo, event.sigev_value);
     }
@@ -69,14 +69,14 @@ fn tell(event: &sigevent) {
 /// Whether this is a file of which calls are recorded, so that it is done here.
 fn is_ours(control: &Control) -> bool {
     let is_file = of_file(control.fd, &mut |_| 0).is_some();
-    if is_file && !can_be_told(&control.event) {
+    if is_file && !can_be_notified(&control.event) {
         saying::not_at_once();
         return false;
     }
     is_file
 }
 
-/// Does it, if it is a read or a write; nothing of its end is told yet.
+/// Does it, if it is a read or a write; the program is not notified of its end yet.
 ///
 /// # Safety
 /// As aio_read(3).
@@ -119,7 +119,7 @@ unsafe fn does(control: *mut Control, what: c_int, make: &dyn Fn() -> c_int) -> 
     unsafe { run(it, what) };
     // SAFETY: errno of this thread is valid while the thread runs, and no other thread uses it.
     unsafe { *libc::__errno_location() = before };
-    tell(&it.event);
+    notify(&it.event);
     0
 }
 
@@ -167,7 +167,7 @@ unsafe fn lists(
         if list.is_null() || all.peek().is_none() || !all.all(|it| is_ours(it)) {
             return make();
         }
-        if !event.is_none_or(can_be_told) {
+        if !event.is_none_or(can_be_notified) {
             saying::not_at_once();
             return make();
         }
@@ -175,10 +175,10 @@ unsafe fn lists(
         for it in (0..n).filter_map(of_list).filter(|it| asks(it)) {
             run(it, it.what);
             failed |= it.error != 0;
-            tell(&it.event);
+            notify(&it.event);
         }
         if let Some(event) = event {
-            tell(event);
+            notify(event);
         }
         if failed {
             *libc::__errno_location() = libc::EIO;

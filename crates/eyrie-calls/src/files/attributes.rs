@@ -50,7 +50,7 @@ const TIMES: u8 = 111;
 ///
 /// # Safety
 /// `to` must have so much room.
-unsafe fn tells(
+unsafe fn attribute(
     call: Call,
     what: u8,
     (to, room): (*mut c_void, size_t),
@@ -151,7 +151,7 @@ macro_rules! telling {
             ) -> ssize_t {
                 // SAFETY: the program keeps the contract of the C function, which gets its
                 // arguments unchanged.
-                unsafe { tells($call, $what, (to, room), &|| $next.get()($($arg,)* to, room)) }
+                unsafe { attribute($call, $what, (to, room), &|| $next.get()($($arg,)* to, room)) }
             }
         )*
     };

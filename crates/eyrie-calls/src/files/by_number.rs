@@ -210,7 +210,7 @@ unsafe extern "C-unwind" fn call(
     // SAFETY: the program passes what the call of this number needs.
     let made = unsafe {
         match number {
-            libc::SYS_getcwd => Some(tells_where(a, b)),
+            libc::SYS_getcwd => Some(working_directory(a, b)),
             libc::SYS_openat2 => opens(all),
             libc::SYS_io_uring_setup => {
                 saying::no_ring();
@@ -226,7 +226,7 @@ unsafe extern "C-unwind" fn call(
 ///
 /// # Safety
 /// As getcwd(2).
-unsafe fn tells_where(to: usize, room: size_t) -> c_long {
+unsafe fn working_directory(to: usize, room: size_t) -> c_long {
     let to = std::ptr::with_exposed_provenance_mut::<c_char>(to);
     // SAFETY: the caller passes room for so many bytes; getcwd(3) ends what it writes with a NUL.
     unsafe {

@@ -122,7 +122,7 @@ pub fn was_read(number: (u64, u64)) -> bool {
 }
 
 /// Whether something that was observed under that lock has left the rank.
-pub fn has_told(number: (u64, u64)) -> bool {
+pub fn has_left(number: (u64, u64)) -> bool {
     // SAFETY: this call is being recorded, of which there is one at a time.
     let passed = unsafe { stream() }.passed;
     of_what_was_read(number).is_none_or(|lock| passed > lock.since)

@@ -155,11 +155,11 @@ pub fn writes_pipe(fd: c_int, make: &dyn Fn() -> isize) -> Option<isize> {
 /// Most bytes of what a wait has found.
 const MOST_FOUND: usize = 3 * 1024;
 
-/// Waits for descriptors by `make`, if some are pipes to children: `counts` says so. `tell` gets
+/// Waits for descriptors by `make`, if some are pipes to children: `counts` says so. `replay` gets
 /// what was found before; `found` puts what there is and says how many bytes that is.
 fn waits(
     counts: &dyn Fn() -> bool,
-    tell: &mut dyn FnMut(&[u8]),
+    replay: &mut dyn FnMut(&[u8]),
     make: &dyn Fn() -> c_int,
     found: &dyn Fn(&mut [u8; MOST_FOUND]) -> usize,
 ) -> Option<c_int> {
@@ -174,7 +174,7 @@ fn waits(
             return 0;
         }
         if let Some((value, bytes)) = call.answer_again() {
-            tell(bytes);
+            replay(bytes);
             replayed = Some(value);
         } else if is_new_change() {
             standing_in::before_new();
@@ -209,12 +209,12 @@ pub unsafe fn polls(fds: *mut pollfd, n: libc::nfds_t, make: &dyn Fn() -> c_int)
     let at = |i: usize| fds.wrapping_add(i);
     // SAFETY: the caller passes `n` structures, and `i` is below `n`.
     let all = || (0..n as usize).map(|i| unsafe { &mut *at(i) });
-    let mut tell = |bytes: &[u8]| {
+    let mut replay = |bytes: &[u8]| {
         for (one, pair) in all().zip(bytes.chunks_exact(2)) {
             one.revents = i16::from_le_bytes([pair[0], pair[1]]);
         }
     };
-    waits(&|| all().any(|one| is_pipe(one.fd)), &mut tell, make, &|bytes| {
+    waits(&|| all().any(|one| is_pipe(one.fd)), &mut replay, make, &|bytes| {
         for (pair, one) in bytes.chunks_exact_mut(2).zip(all()) {
             pair.copy_from_slice(&one.revents.to_le_bytes());
         }
@@ -242,13 +242,13 @@ pub unsafe fn selects(n: c_int, sets: [*mut fd_set; 3], make: &dyn Fn() -> c_int
             move |i: usize| (0..n).filter(move |fd| has(asked[i], *fd)).map(move |fd| (i, fd));
         (0..3).flat_map(of_set)
     };
-    let mut tell = |bytes: &[u8]| {
+    let mut replay = |bytes: &[u8]| {
         for ((i, fd), _) in all().zip(bytes).filter(|(_, is_ready)| **is_ready == 0) {
             // SAFETY: the descriptor was asked for in this set, so the set is not null.
             unsafe { libc::FD_CLR(fd, sets[i]) };
         }
     };
-    waits(&|| all().any(|(_, fd)| is_pipe(fd)), &mut tell, make, &|bytes| {
+    waits(&|| all().any(|(_, fd)| is_pipe(fd)), &mut replay, make, &|bytes| {
         let each = all().zip(bytes.iter_mut()).map(|((i, fd), to)| *to = has(sets[i], fd).into());
         each.count()
     })
@@ -267,7 +267,7 @@ pub unsafe fn waits_for_events(
     const SIZE: usize = size_of::<epoll_event>();
     let most = usize::try_from(n).ok().filter(|n| *n > 0 && !events.is_null())?;
     let made = Cell::new(0);
-    let mut tell = |bytes: &[u8]| {
+    let mut replay = |bytes: &[u8]| {
         let len = bytes.len().min(most * SIZE);
         // SAFETY: the caller passes room for `most` events, and `len` is at most that.
         unsafe { events.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), len) };
@@ -276,7 +276,7 @@ pub unsafe fn waits_for_events(
         made.set(make());
         made.get()
     };
-    waits(&|| kernel::watches(fd, &is_pipe), &mut tell, &make_few, &|bytes| {
+    waits(&|| kernel::watches(fd, &is_pipe), &mut replay, &make_few, &|bytes| {
         let len = (made.get().max(0) as usize * SIZE).min(bytes.len() / SIZE * SIZE);
         // SAFETY: the kernel has written so many events there.
         bytes[..len].copy_from_slice(unsafe { std::slice::from_raw_parts(events.cast(), len) });

@@ -148,7 +148,7 @@ unsafe fn give(len: i64, room: &Room, to: *mut c_char, most: size_t) -> *mut c_c
 ///
 /// # Safety
 /// As [`give`].
-unsafe fn tells_where(
+unsafe fn asks_working_directory(
     to: *mut c_char,
     most: size_t,
     make: &dyn Fn() -> *mut c_char,
@@ -172,7 +172,7 @@ pub unsafe extern "C-unwind" fn our_getcwd(to: *mut c_char, most: size_t) -> *mu
         if !to.is_null() && most == 0 {
             make()
         } else {
-            tells_where(to, most, &make)
+            asks_working_directory(to, most, &make)
         }
     }
 }
@@ -202,7 +202,7 @@ pub unsafe extern "C-unwind" fn our_getcwd_chk(
 #[export_name = "getwd"]
 pub unsafe extern "C-unwind" fn our_getwd(to: *mut c_char) -> *mut c_char {
     // SAFETY: handed on to the caller, who has room for any path.
-    unsafe { tells_where(to, MOST, &|| getwd.get()(to)) }
+    unsafe { asks_working_directory(to, MOST, &|| getwd.get()(to)) }
 }
 
 /// # Safety
@@ -210,7 +210,7 @@ pub unsafe extern "C-unwind" fn our_getwd(to: *mut c_char) -> *mut c_char {
 #[export_name = "get_current_dir_name"]
 pub unsafe extern "C-unwind" fn our_get_current_dir_name() -> *mut c_char {
     // SAFETY: there is no room of the program's.
-    unsafe { tells_where(std::ptr::null_mut(), 0, &|| get_current_dir_name.get()()) }
+    unsafe { asks_working_directory(std::ptr::null_mut(), 0, &|| get_current_dir_name.get()()) }
 }
 
 /// The path of a file without links.

@@ -33,7 +33,7 @@ pub fn applies(file: &File, from: &Buffers) -> bool {
 /// has the lock: then it cannot read again.
 pub fn next(number: (u64, u64)) -> [i64; 2] {
     let next = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
-    [next as i64, locks::has_told(number).into()]
+    [next as i64, locks::has_left(number).into()]
 }
 
 /// Writes these bytes at a place, or where the file stands.

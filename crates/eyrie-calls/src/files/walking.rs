@@ -269,7 +269,7 @@ pub struct Place {
     level: c_int,
 }
 
-/// What is told of a file: it is one, a directory, one that cannot be read, one that has been
+/// What the program is shown: a file, a directory, one that cannot be read, one that has been
 /// walked through, a link, a link that leads nowhere, or nothing that can be looked at.
 const FILE: c_int = 0;
 const DIRECTORY: c_int = 1;
@@ -302,8 +302,8 @@ struct Walk {
 }
 
 impl Walk {
-    /// Tells the program of a file.
-    fn tell(&self, path: &CStr, st: &libc::stat, kind: c_int, level: c_int) -> c_int {
+    /// Shows the program a file.
+    fn show(&self, path: &CStr, st: &libc::stat, kind: c_int, level: c_int) -> c_int {
         let kind = match kind {
             LINK if self.is_old => FILE,
             DIRECTORY_AFTER if self.is_old => DIRECTORY,
@@ -339,7 +339,7 @@ impl Walk {
                 return -1;
             }
             let kind = if leads_nowhere { LINK_TO_NOTHING } else { NOTHING };
-            return self.tell(path, &st, kind, level);
+            return self.show(path, &st, kind, level);
         }
         if level == 0 {
             self.device = st.st_dev;
@@ -349,8 +349,8 @@ impl Walk {
         }
         match st.st_mode & libc::S_IFMT {
             libc::S_IFDIR => self.walk_directory(path, &st, level),
-            libc::S_IFLNK => self.tell(path, &st, LINK, level),
-            _ => self.tell(path, &st, FILE, level),
+            libc::S_IFLNK => self.show(path, &st, LINK, level),
+            _ => self.show(path, &st, FILE, level),
         }
     }
 
@@ -365,7 +365,7 @@ impl Walk {
         let dir = unsafe { opendir(path.as_ptr()) };
         if dir.is_null() {
             return match errno() {
-                libc::EACCES => self.tell(path, st, UNREADABLE, level),
+                libc::EACCES => self.show(path, st, UNREADABLE, level),
                 _ => -1,
             };
         }
@@ -385,7 +385,7 @@ impl Walk {
             return -1;
         }
         let depth_first = self.how & DEPTH_FIRST != 0;
-        let mut value = if depth_first { 0 } else { self.tell(path, st, DIRECTORY, level) };
+        let mut value = if depth_first { 0 } else { self.show(path, st, DIRECTORY, level) };
         let acts = self.how & ACTIONS != 0;
         if acts && value == SKIP_SUBTREE {
             return 0;
@@ -403,7 +403,7 @@ impl Walk {
             value = 0;
         }
         match value {
-            0 if depth_first => self.tell(path, st, DIRECTORY_AFTER, level),
+            0 if depth_first => self.show(path, st, DIRECTORY_AFTER, level),
             value => value,
         }
     }
