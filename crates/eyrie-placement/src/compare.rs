@@ -47,17 +47,17 @@ impl Planner<'_> {
         &self,
         methods: &[Method],
         failures: &Failures,
-        tell: &mut dyn FnMut(Progress),
+        report: &mut dyn FnMut(Progress),
     ) -> Result<(), PlanError> {
         for (number, &method) in methods.iter().enumerate() {
-            tell(Progress::Begins(method, Some(number)));
-            tell(Progress::Ends(Box::new(self.run(method, failures)?)));
+            report(Progress::Begins(method, Some(number)));
+            report(Progress::Ends(Box::new(self.run(method, failures)?)));
         }
         if !methods.contains(&Method::Best0D) {
-            tell(Progress::Begins(Method::Best0D, None));
+            report(Progress::Begins(Method::Best0D, None));
             // Where it is stuck or cut off there is nothing to compare with.
             if let Ok(outcome) = self.run(Method::Best0D, failures) {
-                tell(Progress::Ends(Box::new(outcome)));
+                report(Progress::Ends(Box::new(outcome)));
             }
         }
         Ok(())

@@ -63,14 +63,14 @@ impl Pmi {
             return Vec::new();
         }
         let before = std::mem::replace(&mut self.passed, all);
-        told(None, &std::mem::take(&mut self.fresh), before, all)
+        messages(None, &std::mem::take(&mut self.fresh), before, all)
     }
 
     /// What a node, or all of them, must know of what was before they came.
     pub fn so_far(&self, node: Option<NodeId>) -> Vec<Command> {
         match self.passed {
             0 => Vec::new(),
-            passed => told(node, &self.entries, 0, passed),
+            passed => messages(node, &self.entries, 0, passed),
         }
     }
 }
@@ -92,8 +92,8 @@ fn pieces(entries: &Entries) -> Vec<Vec<Entry>> {
     pieces
 }
 
-/// The number of barriers goes with the last piece.
-fn told(node: Option<NodeId>, entries: &Entries, before: u32, passed: u32) -> Vec<Command> {
+/// The entries, in pieces. The number of barriers goes with the last one.
+fn messages(node: Option<NodeId>, entries: &Entries, before: u32, passed: u32) -> Vec<Command> {
     let mut pieces = pieces(entries);
     let last = pieces.pop().unwrap_or_default();
     let early = pieces.into_iter();

@@ -957,7 +957,7 @@ impl Cluster {
     }
 
     fn handle(&mut self, event: Event) {
-        self.heed(&event);
+        self.expect_of(&event);
         let of_store = matches!(
             event,
             Event::From(FromPeer::Store(_, StoreEvent::Stored { .. } | StoreEvent::Failed { .. }))
@@ -983,7 +983,7 @@ impl Cluster {
     }
 
     /// What the machine should make of what it hears of images and stores.
-    fn heed(&mut self, event: &Event) {
+    fn expect_of(&mut self, event: &Event) {
         match *event {
             Event::From(FromPeer::Agent(
                 _,

@@ -27,31 +27,31 @@ pub fn ask_and_show(dir: &Path, request: &Request) -> anyhow::Result<()> {
         drop(progress);
         return ask::<Accepted>(dir, request).map(drop);
     };
-    let (tell, told) = channel();
-    let tell_event = tell.clone();
+    let (sender, updates) = channel();
+    let event_sender = sender.clone();
     // It ends with this process.
     std::thread::spawn(move || {
         let heard = events.hear(&mut |line| {
             // An event of a newer job is not known here.
             let event = serde_json::from_str(line).ok().map(|Line { record, .. }| record);
-            Ok(event.is_none_or(|record| tell_event.send(Told::Event(record)).is_ok()))
+            Ok(event.is_none_or(|record| event_sender.send(Update::Event(record)).is_ok()))
         });
         if heard.is_err() {
             // The command has its answer, perhaps.
-            let _ = tell_event.send(Told::NoMore);
+            let _ = event_sender.send(Update::NoMore);
         }
     });
     std::thread::scope(|scope| {
-        scope.spawn(move || drop(tell.send(Told::Answer(ask::<Accepted>(dir, request)))));
+        scope.spawn(move || drop(sender.send(Update::Answer(ask::<Accepted>(dir, request)))));
         let mut moves = Moves::of(request);
-        for told in told {
-            match told {
-                Told::Event(record) => {
+        for update in updates {
+            match update {
+                Update::Event(record) => {
                     moves.hear(&record);
                     progress.now(moves.shown());
                 }
-                Told::NoMore => progress.now("waiting for the job's answer".into()),
-                Told::Answer(answer) => return answer.map(drop),
+                Update::NoMore => progress.now("waiting for the job's answer".into()),
+                Update::Answer(answer) => return answer.map(drop),
             }
         }
         anyhow::bail!("the job was not asked")
@@ -59,7 +59,7 @@ pub fn ask_and_show(dir: &Path, request: &Request) -> anyhow::Result<()> {
 }
 
 /// What is heard of the job meanwhile.
-enum Told {
+enum Update {
     Event(Record),
     /// The events have broken off.
     NoMore,

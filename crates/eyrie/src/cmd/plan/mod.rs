@@ -140,8 +140,8 @@ impl Plan<'_> {
     }
 }
 
-/// What the planning thread tells.
-enum Told {
+/// What the planning thread sends.
+enum Update {
     Doing(String),
     Ready { failed: Vec<NetworkNode>, methods: Vec<Method> },
     Ends(Box<Outcome>),
@@ -158,27 +158,27 @@ fn within(
     conclude: impl FnOnce(Plan) -> anyhow::Result<i32>,
 ) -> anyhow::Result<i32> {
     let (instance, planner) = (OnceLock::new(), OnceLock::new());
-    let (tell, told) = channel();
+    let (sender, updates) = channel();
     let until = Instant::now() + limit;
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // The receiver is gone when the time is over.
-            let tell = move |what| drop(tell.send(what));
-            if let Err(e) = work(args, instance_args, &instance, &planner, &tell) {
-                tell(Told::Failed(e));
+            let send = move |what| drop(sender.send(what));
+            if let Err(e) = work(args, instance_args, &instance, &planner, &send) {
+                send(Update::Failed(e));
             }
         });
         let (mut failed, mut methods, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
         let mut doing = String::from("the network was being read");
         let late = loop {
-            match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Told::Doing(what)) => {
+            match updates.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Update::Doing(what)) => {
                     progress.now(format!("planning: {what}"));
                     doing = what;
                 }
-                Ok(Told::Ready { failed: f, methods: m }) => (failed, methods) = (f, m),
-                Ok(Told::Ends(outcome)) => outcomes.push(*outcome),
-                Ok(Told::Failed(e)) => return Err(e),
+                Ok(Update::Ready { failed: f, methods: m }) => (failed, methods) = (f, m),
+                Ok(Update::Ends(outcome)) => outcomes.push(*outcome),
+                Ok(Update::Failed(e)) => return Err(e),
                 Err(RecvTimeoutError::Disconnected) => break false,
                 Err(RecvTimeoutError::Timeout) => break true,
             }
@@ -208,26 +208,26 @@ fn work<'a>(
     instance_args: &InstanceArgs,
     instance: &'a OnceLock<Instance>,
     planner: &OnceLock<Planner<'a>>,
-    tell: &dyn Fn(Told),
+    send: &dyn Fn(Update),
 ) -> anyhow::Result<()> {
     let read = instance_args.instance()?;
     let instance = instance.get_or_init(|| read);
     let methods = methods(&args.method, instance)?;
     let failures = instance.failures(&args.failed, args.at_once)?;
-    tell(Told::Doing("the job before any failure".into()));
+    send(Update::Doing("the job before any failure".into()));
     let made = instance_args.planner(instance)?;
     let planner = planner.get_or_init(|| made);
     let (failed, count) = (failures.nodes(), methods.len());
-    tell(Told::Ready { failed, methods: methods.clone() });
+    send(Update::Ready { failed, methods: methods.clone() });
     planner.plan(&methods, &failures, &mut |progress| {
-        tell(match progress {
+        send(match progress {
             Progress::Begins(method, Some(i)) => {
-                Told::Doing(format!("{} ({} of {count})", method.name(), i + 1))
+                Update::Doing(format!("{} ({} of {count})", method.name(), i + 1))
             }
             Progress::Begins(method, None) => {
-                Told::Doing(format!("{} to compare with", method.name()))
+                Update::Doing(format!("{} to compare with", method.name()))
             }
-            Progress::Ends(outcome) => Told::Ends(outcome),
+            Progress::Ends(outcome) => Update::Ends(outcome),
         })
     })?;
     Ok(())
