@@ -222,9 +222,7 @@ def calls(texts):
 def c_calls(folder):
     """The files of C in a folder, as {module: path}, and which calls functions of which."""
     files = {(path.stem,): path for path in sorted(folder.glob("*.c"))}
-    texts = {
-        module: without_comments_and_texts(path.read_text()) for module, path in files.items()
-    }
+    texts = {module: without_comments_and_texts(path.read_text()) for module, path in files.items()}
     where = {name: module for module, text in texts.items() for name in C_FUNCTION.findall(text)}
     edges = {module: {} for module in files}
     for module, text in texts.items():

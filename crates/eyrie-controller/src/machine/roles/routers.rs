@@ -158,8 +158,8 @@ impl Hosting<'_> {
     }
 
     /// What a rank told a router died with both. That is no loss where they shared a host: such a
-    /// rank tells its own primary router first. Else it is not known when it spoke, and it might not
-    /// do again what others saw it do.
+    /// rank tells its own primary router first. Else it is not known when it spoke, and it might
+    /// not do again what others saw it do.
     fn unheard_at(&mut self, id: RouterId, instance: RankInstance) {
         let r = &self.ranks[instance.rank];
         let lost = r.is(RankStateName::Lost) && r.instance() == instance;
