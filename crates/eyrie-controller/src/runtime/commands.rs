@@ -11,12 +11,12 @@ use eyrie_wire::control::{FromAgent, ToAgent};
 fn log(to: &ToPeer) {
     match to {
         ToPeer::Agent(node, ToAgent::Start(start)) => {
-            tracing::info!(%node, instance = %start.instance, image = ?start.image, "start")
+            tracing::info!(%node, instance = %start.instance, image = ?start.image, "Start")
         }
         ToPeer::Agent(_, ToAgent::StopRole(_) | ToAgent::Kill(_) | ToAgent::Shutdown)
         | ToPeer::Routers(RouterCommand::Fence(_)) => tracing::info!(?to),
         ToPeer::Router(router, RouterCommand::Recover { instance, .. }) => {
-            tracing::info!(%router, %instance, "recover")
+            tracing::info!(%router, %instance, "Recover")
         }
         ToPeer::Agent(_, ToAgent::Heartbeat { .. }) => tracing::trace!(?to),
         // Its entries are many.
