@@ -1,4 +1,4 @@
-/* Of sources with the XXH3 digest 5c25f3b9b308b24e. */
+/* Of sources with the XXH3 digest d229306779b9e679. */
 #ifndef EYRIE_PLANNER_H
 #define EYRIE_PLANNER_H
 
