@@ -156,8 +156,8 @@ impl Recovery<'_> {
         self.injecting().in_recovery(rank, false);
     }
 
-    /// Ranks have lost their nodes, or those that they were going to: others are asked for, once
-    /// for all of them.
+    /// Ranks have lost their nodes, and where they were going if they moved: others are asked for
+    /// once for all of them.
     pub fn assign_displaced(&mut self) {
         let ranks = self.destinations().ranks_without_node();
         self.assign(&ranks);
