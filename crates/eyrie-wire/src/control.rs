@@ -41,6 +41,8 @@ pub enum Claim {
     Attached,
     /// A stream of a rank to a router.
     Rank { instance: RankInstance, stream: data::StreamKind },
+    /// The connection of a rank to the keeper of its host's ledgers ([`crate::keeper`]).
+    Ledger { instance: RankInstance },
     /// `eyrie status`, `inject`, `checkpoint`: one JSON request line, one JSON answer line.
     User,
 }

@@ -17,6 +17,17 @@ pub enum KeptUntil {
     Received,
 }
 
+/// The way that the messages of a job take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum MessagePath {
+    /// Through routers, which order and keep them.
+    #[default]
+    Router,
+    /// Straight from rank to rank through ledgers in shared memory. All ranks are on one host, and
+    /// router 0 is the keeper of its ledgers.
+    Direct,
+}
+
 /// Where the parts of a job are.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Directory {
@@ -29,6 +40,7 @@ pub struct Directory {
     /// Routers on the host of the receiver of this directory: they are lost together with it.
     pub beside: Vec<RouterId>,
     pub kept_until: KeptUntil,
+    pub path: MessagePath,
 }
 
 impl Directory {
@@ -115,8 +127,8 @@ mod tests {
         let routers = vec![Addr::Unix("/a".into()), Addr::Unix("/b".into())];
         let primaries = [0, 1, 0].map(RouterId).to_vec();
         let beside = vec![RouterId(1)];
-        let whole =
-            Directory { epoch: 3, primaries, routers, beside, kept_until: KeptUntil::Received };
+        let (kept_until, path) = (KeptUntil::Received, MessagePath::Direct);
+        let whole = Directory { epoch: 3, primaries, routers, beside, kept_until, path };
         assert_eq!(Directory::decode(&whole.encode()), Ok(whole.clone()));
         assert_eq!(whole.primary(Rank(1)), RouterId(1));
         let first = Directory { epoch: 2, ..whole.clone() };

@@ -14,11 +14,12 @@ pub mod entries;
 pub mod facts;
 pub mod formats;
 mod ids;
+pub mod keeper;
 pub mod page;
 pub mod signals;
 
 /// Version of everything in this crate. Processes with different versions refuse each other.
-pub const VERSION: u16 = 19;
+pub const VERSION: u16 = 20;
 
 pub use ids::{ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
 
@@ -27,7 +28,7 @@ mod tests {
     use super::VERSION;
 
     /// The sources that define what goes over connections, and into a saved job.
-    const SOURCES: [&str; 16] = [
+    const SOURCES: [&str; 17] = [
         include_str!("addr.rs"),
         include_str!("agent.rs"),
         include_str!("control.rs"),
@@ -35,6 +36,7 @@ mod tests {
         include_str!("entries.rs"),
         include_str!("facts.rs"),
         include_str!("ids.rs"),
+        include_str!("keeper.rs"),
         include_str!("lib.rs"),
         include_str!("data/determinant.rs"),
         include_str!("data/envelope.rs"),

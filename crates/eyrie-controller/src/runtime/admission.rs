@@ -91,7 +91,9 @@ impl Admission {
             Claim::Role(role) if !inner.roles.contains(&role) => {
                 Err(format!("{role} is not expected"))
             }
-            Claim::Rank { .. } => Err("ranks connect to routers".into()),
+            Claim::Rank { .. } | Claim::Ledger { .. } => {
+                Err("ranks connect to routers and keepers".into())
+            }
             Claim::Controller { .. } | Claim::Attached => Err("this is the controller".into()),
             _ => Ok(()),
         }

@@ -77,7 +77,8 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
         | Claim::ImageCopy { .. }
         | Claim::Controller { .. }
         | Claim::Attached
-        | Claim::Rank { .. } => {}
+        | Claim::Rank { .. }
+        | Claim::Ledger { .. } => {}
         Claim::RouterSave { id } => services.router_files.keep(id, stream),
         Claim::RouterSaved { id } => services.router_files.give(id, stream),
         // It has its answer.
