@@ -5,7 +5,7 @@
 //!
 //! Each file calls only those before it: [`connecting`], [`sending`], [`progress`].
 
-mod again;
+
 mod connecting;
 mod delivery;
 pub mod host;
@@ -16,7 +16,7 @@ mod sending;
 #[cfg(test)]
 mod tests;
 
-use self::again::Again;
+use super::again::Again;
 use self::delivery::Delivery;
 use self::host::Host;
 use self::replay::Replay;
