@@ -30,7 +30,7 @@ const BELLS_AT: usize = 0x7600_0000_0000;
 type Stretch = (usize, usize);
 
 /// Longest single sleep of a rank that waits for a message.
-const SLEEP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+static SLEEP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// What this process has of its ledgers.
 #[derive(Default)]

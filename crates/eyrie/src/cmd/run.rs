@@ -91,7 +91,7 @@ pub struct RunArgs {
     #[arg(long, default_value_t = options::ROUTERS, value_name = "K")]
     routers: u32,
     /// The way that messages take [default: router]. The direct one needs all nodes on this host
-    #[arg(long, value_enum, value_name = "WAY")]
+    #[arg(long, value_enum, value_name = "WAY", env = "EYRIE_PATH", hide_short_help = true)]
     path: Option<MessagePath>,
     /// Where routers and stores run [default: nodes with two hosts or more, else here; with
     /// --resume-from where they ran before]

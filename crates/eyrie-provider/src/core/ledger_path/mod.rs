@@ -12,8 +12,6 @@ pub mod host;
 mod receiving;
 mod script;
 mod sending;
-#[cfg(test)]
-
 
 use self::attaching::Attached;
 use self::host::LedgerHost;
