@@ -383,6 +383,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let roles = roles(args.roles, hosts, resumption.as_ref().and_then(Resumption::options))?;
     let routers = args.routers.max(roles.least_routers());
     let log_memory = args.log_memory.unwrap_or_else(|| usual_log_memory(routers));
+    let path = path(&args, roles, hosts)?;
     let notice_file = args.notice_file.map(std::path::absolute).transpose()?;
     let options = JobOptions {
         ranks: nodes.ranks,
@@ -390,7 +391,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         spares: nodes.spares,
         roles,
         routers,
-        path: path(&args, roles, hosts)?,
+        path,
         reach,
         cluster: nodes.cluster,
         slots: args.slots,
