@@ -3,7 +3,8 @@
 
 use crate::check::{seal, unseal, VALUE_MAX};
 use crate::error::LedgerError;
-use crate::layout::{head, own, Channel, Layout, MAGIC};
+use crate::extents::Extent;
+use crate::layout::{channel, head, own, Channel, Layout, MAGIC};
 use crate::memory::{Memory, View};
 
 /// Makes a region in zeroed memory, or gives it to the next incarnation of its rank. What lies in
@@ -33,7 +34,12 @@ pub fn release(memory: &impl Memory, layout: &Layout, channel: Channel, up_to: u
 
 /// Up to where a channel is released. Nonsense counts as nothing: then memory is kept too long,
 /// which the sentence of a full ledger says.
-pub fn released(view: &impl View, layout: &Layout, index: u32) -> u64 {
+pub fn released(view: &impl View, layout: &Layout, channel: Channel) -> u64 {
+    released_of(view, layout, layout.index(channel))
+}
+
+/// The same by the index of the channel.
+pub(crate) fn released_of(view: &impl View, layout: &Layout, index: u32) -> u64 {
     let at = layout.released(index);
     unseal(view.load_acquire(at), layout.salt(at)).unwrap_or(0)
 }
@@ -46,6 +52,41 @@ pub fn granted(view: &impl View, layout: &Layout) -> u64 {
 /// Bytes of extents that the rank waits for beyond what was granted; 0: it does not wait.
 pub fn wanted(view: &impl View, layout: &Layout) -> u64 {
     unseal(view.load(own::WANTED), layout.salt(own::WANTED)).unwrap_or(0)
+}
+
+/// Bytes of extents that the region has ever used: they do not become fewer. Nonsense counts as
+/// none.
+pub fn used(view: &impl View, layout: &Layout) -> u64 {
+    let end = unseal(view.load_acquire(own::END), layout.salt(own::END)).unwrap_or(0);
+    end.min(layout.end()).saturating_sub(layout.extents())
+}
+
+/// Figures of a channel, for people and for when images are taken. No message may depend on them:
+/// they have no check, and may be of different moments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Figures {
+    /// Bytes of the extents that it keeps.
+    pub kept: u64,
+    /// What the first of these begins with: a ssn, or of OBSERVED a byte. 0 where there is none.
+    pub first: u64,
+    /// The ssn of its newest message; 0 of ORDER and OBSERVED.
+    pub newest: u64,
+    /// Bytes of the payload of all its messages since the start, or of all that was observed; 0 of
+    /// ORDER. A process that is killed can leave its last message out.
+    pub payload: u64,
+}
+
+/// The figures of a channel at present.
+pub fn figures(view: &impl View, layout: &Layout, channel: Channel) -> Figures {
+    let index = layout.index(channel);
+    let line = layout.channel(index);
+    let first = Extent::read(view, layout, index, view.load_acquire(line + channel::FIRST));
+    Figures {
+        kept: view.load(line + channel::BYTES),
+        first: first.map_or(0, |extent| extent.first),
+        newest: view.load(line + channel::NEWEST),
+        payload: view.load(line + channel::PAYLOAD),
+    }
 }
 
 /// The incarnation that may write the region.
@@ -98,9 +139,9 @@ mod tests {
         let memory = Heap::new(1 << 20);
         release(&memory, &layout, Channel::Rank(1), 5);
         release(&memory, &layout, Channel::Rank(1), 3);
-        assert_eq!(released(&memory, &layout, 1), 5);
-        assert_eq!(released(&memory, &layout, 0), 0);
+        assert_eq!(released_of(&memory, &layout, 1), 5);
+        assert_eq!(released_of(&memory, &layout, 0), 0);
         memory.flip(layout.released(1), 4);
-        assert_eq!(released(&memory, &layout, 1), 0, "nonsense releases nothing");
+        assert_eq!(released_of(&memory, &layout, 1), 0, "nonsense releases nothing");
     }
 }
