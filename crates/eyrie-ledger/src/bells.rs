@@ -71,12 +71,18 @@ impl<H: Hints> Bells<H> {
         self.bell(slot) + WORD
     }
 
+    /// Whether the newest message of slot `from` to `slot` is another than the one in `seen`.
+    #[inline]
+    pub fn has_new(&self, slot: u32, from: u32, seen: u64) -> bool {
+        self.hints.load(self.board(slot, from)) != seen as u32
+    }
+
     /// Calls `changed` with each slot whose newest message to `slot` is another than the one in
     /// `seen`, as far as that is long.
     #[inline]
     pub fn scan(&self, slot: u32, seen: &[u64], mut changed: impl FnMut(u32)) {
         for (from, seen) in (0..self.slots).zip(seen) {
-            if self.hints.load(self.board(slot, from)) != *seen as u32 {
+            if self.has_new(slot, from, *seen) {
                 changed(from);
             }
         }

@@ -50,6 +50,9 @@ pub enum Sent {
     New,
     /// It was there already, the same.
     Again,
+    /// It was there already, with other content of the same length. The content that lies there
+    /// counts: its receiver may have seen it.
+    Differs,
     /// It was there before, and was released.
     Released,
 }
@@ -156,6 +159,23 @@ impl<M: Memory> Writer<M> {
         }
         self.pass(index, &entry);
         Ok(Sent::New)
+    }
+
+    /// Whether the next message to a rank lies in the ledger already, or was released: an earlier
+    /// incarnation has sent it.
+    ///
+    /// # Errors
+    /// When the ledger is damaged.
+    ///
+    /// # Panics
+    /// When the job has no such rank.
+    #[inline]
+    pub fn has_sent(&mut self, to: Rank) -> Result<bool, LedgerError> {
+        let out = &mut self.to[to as usize];
+        if !out.again {
+            return Ok(false);
+        }
+        Ok(out.next < out.cursor.ssn || out.cursor.look(&self.space.memory)?.is_some())
     }
 
     /// Records that these messages became visible at this clock, before the progress call returns.
@@ -353,13 +373,19 @@ impl<M: Memory> Writer<M> {
         let filled = entry
             .filled(memory)
             .ok_or_else(|| out.cursor.damaged("how much of it is written is nonsense"))?;
-        if let Some(what) = difference(memory, &entry, filled, message) {
+        if let Some(what) = difference(&entry, message) {
             let (rank, channel) = (self.space.layout.rank(), Channel::Rank(index));
             return Err(LedgerError::Diverged { rank, channel, ssn: entry.ssn, what });
         }
+        let same = has_content(memory, &entry, &message.payload[..filled as usize]);
         if filled < entry.len {
-            self.fill(index, &entry, message.payload, filled)?;
+            // No receiver has seen a part of a message: all of it may be written anew.
+            let from = if same { filled } else { 0 };
+            self.fill(index, &entry, message.payload, from)?;
             published();
+        } else if !same {
+            self.pass(index, &entry);
+            return Ok(Some(Sent::Differs));
         }
         self.pass(index, &entry);
         Ok(Some(Sent::Again))
@@ -427,30 +453,23 @@ fn publish_word(memory: &impl Memory, at: u64, word: u64) {
     }
 }
 
-/// What differs between an entry, of whose payload so much is written, and a message.
-fn difference(
-    memory: &impl Memory,
-    entry: &Entry,
-    filled: u64,
-    message: &Message,
-) -> Option<&'static str> {
+/// What differs between an entry and a message, besides its content. Not the clock: behind the last
+/// determinant the rank may have asked more or less often for messages than before, in vain.
+fn difference(entry: &Entry, message: &Message) -> Option<&'static str> {
     if entry.envelope != message.envelope {
         return Some("an envelope");
     }
-    if entry.len != message.payload.len() as u64 {
-        return Some("a length");
-    }
-    if entry.clock != message.clock {
-        return Some("a clock");
-    }
-    let payload = &message.payload[..filled as usize];
-    let same = match entry.form {
+    (entry.len != message.payload.len() as u64).then_some("a length")
+}
+
+/// Whether the payload of an entry begins with these bytes.
+fn has_content(memory: &impl Memory, entry: &Entry, payload: &[u8]) -> bool {
+    match entry.form {
         Form::Inline => entry.inline[..payload.len()] == *payload,
         _ => payload.chunks(4096).zip((entry.payload()..).step_by(4096)).all(|(part, at)| {
             let mut there = [0; 4096];
             memory.read(at, &mut there[..part.len()]);
             there[..part.len()] == *part
         }),
-    };
-    (!same).then_some("content")
+    }
 }

@@ -213,18 +213,15 @@ fn who_sends_something_else_after_its_death_is_told_what_differs() {
     later.clock = 9;
     let mut tagged = message(1, &payload);
     tagged.envelope.words[1] = 1;
-    for (message, expected) in [
-        (message(1, &other), "content"),
-        (message(1, &payload[1..]), "a length"),
-        (later, "a clock"),
-        (tagged, "an envelope"),
-    ] {
+    for (message, expected) in [(message(1, &payload[1..]), "a length"), (tagged, "an envelope")] {
         let error = writer(&memory).append(&message, || ()).unwrap_err();
         assert_eq!(
             error.to_string(),
             format!("rank 0 sends message 1 to rank 1 again, with {expected} other than before")
         );
     }
+    assert_eq!(writer(&memory).append(&later, || ()), Ok(Sent::Again));
+    assert_eq!(writer(&memory).append(&message(1, &other), || ()), Ok(Sent::Differs));
     assert_eq!(writer(&memory).append(&message(1, &payload), || ()), Ok(Sent::Again));
 }
 

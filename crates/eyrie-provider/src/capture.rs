@@ -133,6 +133,8 @@ fn take_image(
         await_go(image, HOLD_TIMEOUT);
     };
     let (rank, incarnation, clock, rsn) = connections.identify();
+    let mut exclude = vec![memory::PAGE_STRETCH];
+    exclude.extend_from_slice(connections.path.borrow().world().ledger.stretches());
     let request = Request {
         out_fd: out.as_raw_fd(),
         mode: if sync { Mode::Sync } else { Mode::Async },
@@ -140,7 +142,7 @@ fn take_image(
         incarnation,
         clock,
         rsn,
-        exclude: &[memory::PAGE_STRETCH],
+        exclude: &exclude,
         holders: &[&Files, &connections],
         drop_sockets: DROP_SOCKETS.load(Ordering::Relaxed),
         names_stay: observing::records_files(),
@@ -301,7 +303,7 @@ fn may_begin(path: &mut impl Path<World = Sockets>, image: u64) -> Option<i32> {
         return None;
     }
     if !path.settled(SETTLE_TIMEOUT) {
-        refuse(image, &"large messages are still on their way to a router");
+        refuse(image, &"what it has sent is still on its way to a router or its ledger");
         return None;
     }
     Some(agent)

@@ -1,19 +1,18 @@
 //! The one rank of this process. One call at a time enters it, on the provider's own stack. An
 //! image enters like a call. No second reference to the rank may exist.
 
+use crate::chosen_path::ChosenPath;
 use crate::core::rank::RankCore;
-use crate::core::router_path::RouterPath;
 use crate::ending::fatal;
 use crate::observing::Inside;
-use crate::sockets::Sockets;
 use crate::stack;
 use std::sync::atomic::{compiler_fence, AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// The rank that this process is.
-pub type RouterRank = RankCore<RouterPath<Sockets>>;
+pub type ThisRank = RankCore<ChosenPath>;
 
-static RANK: AtomicPtr<RouterRank> = AtomicPtr::new(std::ptr::null_mut());
+static RANK: AtomicPtr<ThisRank> = AtomicPtr::new(std::ptr::null_mut());
 /// What has entered the rank: nothing, a provider call or an image.
 static INSIDE: AtomicU32 = AtomicU32::new(NO_CALL);
 const NO_CALL: u32 = 0;
@@ -34,13 +33,13 @@ pub fn is_rank() -> bool {
 }
 
 /// This process is a rank from now on, for ever.
-pub fn begin(rank: RouterRank) {
+pub fn begin(rank: ThisRank) {
     RANK.store(Box::into_raw(Box::new(rank)), Ordering::Release);
 }
 
 /// Runs `f` with the rank, if this process is one already, on the provider's stack. No image is
 /// taken meanwhile.
-pub fn enter<R>(f: impl FnOnce(&mut RouterRank) -> R) -> Option<R> {
+pub fn enter<R>(f: impl FnOnce(&mut ThisRank) -> R) -> Option<R> {
     let claim = || INSIDE.compare_exchange(NO_CALL, CALL, Ordering::Acquire, Ordering::Relaxed);
     while let Err(who) = claim() {
         if who == CALL {
@@ -58,7 +57,7 @@ pub fn enter<R>(f: impl FnOnce(&mut RouterRank) -> R) -> Option<R> {
 
 /// Runs `f` with the rank, as [`enter`], when no other thread is in a call: the program calls MPI
 /// in one thread at a time, but it may be another one than this.
-pub fn enter_after_others<R>(f: impl FnOnce(&mut RouterRank) -> R) -> Option<R> {
+pub fn enter_after_others<R>(f: impl FnOnce(&mut ThisRank) -> R) -> Option<R> {
     let begun = std::time::Instant::now();
     let claim = || INSIDE.compare_exchange(NO_CALL, CALL, Ordering::Acquire, Ordering::Relaxed);
     while claim().is_err() {
@@ -74,13 +73,13 @@ pub fn enter_after_others<R>(f: impl FnOnce(&mut RouterRank) -> R) -> Option<R> 
 }
 
 /// Runs `f` with the rank, as [`enter`], for an image. `None` also when a call has entered.
-pub fn enter_for_image<R>(f: impl FnOnce(&mut RouterRank) -> R) -> Option<R> {
+pub fn enter_for_image<R>(f: impl FnOnce(&mut ThisRank) -> R) -> Option<R> {
     INSIDE.compare_exchange(NO_CALL, IMAGE, Ordering::Acquire, Ordering::Relaxed).ok()?;
     inside_of(Inside::for_image, f)
 }
 
 /// Runs `f`, for which this thread has entered, and leaves.
-fn inside_of<R>(inside: fn() -> Inside, f: impl FnOnce(&mut RouterRank) -> R) -> Option<R> {
+fn inside_of<R>(inside: fn() -> Inside, f: impl FnOnce(&mut ThisRank) -> R) -> Option<R> {
     let rank = RANK.load(Ordering::Relaxed);
     if rank.is_null() {
         INSIDE.store(NO_CALL, Ordering::Release);

@@ -4,6 +4,7 @@
 mod calls;
 mod capture;
 mod channel;
+mod chosen_path;
 mod core;
 mod descriptors;
 mod ending;
@@ -19,6 +20,7 @@ mod signals;
 mod sockets;
 mod stack;
 mod symbol;
+mod windows;
 
 /// What libfabric looks for in a provider's library.
 ///

@@ -1,12 +1,12 @@
 //! This process as a rank. It joins its job, and provider calls become calls of the one rank. An
 //! image that is asked for during a call must be taken only at its end.
 
+use crate::chosen_path::ChosenPath;
 use crate::core::error::RankError;
 use crate::core::path::Path;
 use crate::core::rank::RankCore;
-use crate::core::router_path::RouterPath;
 use crate::ending::or_end;
-use crate::entry::RouterRank;
+use crate::entry::ThisRank;
 use crate::identity::{self, process_id, Identity};
 use crate::observing::Inside;
 use crate::sockets::Sockets;
@@ -30,7 +30,7 @@ pub fn join() -> Result<(), String> {
     channel::open(identity::agent_fd()?);
     let identity = Identity::of_this_process()?;
     let (rank, size) = (identity.instance.rank, identity.size);
-    entry::begin(RankCore::new(RouterPath::new(Sockets::new(identity), rank, size)));
+    entry::begin(RankCore::new(ChosenPath::new(Sockets::new(identity), rank, size)));
     capture::prepare();
     capture::track();
     // From the next line on the agent may send the signal.
@@ -47,14 +47,14 @@ pub fn join() -> Result<(), String> {
 }
 
 /// Runs a provider call; an image that was asked for meanwhile is taken when it is over.
-pub fn call<R>(f: impl FnOnce(&mut RouterRank) -> R) -> R {
+pub fn call<R>(f: impl FnOnce(&mut ThisRank) -> R) -> R {
     let result = entry::enter(f).expect("no endpoint without getinfo");
     capture::run_pending();
     result
 }
 
 /// Runs a provider call that may find out that the rank cannot go on.
-pub fn call_or_end<R>(f: impl FnOnce(&mut RouterRank) -> Result<R, RankError>) -> R {
+pub fn call_or_end<R>(f: impl FnOnce(&mut ThisRank) -> Result<R, RankError>) -> R {
     call(|rank| or_end(f(rank)))
 }
 

@@ -6,6 +6,7 @@ use crate::core::world::World;
 use crate::descriptors::{for_each_descriptor, move_up};
 use crate::ending::fatal;
 use crate::identity::Identity;
+use crate::windows::Ledger;
 use crate::{memory, observing};
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::role;
@@ -31,11 +32,19 @@ pub struct Sockets {
     last_ticks: std::cell::Cell<u64>,
     /// What the program observes again: libeyrie-calls reads it here.
     again: Vec<u8>,
+    /// The ledgers of this host, where messages go straight.
+    pub ledger: Ledger,
 }
 
 impl Sockets {
     pub fn new(identity: Identity) -> Sockets {
-        Sockets { identity, begun: Instant::now(), last_ticks: 0.into(), again: Vec::new() }
+        Sockets {
+            identity,
+            begun: Instant::now(),
+            last_ticks: 0.into(),
+            again: Vec::new(),
+            ledger: Ledger::default(),
+        }
     }
 }
 

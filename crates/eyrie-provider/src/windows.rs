@@ -1,0 +1,308 @@
+//! The windows through which this process has the ledgers of its host: all of them, to be read; its
+//! own region, to be written; bells and boards. They lie at fixed addresses, in no image and in no
+//! core dump. And the connection to their keeper, which lets this incarnation in. Nothing here may
+//! be used in a restored process before the keeper has let it in again.
+
+use crate::core::ledger_path::host::{AdmissionError, LedgerHost, Windows};
+use crate::descriptors::{for_each_descriptor, move_up};
+use crate::memory;
+use crate::sockets::Sockets;
+use eyrie_ledger::bells::Bells;
+use eyrie_ledger::mapped::{Mapped, MappedHints, MappedView};
+use eyrie_transport::handshake::HandshakeError;
+use eyrie_transport::role;
+use eyrie_wire::auth::Secret;
+use eyrie_wire::control::Claim;
+use eyrie_wire::keeper::{FromKeeper, Ledgers, ToKeeper, MAX_MESSAGE};
+use eyrie_wire::RouterId;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Where the ledgers of all ranks lie, the own region, and the bells: above the restorer's stretch
+/// and below what the kernel gives to mmap.
+const LEDGERS_AT: usize = 0x6600_0000_0000;
+const OWN_AT: usize = 0x6e00_0000_0000;
+const BELLS_AT: usize = 0x7600_0000_0000;
+
+/// A stretch of addresses: where it begins, and its length in bytes.
+type Stretch = (usize, usize);
+
+/// Longest single sleep of a rank that waits for a message.
+static SLEEP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+
+/// What this process has of its ledgers.
+#[derive(Default)]
+pub struct Ledger {
+    connection: Option<OwnedFd>,
+    bells: Option<MappedHints>,
+    /// Where the windows are mapped.
+    mapped: Vec<Stretch>,
+}
+
+impl Ledger {
+    /// The stretches of the windows, which are not part of an image.
+    pub fn stretches(&self) -> &[Stretch] {
+        &self.mapped
+    }
+}
+
+/// Descriptors that come with the admission: the ledgers to be read, the ledgers to be written,
+/// the bells.
+type Files = [OwnedFd; 3];
+
+impl LedgerHost for Sockets {
+    type Own = Mapped;
+    type Region = MappedView;
+    type Bells = MappedHints;
+
+    fn admit(&mut self, timeout: Duration) -> Result<Windows<Self>, AdmissionError> {
+        let (ledgers, files) = self.ask_keeper(timeout)?;
+        let rank = self.identity.instance.rank.0;
+        let windows = map(rank, ledgers, &files, &mut self.ledger.mapped);
+        let windows = windows.map_err(AdmissionError::Refused)?;
+        self.ledger.bells = Some(windows.bells);
+        Ok(windows)
+    }
+
+    fn tell(&mut self, message: &ToKeeper) {
+        let Some(connection) = &self.ledger.connection else { return };
+        let Ok(encoded) = postcard::to_stdvec(message) else { return };
+        let bytes = [&(encoded.len() as u32).to_le_bytes()[..], &encoded].concat();
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: the bytes live through the call, and are as many as said.
+        unsafe { libc::send(connection.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+    }
+
+    fn is_connected(&mut self) -> bool {
+        let Some(connection) = &self.ledger.connection else { return false };
+        let mut byte = 0u8;
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        // SAFETY: one byte, which lives through the call.
+        let n = unsafe { libc::recv(connection.as_raw_fd(), (&raw mut byte).cast(), 1, flags) };
+        let waits = n < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock;
+        if n <= 0 && !waits {
+            self.ledger.connection = None;
+        }
+        self.ledger.connection.is_some()
+    }
+
+    fn connect_again(&mut self, timeout: Duration) -> Result<(), AdmissionError> {
+        // The windows are of the same file as before, and stay.
+        self.ask_keeper(timeout).map(|_| ())
+    }
+
+    fn forget_windows(&mut self) {
+        self.ledger = Ledger::default();
+    }
+
+    fn keeper_descriptor(&self) -> Option<RawFd> {
+        self.ledger.connection.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    fn wake(&self, at: u64) {
+        let Some(bells) = &self.ledger.bells else { return };
+        let word = bells.word(at).as_ptr();
+        // SAFETY: the word is mapped as long as the bells are.
+        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) };
+    }
+
+    fn sleep(&mut self, at: u64, value: u32) {
+        let Some(bells) = &self.ledger.bells else { return };
+        let word = bells.word(at);
+        if word.load(Ordering::Relaxed) == value {
+            let timeout = &raw const SLEEP;
+            // SAFETY: the word is mapped as long as the bells are; the timeout is a constant.
+            unsafe {
+                libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, timeout)
+            };
+        }
+    }
+
+    fn let_pass(&mut self, time: Duration) {
+        std::thread::sleep(time);
+    }
+}
+
+impl Sockets {
+    /// Connects to the keeper, and waits until it lets this incarnation in.
+    fn ask_keeper(&mut self, timeout: Duration) -> Result<(Ledgers, Files), AdmissionError> {
+        let deadline = Instant::now() + timeout;
+        let unreachable = |e: io::Error| AdmissionError::Unreachable(e.to_string());
+        let addr = self.identity.directory.routers.get(RouterId(0).index());
+        let addr = addr.ok_or_else(|| AdmissionError::Refused("there is no keeper".into()))?;
+        let secret = Secret(memory::page().secret());
+        let claim = Claim::Ledger { instance: self.identity.instance };
+        let stream = role::connect(addr, &secret, &claim).map_err(|e| match e {
+            HandshakeError::Io(_) | HandshakeError::Silent => {
+                AdmissionError::Unreachable(e.to_string())
+            }
+            other => AdmissionError::Refused(other.to_string()),
+        })?;
+        if !stream.passes_files() {
+            let why = "the keeper of the ledgers is on another host; use --path router";
+            return Err(AdmissionError::Refused(why.into()));
+        }
+        let connection = move_up(stream.into_parts().0);
+        let (bytes, files) = receive(&connection, deadline).map_err(unreachable)?;
+        let admitted = postcard::from_bytes(&bytes);
+        let Ok(FromKeeper::Admitted(ledgers)) = admitted else {
+            return Err(AdmissionError::Refused("the keeper's answer is nonsense".into()));
+        };
+        let files = Files::try_from(files).map_err(|files| {
+            let why = format!("{} descriptors came with the ledgers, not three", files.len());
+            AdmissionError::Refused(why)
+        })?;
+        self.ledger.connection = Some(connection);
+        Ok((ledgers, files))
+    }
+}
+
+/// A message, and the descriptors that came with it.
+fn receive(connection: &OwnedFd, deadline: Instant) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let (mut bytes, mut files) = (Vec::new(), Vec::new());
+    let mut missing = 4;
+    loop {
+        let came = receive_some(connection, missing, &mut files, deadline)?;
+        bytes.extend_from_slice(&came);
+        missing -= came.len();
+        if missing > 0 {
+            continue;
+        }
+        let Some((head, content)) = bytes.split_first_chunk() else { continue };
+        let len = u32::from_le_bytes(*head) as usize;
+        if len > MAX_MESSAGE {
+            return Err(io::Error::other("the keeper's answer is too long"));
+        }
+        missing = len - content.len();
+        if missing == 0 {
+            return Ok((content.to_vec(), files));
+        }
+    }
+}
+
+fn receive_some(
+    connection: &OwnedFd,
+    most: usize,
+    files: &mut Vec<OwnedFd>,
+    deadline: Instant,
+) -> io::Result<Vec<u8>> {
+    let left = deadline.saturating_duration_since(Instant::now()).as_millis() as i32;
+    let mut poll = libc::pollfd { fd: connection.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd, which lives through the call.
+    if unsafe { libc::poll(&mut poll, 1, left) } == 0 {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let mut bytes = vec![0; most];
+    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: most };
+    let mut control = [0u64; 8];
+    // SAFETY: all zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &mut iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the header names buffers that live through the call.
+    match unsafe { libc::recvmsg(connection.as_raw_fd(), &mut message, flags) } {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        n if n > 0 => {
+            for_each_descriptor(&message, &mut |fd| files.push(fd));
+            bytes.truncate(n as usize);
+            Ok(bytes)
+        }
+        _ => match io::Error::last_os_error() {
+            e if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Ok(Vec::new())
+            }
+            e => Err(e),
+        },
+    }
+}
+
+/// Maps the windows.
+///
+/// # Errors
+/// Why they cannot be, in words for the user.
+fn map(
+    rank: u32,
+    ledgers: Ledgers,
+    files: &Files,
+    mapped: &mut Vec<Stretch>,
+) -> Result<Windows<Sockets>, String> {
+    // What an earlier attempt has mapped. A restored process has none of it.
+    for (at, bytes) in mapped.drain(..) {
+        // SAFETY: a window of ours, of which no view is in use: this process is only being let in.
+        unsafe { libc::munmap(at as *mut _, bytes) };
+    }
+    let Ledgers { ranks, region_bytes } = ledgers;
+    let all = region_bytes.checked_mul(u64::from(ranks));
+    let all = all.filter(|all| rank < ranks && *all <= (OWN_AT - LEDGERS_AT) as u64);
+    let all = all.ok_or("the keeper's ledgers are nonsense")? as usize;
+    let (read, write) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
+    let own_offset = u64::from(rank) * region_bytes;
+    let bells_bytes = Bells::<MappedHints>::bytes(ranks);
+    mapped.push(map_at(LEDGERS_AT, all, read, &files[0], 0)?);
+    mapped.push(map_at(OWN_AT, region_bytes as usize, write, &files[1], own_offset)?);
+    mapped.push(map_at(BELLS_AT, bells_bytes as usize, write, &files[2], 0)?);
+    let region = |n: u32| {
+        let at = LEDGERS_AT + n as usize * region_bytes as usize;
+        // SAFETY: the window is mapped above, as long as the process lives or until it is mapped
+        // anew in a restored one, which forgets this view first; the file does not shrink.
+        unsafe { MappedView::new(at as *const u8, region_bytes) }
+    };
+    // SAFETY: as above; the own region and the bells are mapped to be written, from the file.
+    let (own, bells) = unsafe {
+        let own = Mapped::new(OWN_AT as *mut u8, region_bytes, populate);
+        (own, MappedHints::new(BELLS_AT as *mut u8, bells_bytes))
+    };
+    Ok(Windows { ledgers, own, regions: (0..ranks).map(region).collect(), bells })
+}
+
+/// Maps a file at an address.
+fn map_at(
+    at: usize,
+    bytes: usize,
+    prot: i32,
+    file: &OwnedFd,
+    offset: u64,
+) -> Result<Stretch, String> {
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: MAP_FIXED_NOREPLACE replaces nothing that is mapped.
+    let got = unsafe {
+        libc::mmap(at as *mut _, bytes, prot, flags, file.as_raw_fd(), offset as libc::off_t)
+    };
+    if got as usize == at {
+        // SAFETY: the range was just mapped. What fails here costs a larger core dump, or time when
+        // the program forks.
+        unsafe {
+            libc::madvise(got, bytes, libc::MADV_DONTDUMP);
+            libc::madvise(got, bytes, libc::MADV_DONTFORK);
+        }
+        return Ok((at, bytes));
+    }
+    let cause = match got {
+        libc::MAP_FAILED => io::Error::last_os_error(),
+        got => {
+            // SAFETY: an older kernel ignores the flag and has mapped `got` elsewhere. It is not in
+            // use.
+            unsafe { libc::munmap(got, bytes) };
+            io::ErrorKind::AddrInUse.into()
+        }
+    };
+    Err(format!(
+        "the ledgers need {} MiB of addresses at {at:#x}, and cannot have them ({cause}): raise the \
+         limit on address space (`ulimit -v`), or start the job with --path router",
+        bytes >> 20
+    ))
+}
+
+/// Makes pages for bytes of the own region. False: there is no memory for them.
+fn populate(at: *mut u8, bytes: usize) -> bool {
+    // SAFETY: the range is in the mapping, as `Memory::populate` is called, and nothing but pages
+    // is made.
+    let made = unsafe { libc::madvise(at.cast(), bytes, libc::MADV_POPULATE_WRITE) };
+    // A kernel before 5.14 makes them when they are first touched.
+    made == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
+}

@@ -17,14 +17,16 @@ pub enum KeptUntil {
     Received,
 }
 
-/// The way that the messages of a job take.
+/// The way that the messages of a job take. On the direct way router 0 is the keeper of the host's
+/// ledgers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+#[serde(rename_all = "lowercase")]
 pub enum MessagePath {
-    /// Through routers, which order and keep them.
+    /// Through routers, which order and keep them
     #[default]
     Router,
-    /// Straight from rank to rank through ledgers in shared memory. All ranks are on one host, and
-    /// router 0 is the keeper of its ledgers.
+    /// Straight from rank to rank, through memory that they share and that keeps them
     Direct,
 }
 

@@ -8,6 +8,7 @@ use anyhow::bail;
 use eyrie_interface::{Order, RolesAt};
 use eyrie_wire::addr::{Bind, Interface, Ports, Security};
 use eyrie_wire::control::{CheckpointMode, Notices};
+use eyrie_wire::directory::MessagePath;
 use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -101,6 +102,7 @@ pub struct JobOptions {
     pub spares: u32,
     pub routers: u32,
     pub roles: RolesAt,
+    pub path: MessagePath,
     pub reach: Reach,
     /// The hosts that the nodes are; else all nodes are on this one.
     pub cluster: Option<Cluster>,
@@ -236,6 +238,7 @@ pub mod tests {
             nodes: 2,
             spares: 0,
             routers: 2,
+            path: MessagePath::Router,
             roles: RolesAt::Nodes,
             reach: Reach::Unix,
             cluster: None,

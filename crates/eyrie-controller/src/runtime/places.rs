@@ -4,7 +4,7 @@
 use super::options::JobOptions;
 use eyrie_interface::RolesAt;
 use eyrie_wire::addr::Addr;
-use eyrie_wire::directory::Directory;
+use eyrie_wire::directory::{Directory, MessagePath};
 use eyrie_wire::RouterId;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ pub struct Places {
     primaries: Vec<RouterId>,
     routers: Vec<Option<Addr>>,
     store: Option<Addr>,
+    path: MessagePath,
     since: Instant,
 }
 
@@ -28,7 +29,7 @@ impl Places {
             RolesAt::Nodes => (0, 0),
             RolesAt::Here => (options.ranks, options.routers),
         };
-        Places::of(ranks, routers)
+        Places { path: options.path, ..Places::of(ranks, routers) }
     }
 
     fn of(ranks: u32, routers: u32) -> Places {
@@ -37,6 +38,7 @@ impl Places {
             primaries,
             routers: vec![None; routers as usize],
             store: None,
+            path: MessagePath::Router,
             since: Instant::now(),
         }
     }
@@ -63,7 +65,7 @@ impl Places {
         let routers = self.routers.iter().cloned().collect::<Option<_>>()?;
         let primaries = self.primaries.clone();
         Some((
-            Directory { epoch: 1, primaries, routers, ..Directory::default() },
+            Directory { epoch: 1, primaries, routers, path: self.path, ..Directory::default() },
             self.store.clone()?,
         ))
     }

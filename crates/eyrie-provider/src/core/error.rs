@@ -1,6 +1,7 @@
 //! Why a rank cannot go on, in words for the user.
 
-use eyrie_wire::RouterId;
+use eyrie_ledger::error::LedgerError;
+use eyrie_wire::{Rank, RouterId};
 use std::time::Duration;
 
 /// The rank cannot go on.
@@ -34,6 +35,23 @@ pub enum RankError {
     Content(String),
     /// An image was taken while a large message was on its way, and the connection was lost since.
     LargeMessageLost,
+    /// The keeper of the ledgers of this host does not let the rank in.
+    KeeperOutOfReach {
+        waited: Duration,
+        cause: String,
+    },
+    /// A ledger cannot be read or written.
+    Ledger(LedgerError),
+    /// A message in a rank's ledger is nonsense, though its check is right.
+    Damaged {
+        source: Rank,
+        what: &'static str,
+    },
+    /// A rank that re-executes waits for a message that it had received before.
+    NoReplayFrom {
+        source: Rank,
+        waited: Duration,
+    },
 }
 
 impl std::fmt::Display for RankError {
@@ -58,6 +76,19 @@ impl std::fmt::Display for RankError {
             RankError::Determinants(what) => write!(f, "the log does not fit this rank: {what}"),
             RankError::Content(what) => {
                 write!(f, "a logged message cannot be read from its segment: {what}")
+            }
+            RankError::KeeperOutOfReach { waited, cause } => {
+                write!(f, "the keeper of this host's ledgers has been out of reach for {waited:?}: {cause}")
+            }
+            RankError::Ledger(e @ (LedgerError::Full { .. } | LedgerError::TooLong { .. })) => {
+                write!(f, "{e}: give it more with --log-memory")
+            }
+            RankError::Ledger(e) => e.fmt(f),
+            RankError::Damaged { source, what } => {
+                write!(f, "rank {source}'s ledger is damaged ({what})")
+            }
+            RankError::NoReplayFrom { source, waited } => {
+                write!(f, "replay has waited {waited:?} for a message of rank {source}")
             }
             RankError::LargeMessageLost => f.write_str(
                 "a large message had not reached its router when the image was taken, and its \

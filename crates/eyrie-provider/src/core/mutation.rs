@@ -22,6 +22,10 @@ pub enum Mutation {
     ForgetWhatToObserve,
     /// A rank that re-executes says that it does not.
     HideReplay,
+    /// It is not recorded that nothing became visible before something is sent.
+    ForgetNoDelivery,
+    /// A message becomes visible before it is whole.
+    ShowParts,
 }
 
 #[cfg(test)]

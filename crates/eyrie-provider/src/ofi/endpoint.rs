@@ -80,7 +80,7 @@ pub unsafe extern "C" fn open(
         OPEN.store(ep, Ordering::Relaxed);
         *out = ep.cast();
     }
-    process::call(|rank| rank.path.host.identity.set_endpoint(Endpoint::Open));
+    process::call(|rank| rank.path.world_mut().identity.set_endpoint(Endpoint::Open));
     0
 }
 
@@ -105,7 +105,7 @@ unsafe extern "C" fn close(f: *mut fid) -> c_int {
         // Others may still wait for what this rank has sent.
         rank.path.flush()?;
         // From here on it needs no other rank, and no other needs it: it may end in any way.
-        rank.path.host.identity.set_endpoint(Endpoint::Closed);
+        rank.path.world_mut().identity.set_endpoint(Endpoint::Closed);
         Ok(())
     });
     OPEN.store(std::ptr::null_mut(), Ordering::Relaxed);

@@ -20,6 +20,7 @@ use eyrie_topology::spec::Files;
 use eyrie_units::{duration, size};
 use eyrie_wire::addr::{Interface, Ports, Security};
 use eyrie_wire::control::{CheckpointMode, Notices};
+use eyrie_wire::directory::MessagePath;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
@@ -89,6 +90,9 @@ pub struct RunArgs {
     /// Number of routers, which log and deliver the messages; ranks are spread over them
     #[arg(long, default_value_t = options::ROUTERS, value_name = "K")]
     routers: u32,
+    /// The way that messages take [default: router]. The direct one needs all nodes on this host
+    #[arg(long, value_enum, value_name = "WAY", env = "EYRIE_PATH", hide_short_help = true)]
+    path: Option<MessagePath>,
     /// Where routers and stores run [default: nodes with two hosts or more, else here; with
     /// --resume-from where they ran before]
     #[arg(long, value_enum, value_name = "WHERE", hide_short_help = true)]
@@ -379,6 +383,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let roles = roles(args.roles, hosts, resumption.as_ref().and_then(Resumption::options))?;
     let routers = args.routers.max(roles.least_routers());
     let log_memory = args.log_memory.unwrap_or_else(|| usual_log_memory(routers));
+    let path = path(&args, roles, hosts)?;
     let notice_file = args.notice_file.map(std::path::absolute).transpose()?;
     let options = JobOptions {
         ranks: nodes.ranks,
@@ -386,6 +391,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         spares: nodes.spares,
         roles,
         routers,
+        path,
         reach,
         cluster: nodes.cluster,
         slots: args.slots,
@@ -434,6 +440,22 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         requeue()?;
     }
     Ok(code)
+}
+
+/// The way that messages take.
+fn path(args: &RunArgs, roles: RolesAt, hosts: usize) -> anyhow::Result<MessagePath> {
+    let path = args.path.unwrap_or_default();
+    if path == MessagePath::Direct {
+        if hosts > 1 || roles == RolesAt::Nodes {
+            anyhow::bail!(
+                "messages go straight only where all nodes are on this host: leave --path out"
+            );
+        }
+        if args.routers > 1 {
+            anyhow::bail!("there are no routers where messages go straight: leave --routers out");
+        }
+    }
+    Ok(path)
 }
 
 /// Where routers and stores run. Those of a job that was saved run where they did before: what its

@@ -76,9 +76,8 @@ impl Hosting<'_> {
         // not there cannot be connected to.
         let Some(routers) = addrs.collect::<Option<Vec<Addr>>>() else { return };
         let (epoch, primaries) = (self.roles.next_epoch(), self.roles.primaries().to_vec());
-        let beside = Vec::new();
-        let directory =
-            Directory { epoch, primaries, routers, beside, kept_until: KeptUntil::Received };
+        let kept_until = KeptUntil::Received;
+        let directory = Directory { epoch, primaries, routers, kept_until, ..Directory::default() };
         self.out.push(Command::Directory(directory));
     }
 

@@ -1,8 +1,9 @@
 //! The way to each role of the job: a thread of this process, or the session with a process on a
 //! node. What comes of what they are told is an event. Nothing here waits for one.
 
+use super::routers::RouterHere;
 use crate::runtime::link::{encode_long, JournalProgress, SavedSession, Session};
-use eyrie_router::{Router, RouterCommand};
+use eyrie_router::RouterCommand;
 use eyrie_store::role::{StoreCommand, StoreRole};
 use eyrie_wire::control::RoleKind;
 use eyrie_wire::{RouterId, StoreId};
@@ -16,7 +17,7 @@ pub const THE_STORE: StoreId = StoreId(0);
 #[derive(Default)]
 pub struct RolePeers {
     /// Those that are threads of this process.
-    routers: Vec<Router>,
+    routers: Vec<RouterHere>,
     store: Option<Arc<StoreRole>>,
     /// Those that are processes on nodes, by kind and number.
     sessions: BTreeMap<(RoleKind, u32), Session>,
@@ -25,7 +26,7 @@ pub struct RolePeers {
 impl RolePeers {
     /// Those that are threads of this process: all of them, or the store alone that has the images
     /// of saved jobs.
-    pub fn new(routers: Vec<Router>, store: Option<Arc<StoreRole>>) -> RolePeers {
+    pub fn new(routers: Vec<RouterHere>, store: Option<Arc<StoreRole>>) -> RolePeers {
         RolePeers { routers, store, sessions: BTreeMap::new() }
     }
 

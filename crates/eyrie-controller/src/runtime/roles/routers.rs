@@ -1,5 +1,5 @@
 //! Routers: what they are told at their start, and what they say. Those of a job with one host are
-//! threads of this process.
+//! threads of this process; where messages go straight there is the keeper of its ledgers instead.
 
 use super::kind::{Hearing, Kind, Starting};
 use crate::machine::FromPeer;
@@ -11,11 +11,12 @@ use crate::runtime::places::Places;
 use anyhow::Context;
 use crossbeam_channel::Sender;
 use eyrie_interface::RolesAt;
-use eyrie_router::{Config, Router, RouterEvent, SavedAt};
+use eyrie_keeper::Keeper;
+use eyrie_router::{Config, Router, RouterCommand, RouterEvent, SavedAt};
 use eyrie_transport::frame;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Role, RoleKind};
-use eyrie_wire::directory::KeptUntil;
+use eyrie_wire::directory::{KeptUntil, MessagePath};
 use eyrie_wire::{Incarnation, RouterId};
 use std::io;
 use std::net::IpAddr;
@@ -53,6 +54,41 @@ fn config(
     })
 }
 
+/// What keeps messages, in this process.
+pub enum RouterHere {
+    Router(Router),
+    Keeper(Keeper),
+}
+
+impl RouterHere {
+    fn start(
+        path: MessagePath,
+        config: Config,
+        secret: Secret,
+        events: Sender<(RouterId, RouterEvent)>,
+    ) -> anyhow::Result<RouterHere> {
+        Ok(match path {
+            MessagePath::Router => {
+                let router = Router::start(config, secret, events);
+                RouterHere::Router(router.context("cannot start a router")?)
+            }
+            MessagePath::Direct => {
+                let keeper = Keeper::start(config, secret, events);
+                let why = "messages cannot go straight here; start the job with --path router";
+                RouterHere::Keeper(keeper.context(why)?)
+            }
+        })
+    }
+
+    /// Gives it a command; its results are events.
+    pub fn command(&self, command: RouterCommand) {
+        match self {
+            RouterHere::Router(router) => router.command(command),
+            RouterHere::Keeper(keeper) => keeper.command(command),
+        }
+    }
+}
+
 /// Starts the routers of a job in this process; none where they run on nodes.
 ///
 /// # Errors
@@ -64,7 +100,7 @@ pub fn start_here(
     secret: &Secret,
     images: Option<&ImagesDir>,
     events: &Sender<(RouterId, RouterEvent)>,
-) -> anyhow::Result<Vec<Router>> {
+) -> anyhow::Result<Vec<RouterHere>> {
     if options.roles == RolesAt::Nodes {
         return Ok(Vec::new());
     }
@@ -75,7 +111,7 @@ pub fn start_here(
         let shown = config.spill_dir.display();
         let made = std::fs::DirBuilder::new().mode(0o700).create(&config.spill_dir);
         made.with_context(|| format!("cannot create {shown}"))?;
-        Router::start(config, secret.clone(), events.clone()).context("cannot start a router")
+        RouterHere::start(options.path, config, secret.clone(), events.clone())
     };
     (0..options.routers).map(start).collect()
 }

@@ -1,0 +1,179 @@
+//! How a rank comes to its ledgers: the keeper lets this incarnation in, its own ledger says what it
+//! has sent, received and observed before, and the others' ledgers are read behind what the rank
+//! has shown. A pointer into a ledger lives no longer than [`Attached`], which no image holds.
+
+use super::host::{AdmissionError, LedgerHost, Windows};
+use super::LedgerPath;
+use crate::core::again::behind;
+use crate::core::error::RankError;
+use eyrie_ledger::bells::Bells;
+use eyrie_ledger::layout::Layout;
+use eyrie_ledger::observed::ObservedReader;
+use eyrie_ledger::reader::Reader;
+use eyrie_ledger::writer::{Sizes, Writer};
+use eyrie_wire::data::ObservedPart;
+use eyrie_wire::keeper::ToKeeper;
+use eyrie_wire::page::What;
+use eyrie_wire::Rank;
+use std::time::Duration;
+
+/// How long the keeper may be out of reach, and how long it may take to let a rank in.
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(120);
+/// The pauses between attempts to connect.
+const FIRST_PAUSE: Duration = Duration::from_micros(200);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The ledgers as this process has them.
+pub(super) struct Attached<H: LedgerHost> {
+    pub writer: Writer<H::Own>,
+    /// What each rank sends to this one.
+    pub readers: Vec<Reader<H::Region>>,
+    pub bells: Bells<H::Bells>,
+    /// Messages passed of each rank: what boards are compared with.
+    pub passed: Vec<u64>,
+    /// What becomes visible in the progress call under way: how many messages of which ranks.
+    pub showing: Vec<(u32, u32)>,
+    /// The source that is looked at first.
+    pub first: u32,
+    /// A large message that was not whole when it was last looked at: its source, its number, and
+    /// how much of it there was.
+    pub partial: (u32, u64, u64),
+}
+
+impl<H: LedgerHost> LedgerPath<H> {
+    /// Attaches the ledgers, if they are not, so that messages of others are received from the
+    /// start.
+    ///
+    /// # Errors
+    /// When the keeper cannot be reached or refuses, or a ledger is damaged.
+    pub(super) fn attach_ledgers(&mut self) -> Result<(), RankError> {
+        if self.attached.is_some() {
+            return Ok(());
+        }
+        let windows = self.be_admitted()?;
+        self.open(windows).map_err(RankError::Ledger)?;
+        self.report_if_replayed();
+        Ok(())
+    }
+
+    /// Gives the ledgers up, and keeps what an image needs of them.
+    pub(super) fn detach(&mut self) {
+        if let Some(attached) = self.attached.take() {
+            for (to, sent) in (0..).zip(&mut self.sent) {
+                *sent = attached.writer.sent(to);
+            }
+            self.shown.copy_from_slice(&attached.passed);
+        }
+        self.script.forget();
+        (self.shown_again, self.owes_replayed) = (0, true);
+    }
+
+    /// Tells the keeper, once for each process, that this rank re-executes no more.
+    pub(super) fn report_if_replayed(&mut self) {
+        if self.owes_replayed && self.script.is_over() && self.attached.is_some() {
+            self.owes_replayed = false;
+            self.trace(What::Replayed, Rank(0), self.rsn);
+            self.host.tell(&ToKeeper::Replayed { messages: self.shown_again });
+        }
+    }
+
+    /// What a rank that waits looks at now and then: whether a message is there that no hint names,
+    /// and whether the keeper still knows of this rank.
+    ///
+    /// # Errors
+    /// When a ledger is damaged, or the keeper refuses this incarnation.
+    #[cold]
+    pub(super) fn look_rarely(&mut self) -> Result<(), RankError> {
+        if let Some(attached) = &mut self.attached {
+            for reader in &mut attached.readers {
+                reader.look_for_lost().map_err(RankError::Ledger)?;
+            }
+        }
+        self.try_observe_much()?;
+        if self.host.is_connected() {
+            return Ok(());
+        }
+        match self.host.connect_again(ADMISSION_TIMEOUT) {
+            Ok(()) => {
+                // What was told last may be lost with the connection.
+                self.owes_replayed = true;
+                self.report_if_replayed();
+                Ok(())
+            }
+            // It is tried again at the next look.
+            Err(AdmissionError::Unreachable(_)) => Ok(()),
+            Err(AdmissionError::Refused(reason)) => Err(RankError::Refused(reason)),
+        }
+    }
+
+    fn be_admitted(&mut self) -> Result<Windows<H>, RankError> {
+        let begun = self.host.now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let waited = self.host.now().saturating_sub(begun);
+            let cause = match self.host.admit(ADMISSION_TIMEOUT.saturating_sub(waited)) {
+                Ok(windows) => return Ok(windows),
+                Err(AdmissionError::Refused(reason)) => return Err(RankError::Refused(reason)),
+                Err(AdmissionError::Unreachable(cause)) => cause,
+            };
+            let waited = self.host.now().saturating_sub(begun);
+            if waited > ADMISSION_TIMEOUT {
+                return Err(RankError::KeeperOutOfReach { waited, cause });
+            }
+            self.host.let_pass(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    fn open(&mut self, windows: Windows<H>) -> Result<(), eyrie_ledger::error::LedgerError> {
+        let Windows { ledgers, own, mut regions, bells } = windows;
+        let layout = |rank| Layout::new(rank, ledgers.ranks, ledgers.region_bytes);
+        let me = self.number.0;
+        let sent = &self.sent;
+        let writer = Writer::open(own, layout(me), |to| sent[to as usize], Sizes::default())?;
+        let mut observed =
+            ObservedReader::open(&regions[me as usize], layout(me), self.host.observed())?;
+        let mut parts = Vec::new();
+        while let Some(part) = observed.next()? {
+            let (from, clock, bytes) = (part.from, part.clock, part.bytes.to_vec());
+            parts.push(ObservedPart { from, clock, bytes });
+        }
+        drop(observed);
+        let (bytes, again) = behind(self.host.observed(), parts);
+        self.again = again;
+        self.host.observe_again(bytes);
+        // Two readers of the own region: of what it sends to itself, and of its order.
+        let order = regions[me as usize].clone();
+        self.script.load(order, layout(me))?;
+        let readers = (0..)
+            .zip(regions.drain(..))
+            .map(|(from, region)| Reader::new(region, layout(from), me, self.shown[from as usize]))
+            .collect();
+        let bells = Bells::new(bells, ledgers.ranks);
+        self.attached = Some(Attached {
+            writer,
+            readers,
+            bells,
+            passed: self.shown.clone(),
+            showing: Vec::with_capacity(self.shown.len()),
+            first: 0,
+            partial: (0, 0, 0),
+        });
+        self.write_boards();
+        let again = u64::from(!self.script.is_over());
+        self.trace(What::Replay, Rank(0), again);
+        Ok(())
+    }
+
+    /// Says to all others, on their boards, how many messages there are for them: hints that an
+    /// earlier incarnation may have been killed before.
+    fn write_boards(&mut self) {
+        let Some(attached) = &self.attached else { return };
+        for to in 0..self.sent.len() as u32 {
+            let newest = attached.writer.newest(to);
+            if newest > 0 && attached.bells.ring(to, self.number.0, newest) {
+                self.host.wake(attached.bells.word(to));
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What the way through ledgers needs of the process around it: the ledgers of its host, the
+//! connection to their keeper, and waiting. The real one is `windows.rs`. Tests have one in memory.
+
+use crate::core::path::ImagePoint;
+use eyrie_ledger::memory::{Hints, Memory, View};
+use eyrie_wire::keeper::{Ledgers, ToKeeper};
+use std::time::Duration;
+
+/// Why the keeper does not let a rank in.
+#[derive(Debug)]
+pub enum AdmissionError {
+    /// Another attempt may succeed.
+    Unreachable(String),
+    /// It is final, for this reason.
+    Refused(String),
+}
+
+/// The ledgers of a host, as one rank has them.
+pub struct Windows<H: LedgerHost> {
+    pub ledgers: Ledgers,
+    /// The rank's own region.
+    pub own: H::Own,
+    /// The regions of all ranks, also its own, by their number.
+    pub regions: Vec<H::Region>,
+    pub bells: H::Bells,
+}
+
+/// A process that has ledgers.
+pub trait LedgerHost: ImagePoint {
+    type Own: Memory;
+    type Region: View + Clone;
+    type Bells: Hints + Copy;
+
+    /// Connects to the keeper, proves who this rank is, and waits until it is let in, at most
+    /// `timeout`.
+    ///
+    /// # Errors
+    /// Why not.
+    fn admit(&mut self, timeout: Duration) -> Result<Windows<Self>, AdmissionError>;
+
+    /// Tells the keeper. What does not reach it is lost with the connection.
+    fn tell(&mut self, message: &ToKeeper);
+
+    /// Whether the connection to the keeper stands. Makes a system call.
+    fn is_connected(&mut self) -> bool;
+
+    /// Connects again; the windows stay.
+    ///
+    /// # Errors
+    /// As [`LedgerHost::admit`].
+    fn connect_again(&mut self, timeout: Duration) -> Result<(), AdmissionError>;
+
+    /// This process has come back from an image: connection and windows are gone.
+    fn forget_windows(&mut self);
+
+    /// The descriptor of the connection.
+    fn keeper_descriptor(&self) -> Option<i32>;
+
+    /// Wakes the rank that sleeps at this place of the bells.
+    fn wake(&self, at: u64);
+
+    /// Sleeps at this place of the bells while it has this value, at most about a millisecond.
+    fn sleep(&mut self, at: u64, value: u32);
+
+    /// Lets time pass between two attempts.
+    fn let_pass(&mut self, time: Duration);
+}

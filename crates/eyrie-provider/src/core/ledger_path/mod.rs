@@ -1,0 +1,208 @@
+//! The straight way: each rank writes what it sends into its own ledger, in memory that its
+//! receivers read and that outlives its process. So a message is logged and delivered by the same
+//! stores. Order and observations lie in the same ledger, in front of whatever depends on them. It
+//! must never let a message be seen outside a progress call, nor let anything out before the
+//! determinants it depends on; nor keep a pointer into a ledger in an image.
+//!
+//! Each file calls only those before it: [`attaching`], [`sending`], [`receiving`].
+
+mod attaching;
+mod envelope;
+pub mod host;
+mod receiving;
+mod script;
+mod sending;
+
+use self::attaching::Attached;
+use self::host::LedgerHost;
+use self::script::{Script, Step};
+use self::sending::Unwritten;
+use super::again::Again;
+use super::error::RankError;
+use super::path::{Found, Path, Show, Turn};
+use eyrie_ledger::error::LedgerError;
+use eyrie_wire::data::Envelope;
+use eyrie_wire::page::What;
+use eyrie_wire::Rank;
+use std::time::Duration;
+
+/// Ticks between two looks at what is needed rarely, by a rank that waits: about a millisecond.
+const LOOK_GAP: u64 = 3_000_000;
+
+/// The straight way of one rank's messages.
+pub struct LedgerPath<H: LedgerHost> {
+    pub host: H,
+    number: Rank,
+    /// The ledgers, while this process has them.
+    attached: Option<Attached<H>>,
+    script: Script<H::Region>,
+    again: Again,
+    unwritten: Unwritten,
+    /// Messages sent to each rank, and shown of each, when the ledgers were last attached or given
+    /// up; while they are attached, these know it.
+    sent: Vec<u64>,
+    shown: Vec<u64>,
+    rsn: u64,
+    /// Messages that this incarnation has shown again.
+    shown_again: u64,
+    /// The keeper does not know yet that this incarnation re-executes no more.
+    owes_replayed: bool,
+    /// A progress call is under way.
+    progressing: bool,
+    /// When was last looked at what is needed rarely.
+    last_look: u64,
+}
+
+impl<H: LedgerHost> LedgerPath<H> {
+    /// Of rank `number` of `ranks`, without ledgers.
+    pub fn new(host: H, number: Rank, ranks: u32) -> LedgerPath<H> {
+        LedgerPath {
+            host,
+            number,
+            attached: None,
+            script: Script::new(),
+            again: Again::default(),
+            unwritten: Unwritten::default(),
+            sent: vec![0; ranks as usize],
+            shown: vec![0; ranks as usize],
+            rsn: 0,
+            shown_again: 0,
+            owes_replayed: true,
+            progressing: false,
+            last_look: 0,
+        }
+    }
+}
+
+impl<H: LedgerHost> Path for LedgerPath<H> {
+    type World = H;
+
+    fn world(&self) -> &H {
+        &self.host
+    }
+
+    fn world_mut(&mut self) -> &mut H {
+        &mut self.host
+    }
+
+    fn number(&self) -> Rank {
+        self.number
+    }
+
+    fn clock(&self) -> u64 {
+        self.script.clock()
+    }
+
+    fn rsn(&self) -> u64 {
+        self.rsn
+    }
+
+    fn follows(&self) -> bool {
+        !self.script.is_over()
+    }
+
+    fn attach(&mut self) -> Result<(), RankError> {
+        self.attach_ledgers()
+    }
+
+    #[inline]
+    fn send(&mut self, to: Rank, envelope: Envelope, content: &[u8]) -> Result<(), RankError> {
+        self.send_message(to, envelope, content)
+    }
+
+    #[inline]
+    fn tick(&mut self) -> Result<Turn, RankError> {
+        self.progressing = true;
+        if self.attached.is_none() {
+            self.attach_ledgers()?;
+        }
+        let turn = match self.script.tick() {
+            Step::Free => {
+                self.host.before_new();
+                Turn::New
+            }
+            Step::Nothing => {
+                self.end_step()?;
+                Turn::Nothing
+            }
+            Step::Due => Turn::Again,
+        };
+        self.end_observed();
+        Ok(turn)
+    }
+
+    #[inline]
+    fn show_new(&mut self, sleep: bool, show: &mut impl Show) -> Result<Found, RankError> {
+        self.show_arrived(sleep, show)
+    }
+
+    fn show_again(&mut self, show: &mut impl Show) -> Result<(), RankError> {
+        self.show_due(show)
+    }
+
+    #[inline]
+    fn look_after(&mut self, found: Found, ticks: u64) -> Result<(), RankError> {
+        if !found.something && ticks.wrapping_sub(self.last_look) > LOOK_GAP {
+            self.last_look = ticks;
+            self.look_rarely()?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn end_progress(&mut self) {
+        self.progressing = false;
+    }
+
+    fn flush(&mut self) -> Result<(), RankError> {
+        // Everything sent lies in the ledger.
+        self.host.before_new();
+        Ok(())
+    }
+
+    fn store_observed(&mut self) -> Result<(), RankError> {
+        self.attach_ledgers()?;
+        self.observe()
+    }
+
+    fn settled(&mut self, _: Duration) -> bool {
+        // What waits in the program's recorder would be observed twice by a restored process. What
+        // the ledger has no room for is in the image.
+        let observed = self.attached.is_some().then(|| self.try_observe());
+        matches!(observed, Some(Ok(()) | Err(LedgerError::Full { .. })))
+    }
+
+    fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
+        self.host.keeper_descriptor().into_iter()
+    }
+
+    fn forget_connections(&mut self) {
+        self.detach();
+        self.host.forget_windows();
+    }
+
+    fn reconnect(&mut self) -> Result<(), RankError> {
+        self.attach_ledgers()
+    }
+}
+
+impl<H: LedgerHost> LedgerPath<H> {
+    /// A step of the script is over; the keeper hears when it was the last one.
+    fn end_step(&mut self) -> Result<(), RankError> {
+        self.script.followed().map_err(RankError::Ledger)?;
+        self.report_if_replayed();
+        Ok(())
+    }
+
+    /// The clock has ticked: what was observed before has been observed again, or never will be.
+    fn end_observed(&mut self) {
+        if let Some(end) = self.again.end_before(self.script.clock()) {
+            self.host.skip_observed(end);
+        }
+    }
+
+    fn trace(&mut self, what: What, peer: Rank, number: u64) {
+        let clock = self.script.clock();
+        self.host.trace(what, clock, peer.0, number);
+    }
+}
