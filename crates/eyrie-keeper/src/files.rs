@@ -34,8 +34,7 @@ pub fn lie(ranks: u32, log_memory: u64, least: u64) -> Result<Ledgers, String> {
     let tables = Layout::new(0, ranks, WINDOW).extents();
     let log = log_memory.clamp(1, WINDOW).next_power_of_two();
     let most = WINDOW / u64::from(ranks) / HUGE_PAGE * HUGE_PAGE;
-    let region_bytes =
-        (log + tables).max(LEAST).max(least).next_multiple_of(HUGE_PAGE).min(most);
+    let region_bytes = (log + tables).max(LEAST).max(least).next_multiple_of(HUGE_PAGE).min(most);
     if region_bytes < least.max(2 * tables) {
         return Err(too_many());
     }
@@ -73,7 +72,10 @@ impl Files {
         let path = format!("/proc/self/fd/{}", writable.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let readable = rustix::fs::open(&path, flags, Mode::empty()).map_err(|e| {
-            said(e, format!("ledgers need /proc, and {path} cannot be opened: {e}; use --path router"))
+            said(
+                e,
+                format!("ledgers need /proc, and {path} cannot be opened: {e}; use --path router"),
+            )
         })?;
         Ok(Files { readable, writable, bells })
     }
@@ -93,7 +95,10 @@ fn memory_file(name: &std::ffi::CStr, bytes: u64) -> io::Result<OwnedFd> {
         Ok(file)
     });
     file.map_err(|e| {
-        said(e, format!("there is no shared memory for ledgers (memfd_create: {e}); use --path router"))
+        said(
+            e,
+            format!("there is no shared memory for ledgers (memfd_create: {e}); use --path router"),
+        )
     })
 }
 
@@ -214,9 +219,8 @@ mod tests {
         assert_eq!(ftruncate(&files.writable, 4096), Err(Errno::PERM));
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address; nothing is mapped.
-        let mapped = unsafe {
-            mmap(std::ptr::null_mut(), 4096, prot, MapFlags::SHARED, &files.readable, 0)
-        };
+        let mapped =
+            unsafe { mmap(std::ptr::null_mut(), 4096, prot, MapFlags::SHARED, &files.readable, 0) };
         assert_eq!(mapped, Err(Errno::ACCESS));
     }
 }

@@ -71,17 +71,15 @@ impl Keeper {
         let (bytes, log) = (ledgers.region_bytes, config.log_memory);
         let core = match saved {
             None => Core::new(regions, bytes, log, &incarnations),
-            Some(saved) => saved.read(|mut from| {
-                Core::restored(regions, bytes, log, &incarnations, &mut from)
-            })?,
+            Some(saved) => saved
+                .read(|mut from| Core::restored(regions, bytes, log, &incarnations, &mut from))?,
         };
         let mailbox = Arc::new(Mailbox::new()?);
         let addr = listen(&config.listen, Arc::new(Server::new(secret, Arc::clone(&mailbox))))?;
         // The thread that starts the keeper has the other end.
         let _ = events.send((config.id, RouterEvent::Listening(addr)));
         let owned = Arc::clone(&mailbox);
-        let owner =
-            Owner::new((core, mapping), (files, ledgers), owned, (config.id, events));
+        let owner = Owner::new((core, mapping), (files, ledgers), owned, (config.id, events));
         let thread = std::thread::Builder::new().name("keeper".into());
         let thread = thread.spawn(move || owner.run())?;
         Ok(Keeper { mailbox, thread: Some(thread) })

@@ -107,7 +107,8 @@ impl Owner {
     fn wait(&self, most: Duration) -> io::Result<()> {
         let ending = self.edges.ending.iter().map(|ending| ending.process.as_fd());
         let fds = std::iter::once(self.mailbox.as_fd()).chain(ending);
-        let mut polled: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let mut polled: Vec<_> =
+            fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let timeout = most.try_into().map_err(io::Error::other)?;
         match poll(&mut polled, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),

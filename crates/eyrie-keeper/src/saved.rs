@@ -54,10 +54,7 @@ impl<T: Read> Read for Hashed<T> {
 ///
 /// # Errors
 /// Those of the file, and of `save`.
-pub fn write(
-    path: &Path,
-    save: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<u64> {
+pub fn write(path: &Path, save: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<u64> {
     let partial = path.with_extension("partial");
     let file = File::create(&partial)?;
     let mut to = Hashed::new(BufWriter::with_capacity(PIECE, &file));

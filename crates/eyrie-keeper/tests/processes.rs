@@ -260,7 +260,9 @@ fn saved_ledgers_are_read_by_another_keeper() {
     assert_eq!(saved, Some(Ok(std::fs::metadata(&path).unwrap().len())));
     eyrie_keeper::verify(&path).unwrap();
     keeper.command(RouterCommand::Save(SavedAt::Controller(addr)));
-    let RouterEvent::Saved(Err(said)) = next(&events) else { panic!("it is not for several hosts") };
+    let RouterEvent::Saved(Err(said)) = next(&events) else {
+        panic!("it is not for several hosts")
+    };
     assert!(said.contains("routers"), "{said}");
     drop(keeper);
     let other = tempfile::tempdir().unwrap();

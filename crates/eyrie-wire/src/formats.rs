@@ -32,16 +32,8 @@ pub const WRITTEN: Format =
     Format { magic: *b"EYRIEOUT", name: "the file that says how much output was written" };
 
 /// All of them.
-pub const ALL: [&Format; 8] = [
-    &IMAGE,
-    &MANIFEST,
-    &JOURNAL,
-    &SNAPSHOT,
-    &SAVED_JOB,
-    &SAVED_ROUTER,
-    &SAVED_LEDGERS,
-    &WRITTEN,
-];
+pub const ALL: [&Format; 8] =
+    [&IMAGE, &MANIFEST, &JOURNAL, &SNAPSHOT, &SAVED_JOB, &SAVED_ROUTER, &SAVED_LEDGERS, &WRITTEN];
 
 impl Format {
     /// What follows the magic number; `None` where the bytes are of no such format.

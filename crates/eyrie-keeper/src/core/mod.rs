@@ -130,13 +130,7 @@ impl<M: Memory> Core<M> {
 
     /// A rank has sent a message on its connection. Those of connections that were replaced, or
     /// have no ledgers yet, mean nothing.
-    pub fn message(
-        &mut self,
-        id: ConnId,
-        rank: Rank,
-        message: ToKeeper,
-        out: &mut impl Output,
-    ) {
+    pub fn message(&mut self, id: ConnId, rank: Rank, message: ToKeeper, out: &mut impl Output) {
         if !self.ranks.is_admitted(rank, id) {
             return;
         }

@@ -174,8 +174,8 @@ impl Ranks {
 
     /// The incarnation may have the ledgers now. False: another one may connect by now.
     pub fn recover(&mut self, instance: RankInstance) -> bool {
-        let current = instance.rank.index() < self.all.len()
-            && self.instance(instance.rank) == instance;
+        let current =
+            instance.rank.index() < self.all.len() && self.instance(instance.rank) == instance;
         if current {
             self.of_mut(instance.rank).recovered = true;
         }

@@ -5,9 +5,9 @@
 //! taken back. Then images are asked for, which release what is kept for a receiver. A rank that
 //! needs more meanwhile waits, and an event says so.
 
+use super::output::Output;
 use super::ranks::Ranks;
 use super::regions::Regions;
-use super::output::Output;
 use eyrie_ledger::layout::PAGE;
 use eyrie_ledger::memory::Memory;
 use eyrie_ledger::region;
@@ -67,7 +67,8 @@ impl Room {
             // What was saved takes so much: each has what it uses, and gets more when it needs it.
             granted = regions.ranks().map(used).collect();
         }
-        let growth = regions.ranks().map(|rank| Growth { before: regions.sent_to(rank), reported: 0 });
+        let growth =
+            regions.ranks().map(|rank| Growth { before: regions.sent_to(rank), reported: 0 });
         Room {
             bound,
             least,
@@ -90,12 +91,7 @@ impl Room {
     }
 
     /// Grants more where it is needed, and reports what cannot be granted.
-    pub fn keep<M: Memory>(
-        &mut self,
-        regions: &Regions<M>,
-        ranks: &Ranks,
-        out: &mut impl Output,
-    ) {
+    pub fn keep<M: Memory>(&mut self, regions: &Regions<M>, ranks: &Ranks, out: &mut impl Output) {
         let (mut scarce, mut waits) = (false, false);
         for rank in regions.ranks().filter(|rank| ranks.has_ledgers(*rank)) {
             let (memory, layout) = regions.of(rank);
@@ -121,9 +117,8 @@ impl Room {
     }
 
     fn nears_its_end<M: Memory>(&self, regions: &Regions<M>, rank: Rank) -> bool {
-        let near = |bytes: u64| {
-            self.granted(rank).saturating_sub(bytes) < self.granted(rank) / SHARE_LEFT
-        };
+        let near =
+            |bytes: u64| self.granted(rank).saturating_sub(bytes) < self.granted(rank) / SHARE_LEFT;
         // It needs no more than it has used.
         near(regions.used(rank)) && near(regions.needed(rank))
     }

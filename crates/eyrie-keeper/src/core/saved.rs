@@ -72,7 +72,8 @@ fn save_region(memory: &impl Memory, end: u64, to: &mut impl Write) -> io::Resul
         let mut begin = 0;
         while begin < bytes.len() {
             let pages = bytes[begin..].chunks(PAGE as usize);
-            let zero = pages.clone().take_while(|page| is_zero(page)).map(<[u8]>::len).sum::<usize>();
+            let zero =
+                pages.clone().take_while(|page| is_zero(page)).map(<[u8]>::len).sum::<usize>();
             begin += zero;
             let pages = bytes[begin..].chunks(PAGE as usize);
             let len = pages.take_while(|page| !is_zero(page)).map(<[u8]>::len).sum::<usize>();

@@ -293,7 +293,8 @@ impl Process {
             self.state.clock -= 1;
             self.state.received = before;
             for (source, reader) in (0..).zip(&mut self.readers) {
-                let (heap, count) = (self.heaps[source as usize], self.state.received[source as usize]);
+                let (heap, count) =
+                    (self.heaps[source as usize], self.state.received[source as usize]);
                 if reader.count() != count {
                     *reader = Reader::new(heap, layout(source), rank, count);
                 }

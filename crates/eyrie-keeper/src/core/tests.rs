@@ -166,6 +166,7 @@ fn an_image_releases_what_it_has_and_nothing_more() {
         all[0].observe(0).unwrap();
     }
     let image = all[0].state.clone();
+    all[2].send(2, 0).unwrap();
     all[0].progress(0, &[1, 1, 2]).unwrap();
     world.truncate(0, &image);
     assert_eq!(world.events(), []);
@@ -384,7 +385,10 @@ fn released_order_and_observations_leave_what_the_image_goes_on_from() {
     }
     let sent = all[0].newest();
     let RouterEvent::Fenced { observed, determinants, .. } = world.fence(0) else { panic!() };
-    assert_eq!((observed, determinants), (vec![], vec![Determinant { clock: 10_000, rsn: 10_000 }]));
+    assert_eq!(
+        (observed, determinants),
+        (vec![], vec![Determinant { clock: 10_000, rsn: 10_000 }])
+    );
     world.recover(0);
     let mut process = world.start(0, &image);
     process.replay(0, &sent);

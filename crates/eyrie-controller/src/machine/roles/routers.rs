@@ -77,8 +77,7 @@ impl Hosting<'_> {
         let Some(routers) = addrs.collect::<Option<Vec<Addr>>>() else { return };
         let (epoch, primaries) = (self.roles.next_epoch(), self.roles.primaries().to_vec());
         let kept_until = KeptUntil::Received;
-        let directory =
-            Directory { epoch, primaries, routers, kept_until, ..Directory::default() };
+        let directory = Directory { epoch, primaries, routers, kept_until, ..Directory::default() };
         self.out.push(Command::Directory(directory));
     }
 

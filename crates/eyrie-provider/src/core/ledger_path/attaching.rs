@@ -130,8 +130,7 @@ impl<H: LedgerHost> LedgerPath<H> {
         let layout = |rank| Layout::new(rank, ledgers.ranks, ledgers.region_bytes);
         let me = self.number.0;
         let sent = &self.sent;
-        let writer =
-            Writer::open(own, layout(me), |to| sent[to as usize], Sizes::default())?;
+        let writer = Writer::open(own, layout(me), |to| sent[to as usize], Sizes::default())?;
         let mut observed =
             ObservedReader::open(&regions[me as usize], layout(me), self.host.observed())?;
         let mut parts = Vec::new();
@@ -148,9 +147,7 @@ impl<H: LedgerHost> LedgerPath<H> {
         self.script.load(order, layout(me))?;
         let readers = (0..)
             .zip(regions.drain(..))
-            .map(|(from, region)| {
-                Reader::new(region, layout(from), me, self.shown[from as usize])
-            })
+            .map(|(from, region)| Reader::new(region, layout(from), me, self.shown[from as usize]))
             .collect();
         let bells = Bells::new(bells, ledgers.ranks);
         self.attached = Some(Attached {

@@ -87,12 +87,7 @@ impl<H: LedgerHost> LedgerPath<H> {
     }
 
     /// Shows so many messages of a source; waits for them.
-    fn show_of(
-        &mut self,
-        source: u32,
-        count: u32,
-        show: &mut impl Show,
-    ) -> Result<(), RankError> {
+    fn show_of(&mut self, source: u32, count: u32, show: &mut impl Show) -> Result<(), RankError> {
         let mut begun = self.host.now();
         let mut left = count;
         loop {
@@ -162,8 +157,11 @@ impl<H: LedgerHost> Attached<H> {
         let sources = self.readers.len() as u32;
         let mut something = false;
         for n in 0..sources {
-            let source = if self.first + n < sources { self.first + n } else { self.first + n - sources };
-            if sources as usize > FEW && !self.bells.has_new(me, source, self.passed[source as usize]) {
+            let source =
+                if self.first + n < sources { self.first + n } else { self.first + n - sources };
+            if sources as usize > FEW
+                && !self.bells.has_new(me, source, self.passed[source as usize])
+            {
                 continue;
             }
             let looked = self.show_source(source, MOST_AT_ONCE, shown, show)?;

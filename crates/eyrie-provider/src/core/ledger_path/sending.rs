@@ -231,4 +231,3 @@ impl<H: LedgerHost> LedgerPath<H> {
         Ok(())
     }
 }
-

@@ -5,7 +5,6 @@
 //!
 //! Each file calls only those before it: [`connecting`], [`sending`], [`progress`].
 
-
 mod connecting;
 mod delivery;
 pub mod host;
@@ -16,11 +15,11 @@ mod sending;
 #[cfg(test)]
 mod tests;
 
-use super::again::Again;
 use self::delivery::Delivery;
 use self::host::Host;
 use self::replay::Replay;
 use self::sender::{Sender, Unstored};
+use super::again::Again;
 use super::error::RankError;
 use super::path::{Found, Path, Show, Turn};
 use eyrie_wire::data::{Determinant, Envelope};
