@@ -91,7 +91,7 @@ impl Connected {
         }
         let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
         stream.read_exact(&mut bytes).unwrap();
-        let FromKeeper::Admitted(ledgers) = postcard::from_bytes(&bytes).unwrap();
+        let FromKeeper::Admitted { ledgers, .. } = postcard::from_bytes(&bytes).unwrap();
         let [readable, writable, _bells] = <[OwnedFd; 3]>::try_from(files).unwrap();
         Connected { stream, ledgers, readable, writable }
     }
