@@ -2,7 +2,7 @@
 //! threads, the provider and forked processes are not recorded. This program has our functions
 //! linked in instead of preloaded, and is the provider, too.
 
-use eyrie_calls::beginning::BEGINNING;
+use eyrie_calls::first_observations::BEGINNING;
 use eyrie_calls::for_provider::*;
 use eyrie_calls::host_clocks;
 use eyrie_calls::interruption::eyrie_calls_clock_jumped;

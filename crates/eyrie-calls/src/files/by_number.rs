@@ -4,7 +4,7 @@
 //! kernel is no call of the program.
 
 use super::asking::counts;
-use super::opening::opened_by;
+use super::open_calls::opened_by;
 use super::saying;
 use libc::{c_char, c_int, c_long, c_void, size_t};
 use std::ffi::CStr;

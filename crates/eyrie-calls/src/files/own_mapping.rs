@@ -7,8 +7,8 @@
 
 use super::address_space::{self, Mapped, Place};
 use super::buffers::Buffers;
+use super::held_locks;
 use super::kernel::{self, Identity, HERE};
-use super::locks;
 use super::path::Path;
 use super::pending;
 use super::saying;
@@ -418,7 +418,7 @@ fn reach(number: (u64, u64), path: &Path, is_it: &dyn Fn(c_int) -> bool) -> Opti
     let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let fd = kernel::open(HERE, path.as_c(), flags, 0);
     let fd = c_int::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-    let is_ours = !locks::is_locked(number);
+    let is_ours = !held_locks::is_locked(number);
     let reached = Reached { fd: if is_ours { kernel::move_up(fd) } else { fd }, is_ours };
     is_it(reached.fd).then_some(reached)
 }

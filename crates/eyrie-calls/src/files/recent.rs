@@ -3,8 +3,8 @@
 //! parts since. So only what it has changed is written.
 
 use super::buffers::Buffers;
+use super::held_locks;
 use super::kernel;
-use super::locks;
 use super::saying;
 use std::cell::UnsafeCell;
 
@@ -47,7 +47,7 @@ fn reads() -> &'static mut Reads {
 /// So many bytes were replayed that had been read at a place, or where the file stood.
 pub fn replayed(number: (u64, u64), fd: i32, n: i64, to: Buffers, at: Option<i64>) {
     let all = reads();
-    if !locks::is_locked(number) {
+    if !held_locks::is_locked(number) {
         return forget(number);
     }
     let at = at.filter(|at| *at != -1);

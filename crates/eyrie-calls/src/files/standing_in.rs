@@ -6,9 +6,9 @@
 
 use super::buffers::Buffers;
 use super::far;
+use super::held_locks;
 use super::kernel::{self, Identity};
-use super::locks;
-use super::opened::How;
+use super::open_records::How;
 use super::own_mapping;
 use super::path::{self, Path};
 use super::pending;
@@ -399,7 +399,7 @@ impl Table {
                 self.forget(place);
             }
         }
-        locks::take_again();
+        held_locks::take_again();
     }
 
     /// A file takes its place now, whatever is known, if it has a shadow file.

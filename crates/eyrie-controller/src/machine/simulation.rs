@@ -14,11 +14,11 @@ use eyrie_interface::proposal::Goal;
 use eyrie_interface::{IfSlow, Manner, Order, Way};
 use eyrie_router::{RouterCommand, RouterEvent};
 use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
-use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{
     CheckpointMode, Ending, FromAgent, MpiStage, NodeUsage, RankReport, RankUsage, Role, RoleKind,
     StartFault, StartRank, StoreAt, ToAgent,
 };
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::{ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -9,12 +9,12 @@
 //!   event says so. No rank is held back for them: a rank that waits in the middle of a call on
 //!   files cannot be captured.
 
-use super::adoption::Adoptions;
 use super::conns::Conns;
 use super::kept::Kept;
 use super::log::Log;
 use super::orders::RouterEvent;
 use super::output::Output;
+use super::pending_adoptions::Adoptions;
 use super::ranks::Ranks;
 use super::receipts::Receipts;
 use super::room::Room;

@@ -18,9 +18,9 @@ use crate::machine::state::RankStateName;
 use crate::machine::timeouts::{ROLE_TIMEOUT, WRITE_TIMEOUT};
 use crate::record::{in_words, Record};
 use eyrie_interface::status::Kept;
-use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{Role, RoleKind, ToAgent};
 use eyrie_wire::directory::{Directory, KeptUntil};
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::{NodeId, Rank, RankInstance, RouterId};
 use std::time::Duration;
 

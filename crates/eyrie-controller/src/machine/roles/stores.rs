@@ -17,8 +17,8 @@ use crate::machine::ranks::entry::RankEntry;
 use crate::machine::timeouts::ROLE_TIMEOUT;
 use crate::record::{in_words, list, Record};
 use eyrie_interface::status::Kept;
-use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{Role, RoleKind, ToAgent};
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::{NodeId, Rank, StoreId};
 use std::time::Duration;
 

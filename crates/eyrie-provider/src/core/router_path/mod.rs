@@ -11,7 +11,7 @@ mod delivery;
 pub mod host;
 mod progress;
 mod replay;
-mod sender;
+mod send_stream;
 mod sending;
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,7 @@ use self::again::Again;
 use self::delivery::Delivery;
 use self::host::Host;
 use self::replay::Replay;
-use self::sender::{Sender, Unstored};
+use self::send_stream::{Sender, Unstored};
 use super::error::RankError;
 use super::path::{Found, Path, Show, Turn};
 use eyrie_wire::data::{Determinant, Envelope};

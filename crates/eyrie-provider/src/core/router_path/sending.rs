@@ -3,7 +3,7 @@
 
 use super::connecting::ANSWER_TIMEOUT;
 use super::host::Host;
-use super::sender::{Offer, Outgoing};
+use super::send_stream::{Offer, Outgoing};
 use super::{refused, RouterPath};
 use crate::core::error::RankError;
 use crate::core::mutation::{active, Mutation};

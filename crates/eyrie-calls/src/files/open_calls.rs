@@ -8,7 +8,7 @@ use super::keeping;
 use super::kernel::{self, errno, look, look_at, Found, Identity, HERE};
 use super::mapping::opened_to_change;
 use super::memory;
-use super::opened::{How, FOPEN, OPEN};
+use super::open_records::{How, FOPEN, OPEN};
 use super::own_mapping;
 use super::path::Path;
 use super::places::NOWHERE;
