@@ -225,7 +225,8 @@ impl<P: Path<World = Sockets>> Connections<'_, P> {
 impl<P: Path<World = Sockets>> Holder for Connections<'_, P> {
     /// The agent reads the rank's output to its end: no other thread prints any more either.
     fn before_capture(&self) -> Result<(), &'static str> {
-        let (image, (_, _, clock, rsn)) = (self.image, self.identify());
+        let image = self.image;
+        let (_, _, clock, rsn) = self.identify();
         let observed = self.path.borrow().world().observed();
         let far = observing::far_devices();
         channel::send(&FromRank::Still { image: ImageId(image), clock, rsn, observed, far });

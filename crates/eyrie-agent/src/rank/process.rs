@@ -292,7 +292,8 @@ impl Process {
 
     /// Passes output to the controller; all that is there with `beyond_window`.
     pub fn pass_output(&mut self, connection: &mut Connection, beyond_window: bool) {
-        let (instance, dead) = (self.instance, self.ending.is_some());
+        let instance = self.instance;
+        let dead = self.ending.is_some();
         for (stream, output) in
             [(StandardStream::Stdout, &mut self.stdout), (StandardStream::Stderr, &mut self.stderr)]
         {

@@ -211,7 +211,8 @@ fn is_far(fd: i32, device: u64) -> bool {
 /// it.
 pub fn begin_to_write(file: &File) -> bool {
     let waits = is_waited_for(file.number.0);
-    let (known, node) = (known(), this_node());
+    let known = known();
+    let node = this_node();
     if known.node != node {
         known.node = node;
         Call::on_open(NODE).write(Part::Result, &[node as i64]);
@@ -275,7 +276,8 @@ impl Far<'_> {
         if reads && held_locks::is_locked(self.file.number) {
             return Some(Reader { fd: self.fd, is_closed: false });
         }
-        let (number, all) = (self.file.number, &mut known().held);
+        let number = self.file.number;
+        let all = &mut known().held;
         if let Some(held) = all.iter().find(|held| held.fd >= 0 && held.number == number) {
             return Some(Reader { fd: held.fd, is_closed: false });
         }
@@ -356,7 +358,8 @@ impl Far<'_> {
     /// Whether it is known to be cut before this place later, or emptied: then what was written
     /// there is of no use.
     fn is_cut_later(&self, end: u64) -> bool {
-        let (known, number) = (known(), self.file.number.1);
+        let known = known();
+        let number = self.file.number.1;
         if known.whole.contains(&number) {
             return false;
         }
@@ -459,7 +462,8 @@ mod tests {
         let mut file = tempfile();
         file.write_all(b"before").unwrap();
         let number = (file.metadata().unwrap().dev(), file.metadata().unwrap().ino());
-        let (fd, wanted) = (file.as_raw_fd(), lock_of_all());
+        let fd = file.as_raw_fd();
+        let wanted = lock_of_all();
         // SAFETY: the structure lives through the call.
         assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETLK, &raw const wanted) }, 0);
         let kind = held_locks::Kind::Posix;

@@ -221,7 +221,8 @@ impl Opening<'_> {
     /// It was opened before.
     fn open_again(&self, mut opened: Record) -> i64 {
         let how = How::of(opened.number());
-        let (real, size) = (opened.identity(), opened.number() as u64);
+        let real = opened.identity();
+        let size = opened.number() as u64;
         let path = self.absolute();
         let writes = !matches!(how, How::Read | How::Directory);
         if let Some(path) = path.as_ref().filter(|_| writes) {

@@ -152,7 +152,8 @@ type Run<'a> = &'a mut dyn FnMut(&[u8], &dyn Fn(usize) -> u8, u64);
 /// that and their place; false: that is not known.
 fn each_changed(number: (u64, u64), from: &Buffers, at: u64, f: Run) -> bool {
     let Some(read) = covering(number, at) else { return false };
-    let (skipped, len) = ((at - read.at) as usize, from.len());
+    let skipped = (at - read.at) as usize;
+    let len = from.len();
     let old = &reads().bytes[read.from..read.from + read.len];
     let old = old.get(skipped..).unwrap_or(&[]);
     // Behind what was asked for, nothing is known.

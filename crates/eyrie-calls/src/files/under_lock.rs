@@ -87,7 +87,8 @@ enum Ahead {
 
 /// Looks as far as the rank did nothing but read, by these calls.
 fn ahead(write: Call, reads: &[Call]) -> Ahead {
-    let (mut calls, mut open) = (0, None);
+    let mut calls = 0;
+    let mut open = None;
     let came = look_ahead(&mut |seen| {
         calls += 1;
         if let (Some(number), true) = (open, seen.result_of(write) == Some(ASIDE)) {

@@ -335,7 +335,8 @@ impl Job {
             Some(_) => LAST_TIMEOUT,
             None => RETURN_TIMEOUT + self.beginning.options.heartbeat_timeout,
         };
-        let (until, mut early) = (Instant::now() + patience, Vec::new());
+        let until = Instant::now() + patience;
+        let mut early = Vec::new();
         let mut gone = BTreeSet::new();
         while !missing.iter().all(|peer| self.returns.has(*peer) || gone.contains(peer)) {
             let Some(left) = until.checked_duration_since(Instant::now()) else { break };

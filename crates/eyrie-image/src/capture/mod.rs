@@ -485,7 +485,8 @@ impl Engine<'_> {
             let cuts = self.cuts.as_slice();
             let lifted = self.lifted.as_slice();
             let policy = (self.state.context.memory_policy, self.state.context.memory_nodes);
-            let (contents, stay) = (&self.contents, self.request.names_stay);
+            let contents = &self.contents;
+            let stay = self.request.names_stay;
             let mut space = AddressSpace::new(scratch, cuts, lifted, contents, stay, policy)?;
             let taken = space.take(scratch, (&self.look, &self.contents), &mut fp);
             let written = taken.and_then(|()| {

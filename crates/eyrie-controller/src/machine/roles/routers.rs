@@ -209,7 +209,9 @@ impl Hosting<'_> {
         let silent: Vec<NodeId> = silent.into_iter().map(|(node, _)| node).collect();
         for id in 0..self.config.routers {
             let Some(entry) = self.roles.get(RoleKind::Router, id) else { continue };
-            let (node, role, places) = (entry.node(), router(RouterId(id), entry), self.places());
+            let node = entry.node();
+            let role = router(RouterId(id), entry);
+            let places = self.places();
             let Some(far) = places.rank_that_cannot_meet(node).filter(|_| entry.is_up()) else {
                 continue;
             };
