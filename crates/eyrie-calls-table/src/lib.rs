@@ -144,7 +144,7 @@ pub struct Table {
     /// This process was restored from an image.
     ///
     /// # Safety
-    /// Only the calling thread runs yet.
+    /// All other threads still stand still, as they did for the image.
     pub come_back: unsafe extern "C" fn(),
     /// In a restored process: the monotonic clock is `ns` nanoseconds ahead of where it was when
     /// the image was taken. Async-signal-safe.

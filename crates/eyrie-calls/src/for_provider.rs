@@ -258,13 +258,14 @@ pub unsafe extern "C" fn eyrie_calls_far(to: *mut u64, room: usize) -> usize {
     devices.enumerate().map(|(n, device)| unsafe { to.add(n).write(device) }).count()
 }
 
-/// This process was restored from an image, and only this thread runs yet.
+/// This process was restored from an image. What stands in for a mapped file is copied from memory
+/// that other threads may write, so they must not go on yet.
 ///
 /// # Safety
-/// Only this thread may run.
+/// All other threads must stand still.
 pub unsafe extern "C" fn eyrie_calls_come_back() {
     if is_on() {
-        // SAFETY: the caller promises that only this thread runs.
+        // SAFETY: the caller promises that all other threads stand still.
         unsafe { in_image::come_back() };
         far::come_back();
         held_locks::come_back();

@@ -255,10 +255,8 @@ impl<P: Path<World = Sockets>> Holder for Connections<'_, P> {
         Some(Named { name: named::CONNECTIONS, content, is_optional: false })
     }
 
-    fn restore(&self) {
-        self.path.borrow_mut().forget_connections();
-    }
-
+    // Not earlier: what is forgotten gives memory back, and a thread that stands still may be in
+    // the allocator.
     fn resume(&self, outcome: &Outcome) {
         let mut path = self.path.borrow_mut();
         match outcome {
@@ -266,7 +264,10 @@ impl<P: Path<World = Sockets>> Holder for Connections<'_, P> {
                 let clock = path.clock();
                 path.world_mut().trace(What::Image, clock, 0, self.image);
             }
-            Outcome::Restored => join_again(&mut **path),
+            Outcome::Restored => {
+                path.forget_connections();
+                join_again(&mut **path);
+            }
             Outcome::Refused(_) => {}
         }
     }

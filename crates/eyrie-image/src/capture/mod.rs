@@ -64,10 +64,11 @@ pub unsafe fn capture(request: &Request) -> Outcome {
         Ok(own) => unsafe { capture_with(request, own, started_ns) },
         Err(refusal) => Outcome::Refused(refusal),
     };
-    sys::set_signal_mask(mask);
     if matches!(outcome, Outcome::Restored) {
         request.holders.iter().for_each(|holder| holder.restore());
+        all_threads::resume_restored();
     }
+    sys::set_signal_mask(mask);
     request.holders.iter().for_each(|holder| holder.resume(&outcome));
     outcome
 }
