@@ -502,7 +502,8 @@ impl Agent {
             self.sweeper = Some(started.map_err(|e| format!("cannot start a process: {e}"))?);
         }
         if let Some(orphans) = &job.orphans {
-            let (dir, connection) = (self.dir.as_ref(), &mut self.connection);
+            let dir = self.dir.as_ref();
+            let connection = &mut self.connection;
             self.attachment.prepare_to_wait(orphans, dir, &self.background, connection)?;
         }
         self.leaving.watch(&job.notices, &self.background);

@@ -62,7 +62,8 @@ impl Starting<'_> {
                 self.out.send_agent(node, ToAgent::Start(start_rank(instance, None)));
                 self.out.record(Record::RankStarted { instance, node, image: None });
             } else if r.go_on(now) {
-                let (instance, mark) = (r.instance(), Mark::default());
+                let instance = r.instance();
+                let mark = Mark::default();
                 self.out.follows(Consequence::RankReturns { instance, mark });
             }
         }

@@ -4,7 +4,7 @@ use anyhow::Context;
 use eyrie_controller::runtime::{self, SLURM_NODE};
 use eyrie_host::enough;
 use eyrie_transport::role;
-use eyrie_wire::addr::Addr;
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::NodeId;
 use std::ffi::OsString;
 use std::path::PathBuf;

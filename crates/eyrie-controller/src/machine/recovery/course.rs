@@ -343,7 +343,8 @@ mod tests {
             let image =
                 Stored { image: ImageId(1), clock: 5, rsn: 5, observed: 0, stdin: 0, bytes: 1000 };
             tell(said::stored(StoreId(0), first, image));
-            let (image, output) = (1, [0; 2]);
+            let image = 1;
+            let output = [0; 2];
             tell(said::rank(first, RankReport::ImageUsable { image: ImageId(image), output }));
         }
         tell(Event::AgentGone(NodeId(0)));

@@ -266,8 +266,8 @@ mod tests {
     use super::*;
     use crate::machine::{said, Config, Event, Machine, Source};
     use eyrie_store::role::Stored;
-    use eyrie_wire::addr::Addr;
     use eyrie_wire::control::{RankReport, ToAgent};
+    use eyrie_wire::role_address::Addr;
     use eyrie_wire::StoreId;
     use eyrie_wire::{Incarnation, NodeId};
     use std::time::Duration;

@@ -12,7 +12,7 @@ use eyrie_monitor::json;
 use eyrie_monitor::names::CommandLines;
 use eyrie_monitor::policy::Policy;
 use eyrie_monitor::reader::Kind;
-use eyrie_monitor::sampler::{Config, Started};
+use eyrie_monitor::sampling_thread::{Config, Started};
 use eyrie_monitor::shared::Shared;
 use eyrie_monitor::sync::Mode;
 use eyrie_monitor::watch::client::address;
