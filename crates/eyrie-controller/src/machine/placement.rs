@@ -161,15 +161,17 @@ mod tests {
         let config = Config {
             ranks: 4,
             nodes: 2,
-            spares: 1,
+            spares: 2,
             start: [0, 0, 1, 1].map(NodeId).to_vec(),
             heartbeat_timeout: Duration::from_secs(5),
             ..Config::of_one_rank()
         };
         let mut machine = Machine::new(config);
         let mut now = Duration::ZERO;
-        for node in [0, 2, 1] {
-            machine.handle(now, said::joined(NodeId(node)));
+        // The loss of a node is what displaces ranks: those of the lost one.
+        let came = [0, 2, 3].map(|node| said::joined(NodeId(node)));
+        for event in came.into_iter().chain([Event::AgentGone(NodeId(3))]) {
+            machine.handle(now, event);
             for _ in 0..4 {
                 now += Duration::from_secs(1);
                 for command in machine.handle(now, Event::Tick) {
