@@ -46,8 +46,8 @@ pub enum FirstEvent {
     At(u64),
 }
 
-/// A request. The journal of a job has it, too, in an encoding that says no names: no attribute here
-/// may need them.
+/// A request. The journal of a job has it, too, in an encoding that says no names: no attribute
+/// here may need them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {

@@ -68,8 +68,8 @@ impl<const ROOM: usize> Signals<ROOM> {
         self.noted.store(got, Ordering::Release);
     }
 
-    /// Claims the `n`th signal (from 0). Only the caller that gets true gives it to the program. The
-    /// agent may claim one that it has yet to add.
+    /// Claims the `n`th signal (from 0). Only the caller that gets true gives it to the program.
+    /// The agent may claim one that it has yet to add.
     pub fn claim(&self, n: u64) -> bool {
         self.got.compare_exchange(n, n + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
