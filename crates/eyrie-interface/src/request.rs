@@ -43,13 +43,13 @@ pub enum FirstEvent {
     /// With the oldest one that is kept.
     Oldest,
     /// With the one of this number, or not at all.
-    #[serde(untagged)]
     At(u64),
 }
 
-/// A request.
+/// A request. The journal of a job has it, too, in an encoding that says no names: no attribute
+/// here may need them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "request", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Request {
     Status,
     Inject {

@@ -37,7 +37,7 @@ pub mod words;
 pub use assign::{Assignment, Choice, Displaced, Placement};
 pub use cluster::{JobNode, Node, NodeState};
 pub use compare::Progress;
-pub use cost::{CostModel, Sharing};
+pub use cost::{CostModel, Machine, Sharing};
 pub use job::Job;
 pub use method::Method;
 pub use objective::{Objective, Weights};

@@ -4,7 +4,8 @@
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::TraceRecord;
 use eyrie_wire::directory::Directory;
-use eyrie_wire::page::{Endpoint, RankPage, Record, PAGE_BYTES};
+use eyrie_wire::page::{Endpoint, RankPage, Record, PAGE_BYTES, SIGNALS};
+use eyrie_wire::signals::Signals;
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 use rustix::time::{clock_gettime, ClockId};
@@ -69,37 +70,14 @@ impl Page {
         Duration::from_nanos(self.shared().polled_ns(tsc, now_ns))
     }
 
-    /// Sets the signals that were sent to all ranks of the job before this one started.
-    pub fn set_signals(&self, all: &[u8]) {
-        self.shared().signals().set_sent(all);
-    }
-
-    /// Adds the `n`th signal of the job (from 0), unless it is there. False: there is no room.
-    pub fn add_signal(&self, n: u64, signal: u8) -> bool {
-        self.shared().signals().add(n, signal)
-    }
-
-    /// Whether there are signals that the rank has not got.
-    pub fn lacks_signals(&self) -> bool {
-        self.shared().signals().got() < self.shared().signals().sent()
-    }
-
-    /// The next signal that the rank has not got.
-    pub fn next_signal(&self) -> Option<(u64, u8)> {
-        let signals = self.shared().signals();
-        let n = signals.got();
-        let next = (n, signals.number(n));
-        self.lacks_signals().then_some(next)
+    /// The signals of the job for this rank.
+    pub fn signals(&self) -> &Signals<SIGNALS> {
+        self.shared().signals()
     }
 
     /// Whether the rank has caught up: what it does now it has never done before.
     pub fn is_new(&self) -> bool {
         self.shared().is_new()
-    }
-
-    /// Claims a signal. Agent or rank, the one that gets true delivers it.
-    pub fn claim_signal(&self, n: u64) -> bool {
-        self.shared().signals().claim(n)
     }
 
     /// The state of the rank's endpoint, also when the rank has ended.

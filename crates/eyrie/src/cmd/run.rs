@@ -400,14 +400,12 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         reach,
         cluster: nodes.cluster,
         slots: args.slots,
-        checkpoint_every: match args.checkpoint_every {
-            CheckpointEvery::Off => Interval::Off,
-            CheckpointEvery::Auto => {
-                let all = log_memory.saturating_mul(routers.into());
-                Interval::Auto { mtbf: args.mtbf, log_share: all / u64::from(nodes.ranks.max(1)) }
-            }
-            CheckpointEvery::Time(d) => Interval::Every(d),
-        },
+        checkpoint_every: Interval::asked(
+            args.checkpoint_every,
+            args.mtbf,
+            log_memory.saturating_mul(routers.into()),
+            nodes.ranks,
+        ),
         checkpoint_order: args.checkpoint_order,
         checkpoint_mode: args.checkpoint_mode,
         record: args.record == Recording::On,

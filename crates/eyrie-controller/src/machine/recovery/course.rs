@@ -163,6 +163,14 @@ impl Recovery<'_> {
         self.assign(&ranks);
     }
 
+    /// These ranks are to come back together: nodes are asked for once for all that have none.
+    pub fn assign_returning(&mut self, instances: &[RankInstance]) {
+        let to = self.destinations();
+        let has_none = |rank: &Rank| to.assigned_node(*rank).is_none();
+        let ranks: Vec<Rank> = instances.iter().map(|i| i.rank).filter(has_none).collect();
+        self.assign(&ranks);
+    }
+
     fn assign(&mut self, ranks: &[Rank]) {
         let assigned = assign(self.placement, self.destinations(), ranks);
         self.ranks.assign(assigned);
