@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn requests_are_read_as_they_were_written() {
         let asked = survives(&Request::Checkpoint { rank: Some(Rank(3)) });
-        assert_eq!(asked, r#"{"checkpoint":{"rank":3}}"#);
+        assert_eq!(asked, r#"{"request":"checkpoint","rank":3}"#);
         let manner = Manner::default();
         survives(&Request::Migrate { ranks: vec![Rank(1), Rank(4)], to: None, manner });
         survives(&Request::Rearrange {
@@ -53,12 +53,12 @@ mod tests {
         survives(&Request::Measure { over: Duration::from_millis(1500), goal });
         let injection: Injection = "kill-rank=1@1.5s".parse().unwrap();
         let asked = survives(&Request::Inject { injection });
-        assert_eq!(asked, r#"{"inject":{"spec":"kill-rank=1@1.5s"}}"#);
+        assert_eq!(asked, r#"{"request":"inject","spec":"kill-rank=1@1.5s"}"#);
         let subscribed = |from| survives(&Request::Subscribe { from });
-        assert_eq!(subscribed(FirstEvent::At(7)), r#"{"subscribe":{"from":{"at":7}}}"#);
-        assert_eq!(subscribed(FirstEvent::Oldest), r#"{"subscribe":{"from":"oldest"}}"#);
+        assert_eq!(subscribed(FirstEvent::At(7)), r#"{"request":"subscribe","from":7}"#);
+        assert_eq!(subscribed(FirstEvent::Oldest), r#"{"request":"subscribe","from":"oldest"}"#);
         subscribed(FirstEvent::New);
-        let new = Request::parse(r#"{"subscribe":{}}"#);
+        let new = Request::parse(r#"{"request":"subscribe"}"#);
         assert_eq!(new, Ok(Request::Subscribe { from: FirstEvent::New }));
         survives(&Request::Join { host: "n3".into(), allocation: Some(4711) });
     }

@@ -43,13 +43,13 @@ pub enum FirstEvent {
     /// With the oldest one that is kept.
     Oldest,
     /// With the one of this number, or not at all.
+    #[serde(untagged)]
     At(u64),
 }
 
-/// A request. The journal of a job has it, too, in an encoding that says no names: no attribute
-/// here may need them.
+/// A request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
     Status,
     Inject {
