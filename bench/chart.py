@@ -18,7 +18,7 @@ def short(number):
     """Short enough to stand beside others below an axis."""
     for unit, name in ((1 << 20, "M"), (1 << 10, "K")):
         if number >= unit and number % unit == 0:
-            return f"{number / unit:g} {name}"
+            return f"{number / unit:g}{name}"
     return f"{number:g}"
 
 

@@ -114,6 +114,15 @@ def differing(run, values, kept):
         fail(kept, run, " and ".join(sorted(printed)), "they print different things")
 
 
+def to_page(text, charts):
+    """Puts the tables, and the charts beside them, into the page."""
+    for chart in charts:
+        name = f"direct-{chart.name}"
+        shutil.copy(chart, PAGE.path.with_name(name))
+        text += f"\n![{chart.stem.replace('-', ' ')}]({name})\n"
+    PAGE.insert("direct", text)
+
+
 def arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -160,9 +169,7 @@ def main():
     (options.out / "direct.md").write_text(text)
     files = draw(measured, options.out)
     if options.page:
-        PAGE.insert("direct", text)
-        for file in files:
-            shutil.copy(file, PAGE.path.with_name(f"direct-{file.name}"))
+        to_page(text, files)
     say(f"JSON, table and charts: {options.out}")
 
 
