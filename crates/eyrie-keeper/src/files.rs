@@ -41,6 +41,20 @@ pub fn lie(ranks: u32, log_memory: u64, least: u64) -> Result<Ledgers, String> {
     Ok(Ledgers { ranks, region_bytes })
 }
 
+/// Ledgers take many addresses of each rank, most of them without memory.
+///
+/// # Errors
+/// In words for users, when addresses are limited: ranks have the limit of this process.
+pub fn check_addresses() -> io::Result<()> {
+    match getrlimit(Resource::As).current {
+        None => Ok(()),
+        Some(_) => Err(said(
+            Errno::NOMEM,
+            "ledgers need more addresses than `ulimit -v` allows: raise it".into(),
+        )),
+    }
+}
+
 /// The files, as ranks get them.
 pub struct Files {
     /// The ledgers, to be read only.

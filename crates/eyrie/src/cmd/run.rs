@@ -6,7 +6,7 @@ use eyrie_controller::hosts::{self, Host};
 use eyrie_controller::machine::schedule::Interval;
 use eyrie_controller::machine::SAVED_CODE;
 use eyrie_controller::runtime::{
-    self, Cluster, JobOptions, Launcher, Reach, Resumption, ENV_SPARES,
+    self, check_ledgers, Cluster, JobOptions, Launcher, Reach, Resumption, ENV_SPARES,
 };
 use eyrie_host::enough;
 use eyrie_interface::options::{
@@ -91,7 +91,7 @@ pub struct RunArgs {
     /// are spread over them
     #[arg(long, default_value_t = options::ROUTERS, value_name = "K")]
     routers: u32,
-    /// The way that messages take [default: router]. The direct one needs all nodes on this host
+    /// The way that messages take [default: direct where all nodes are on this host, else router]
     #[arg(long, value_enum, value_name = "WAY", env = "EYRIE_PATH", hide_short_help = true)]
     path: Option<MessagePath>,
     /// Where routers and stores run [default: nodes with two hosts or more, else here; with
@@ -382,7 +382,10 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let usual_timeout = options::heartbeat_timeout(nodes.cluster.is_some());
     let hosts = nodes.cluster.as_ref().map_or(1, |cluster| cluster.hosts.len());
     let roles = roles(args.roles, hosts, resumption.as_ref().and_then(Resumption::options))?;
-    let path = path(&args, roles, hosts)?;
+    let saved = resumption.as_ref().and_then(Resumption::options);
+    let is_here = nodes.cluster.is_none() && roles == RolesAt::Here && matches!(reach, Reach::Unix);
+    let bytes = args.log_memory.unwrap_or_else(|| usual_log_memory(1));
+    let path = path(args.path, is_here, saved, || check_ledgers(nodes.ranks, bytes))?;
     let routers = match path {
         MessagePath::Router => args.routers.max(roles.least_routers()),
         // The keeper of the ledgers takes the place of one.
@@ -445,17 +448,33 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     Ok(code)
 }
 
-/// The way that messages take.
-fn path(args: &RunArgs, roles: RolesAt, hosts: usize) -> anyhow::Result<MessagePath> {
-    let path = args.path.unwrap_or_default();
-    if path == MessagePath::Direct {
-        if hosts > 1 || roles == RolesAt::Nodes {
-            anyhow::bail!(
-                "messages go straight only where all nodes are on this host: leave --path out"
-            );
+/// The way that messages take: straight where that can be. Those of a job that was saved take the
+/// way that they took before.
+fn path(
+    asked: Option<MessagePath>,
+    is_here: bool,
+    saved: Option<&JobOptions>,
+    can: impl FnOnce() -> std::io::Result<()>,
+) -> anyhow::Result<MessagePath> {
+    match (asked, saved.map(|saved| saved.path)) {
+        (Some(asked), Some(saved)) if asked != saved => {
+            anyhow::bail!("the job was saved with messages on another way: leave --path out")
         }
+        (_, Some(saved)) => Ok(saved),
+        (Some(MessagePath::Direct), None) if !is_here => anyhow::bail!(
+            "messages go straight only where all nodes are on this host, and routers are not on \
+             nodes: leave --path out"
+        ),
+        (Some(asked), None) => Ok(asked),
+        (None, None) if !is_here => Ok(MessagePath::Router),
+        (None, None) => match can() {
+            Ok(()) => Ok(MessagePath::Direct),
+            Err(e) => {
+                eprintln!("eyrie: messages go through a router, not straight: {e}");
+                Ok(MessagePath::Router)
+            }
+        },
     }
-    Ok(path)
 }
 
 /// Where routers and stores run. Those of a job that was saved run where they did before: what its
