@@ -16,7 +16,7 @@ use crate::core::{Core, Head};
 use crossbeam_channel::Sender;
 use eyrie_router::{Config, RouterCommand, RouterEvent, SavedAt};
 use eyrie_transport::server::listen;
-use eyrie_wire::addr::Bind;
+use eyrie_wire::role_address::Bind;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::keeper::Ledgers;
 use eyrie_wire::{Incarnation, RouterId};

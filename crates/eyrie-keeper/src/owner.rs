@@ -216,7 +216,7 @@ fn save(core: &Core<Mapped>, at: &SavedAt) -> Result<u64, String> {
 impl Edges {
     /// Sends the ledgers: the message, and with its first byte the descriptors.
     fn send_ledgers(&self, conn: &Conn) -> io::Result<()> {
-        let message = FromKeeper::Admitted(self.ledgers);
+        let message = FromKeeper::Admitted { ledgers: self.ledgers, spilled_bytes: 0 };
         let mut bytes = postcard::to_extend(&message, vec![0; 4]).map_err(io::Error::other)?;
         let len = (bytes.len() - 4) as u32;
         bytes[..4].copy_from_slice(&len.to_le_bytes());

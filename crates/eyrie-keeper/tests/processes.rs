@@ -10,7 +10,7 @@ use eyrie_ledger::writer::{Message, Sent, Sizes, Writer};
 use eyrie_ledger::Envelope;
 use eyrie_router::{Config, RouterCommand, RouterEvent, SavedAt};
 use eyrie_transport::{role, Stream};
-use eyrie_wire::addr::{Addr, Bind, Interface, Ports, Security};
+use eyrie_wire::role_address::{Addr, Bind, Interface, Ports, Security};
 use eyrie_wire::auth::{Secret, SECRET_LEN};
 use eyrie_wire::control::Claim;
 use eyrie_wire::directory::KeptUntil;
@@ -91,7 +91,7 @@ impl Connected {
         }
         let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
         stream.read_exact(&mut bytes).unwrap();
-        let FromKeeper::Admitted(ledgers) = postcard::from_bytes(&bytes).unwrap();
+        let FromKeeper::Admitted { ledgers, .. } = postcard::from_bytes(&bytes).unwrap();
         let [readable, writable, _bells] = <[OwnedFd; 3]>::try_from(files).unwrap();
         Connected { stream, ledgers, readable, writable }
     }

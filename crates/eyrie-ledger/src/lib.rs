@@ -114,6 +114,7 @@ pub mod order;
 pub mod reader;
 pub mod region;
 mod space;
+pub mod spilled;
 mod stream;
 mod varint;
 pub mod writer;

@@ -15,8 +15,10 @@ use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
 use eyrie_wire::keeper::{FromKeeper, Ledgers, ToKeeper, MAX_MESSAGE};
 use eyrie_wire::RouterId;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -48,9 +50,15 @@ impl Ledger {
     }
 }
 
-/// Descriptors that come with the admission: the ledgers to be read, the ledgers to be written,
-/// the bells.
-type Files = [OwnedFd; 3];
+/// What the keeper gives to a rank that it lets in.
+struct Admitted {
+    ledgers: Ledgers,
+    /// The ledgers to be read, the ledgers to be written, the bells.
+    files: [OwnedFd; 3],
+    /// Spilled messages, and how many bytes of the file they are.
+    spilled: Option<OwnedFd>,
+    spilled_bytes: u64,
+}
 
 impl LedgerHost for Sockets {
     type Own = Mapped;
@@ -58,10 +66,11 @@ impl LedgerHost for Sockets {
     type Bells = MappedHints;
 
     fn admit(&mut self, timeout: Duration) -> Result<Windows<Self>, AdmissionError> {
-        let (ledgers, files) = self.ask_keeper(timeout)?;
+        let admitted = self.ask_keeper(timeout)?;
         let rank = self.identity.instance.rank.0;
-        let windows = map(rank, ledgers, &files, &mut self.ledger.mapped);
-        let windows = windows.map_err(AdmissionError::Refused)?;
+        let windows = map(rank, &admitted, &mut self.ledger.mapped);
+        let mut windows = windows.map_err(AdmissionError::Refused)?;
+        windows.spilled = read_spilled(&admitted).map_err(AdmissionError::Refused)?;
         self.ledger.bells = Some(windows.bells);
         Ok(windows)
     }
@@ -127,7 +136,7 @@ impl LedgerHost for Sockets {
 
 impl Sockets {
     /// Connects to the keeper, and waits until it lets this incarnation in.
-    fn ask_keeper(&mut self, timeout: Duration) -> Result<(Ledgers, Files), AdmissionError> {
+    fn ask_keeper(&mut self, timeout: Duration) -> Result<Admitted, AdmissionError> {
         let deadline = Instant::now() + timeout;
         let unreachable = |e: io::Error| AdmissionError::Unreachable(e.to_string());
         let addr = self.identity.directory.routers.get(RouterId(0).index());
@@ -147,16 +156,32 @@ impl Sockets {
         let connection = move_up(stream.into_parts().0);
         let (bytes, files) = receive(&connection, deadline).map_err(unreachable)?;
         let admitted = postcard::from_bytes(&bytes);
-        let Ok(FromKeeper::Admitted(ledgers)) = admitted else {
+        let Ok(FromKeeper::Admitted { ledgers, spilled_bytes }) = admitted else {
             return Err(AdmissionError::Refused("the keeper's answer is nonsense".into()));
         };
-        let files = Files::try_from(files).map_err(|files| {
-            let why = format!("{} descriptors came with the ledgers, not three", files.len());
-            AdmissionError::Refused(why)
-        })?;
+        let mut files = files.into_iter();
+        let (Some(read), Some(write), Some(bells)) = (files.next(), files.next(), files.next())
+        else {
+            let why = "fewer than three descriptors came with the ledgers";
+            return Err(AdmissionError::Refused(why.into()));
+        };
         self.ledger.connection = Some(connection);
-        Ok((ledgers, files))
+        let spilled = files.next();
+        Ok(Admitted { ledgers, files: [read, write, bells], spilled, spilled_bytes })
     }
+}
+
+/// The spilled messages that came.
+///
+/// # Errors
+/// Why they cannot be read, in words for the user.
+fn read_spilled(admitted: &Admitted) -> Result<Vec<u8>, String> {
+    let Some(file) = &admitted.spilled else { return Ok(Vec::new()) };
+    let file = File::from(file.try_clone().map_err(|e| e.to_string())?);
+    let mut bytes = vec![0; admitted.spilled_bytes as usize];
+    let read = file.read_exact_at(&mut bytes, 0);
+    read.map_err(|e| format!("messages of the log that are on disk cannot be read: {e}"))?;
+    Ok(bytes)
 }
 
 /// A message, and the descriptors that came with it.
@@ -227,8 +252,7 @@ fn receive_some(
 /// Why they cannot be, in words for the user.
 fn map(
     rank: u32,
-    ledgers: Ledgers,
-    files: &Files,
+    admitted: &Admitted,
     mapped: &mut Vec<Stretch>,
 ) -> Result<Windows<Sockets>, String> {
     // What an earlier attempt has mapped. A restored process has none of it.
@@ -236,7 +260,8 @@ fn map(
         // SAFETY: a window of ours, of which no view is in use: this process is only being let in.
         unsafe { libc::munmap(at as *mut _, bytes) };
     }
-    let Ledgers { ranks, region_bytes } = ledgers;
+    let Admitted { ledgers, files, .. } = admitted;
+    let ledgers @ Ledgers { ranks, region_bytes } = *ledgers;
     let all = region_bytes.checked_mul(u64::from(ranks));
     let all = all.filter(|all| rank < ranks && *all <= (OWN_AT - LEDGERS_AT) as u64);
     let all = all.ok_or("the keeper's ledgers are nonsense")? as usize;
@@ -257,7 +282,7 @@ fn map(
         let own = Mapped::new(OWN_AT as *mut u8, region_bytes, populate);
         (own, MappedHints::new(BELLS_AT as *mut u8, bells_bytes))
     };
-    Ok(Windows { ledgers, own, regions: (0..ranks).map(region).collect(), bells })
+    Ok(Windows { ledgers, own, regions: (0..ranks).map(region).collect(), bells, spilled: Vec::new() })
 }
 
 /// Maps a file at an address.

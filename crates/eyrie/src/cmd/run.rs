@@ -18,9 +18,9 @@ use eyrie_placement::spares::Arrangement;
 use eyrie_placement::{Placement, Words};
 use eyrie_topology::spec::Files;
 use eyrie_units::{duration, size};
-use eyrie_wire::addr::{Interface, Ports, Security};
 use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::directory::MessagePath;
+use eyrie_wire::role_address::{Interface, Ports, Security};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
@@ -87,7 +87,8 @@ pub struct RunArgs {
         hide_short_help = true
     )]
     slots: u32,
-    /// Number of routers, which log and deliver the messages; ranks are spread over them
+    /// Number of routers, which log and deliver the messages where these do not go straight; ranks
+    /// are spread over them
     #[arg(long, default_value_t = options::ROUTERS, value_name = "K")]
     routers: u32,
     /// The way that messages take [default: router]. The direct one needs all nodes on this host
@@ -381,9 +382,13 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let usual_timeout = options::heartbeat_timeout(nodes.cluster.is_some());
     let hosts = nodes.cluster.as_ref().map_or(1, |cluster| cluster.hosts.len());
     let roles = roles(args.roles, hosts, resumption.as_ref().and_then(Resumption::options))?;
-    let routers = args.routers.max(roles.least_routers());
-    let log_memory = args.log_memory.unwrap_or_else(|| usual_log_memory(routers));
     let path = path(&args, roles, hosts)?;
+    let routers = match path {
+        MessagePath::Router => args.routers.max(roles.least_routers()),
+        // The keeper of the ledgers takes the place of one.
+        MessagePath::Direct => 1,
+    };
+    let log_memory = args.log_memory.unwrap_or_else(|| usual_log_memory(routers));
     let notice_file = args.notice_file.map(std::path::absolute).transpose()?;
     let options = JobOptions {
         ranks: nodes.ranks,
@@ -395,14 +400,12 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         reach,
         cluster: nodes.cluster,
         slots: args.slots,
-        checkpoint_every: match args.checkpoint_every {
-            CheckpointEvery::Off => Interval::Off,
-            CheckpointEvery::Auto => {
-                let all = log_memory.saturating_mul(routers.into());
-                Interval::Auto { mtbf: args.mtbf, log_share: all / u64::from(nodes.ranks.max(1)) }
-            }
-            CheckpointEvery::Time(d) => Interval::Every(d),
-        },
+        checkpoint_every: Interval::asked(
+            args.checkpoint_every,
+            args.mtbf,
+            log_memory.saturating_mul(routers.into()),
+            nodes.ranks,
+        ),
         checkpoint_order: args.checkpoint_order,
         checkpoint_mode: args.checkpoint_mode,
         record: args.record == Recording::On,
@@ -450,9 +453,6 @@ fn path(args: &RunArgs, roles: RolesAt, hosts: usize) -> anyhow::Result<MessageP
             anyhow::bail!(
                 "messages go straight only where all nodes are on this host: leave --path out"
             );
-        }
-        if args.routers > 1 {
-            anyhow::bail!("there are no routers where messages go straight: leave --routers out");
         }
     }
     Ok(path)

@@ -3,6 +3,7 @@
 //! has shown. A pointer into a ledger lives no longer than [`Attached`], which no image holds.
 
 use super::host::{AdmissionError, LedgerHost, Windows};
+use super::spilled::SpilledMessages;
 use super::LedgerPath;
 use crate::core::again::behind;
 use crate::core::error::RankError;
@@ -29,6 +30,8 @@ pub(super) struct Attached<H: LedgerHost> {
     /// What each rank sends to this one.
     pub readers: Vec<Reader<H::Region>>,
     pub bells: Bells<H::Bells>,
+    /// Messages that were taken out of the ledgers: this rank shows them again when it re-executes.
+    pub spilled: SpilledMessages,
     /// Messages passed of each rank: what boards are compared with.
     pub passed: Vec<u64>,
     /// What becomes visible in the progress call under way: how many messages of which ranks.
@@ -126,7 +129,7 @@ impl<H: LedgerHost> LedgerPath<H> {
     }
 
     fn open(&mut self, windows: Windows<H>) -> Result<(), eyrie_ledger::error::LedgerError> {
-        let Windows { ledgers, own, mut regions, bells } = windows;
+        let Windows { ledgers, own, mut regions, bells, spilled } = windows;
         let layout = |rank| Layout::new(rank, ledgers.ranks, ledgers.region_bytes);
         let me = self.number.0;
         let sent = &self.sent;
@@ -145,15 +148,20 @@ impl<H: LedgerHost> LedgerPath<H> {
         // Two readers of the own region: of what it sends to itself, and of its order.
         let order = regions[me as usize].clone();
         self.script.load(order, layout(me))?;
+        let spilled = SpilledMessages::behind(&self.shown, spilled);
         let readers = (0..)
             .zip(regions.drain(..))
-            .map(|(from, region)| Reader::new(region, layout(from), me, self.shown[from as usize]))
+            .map(|(from, region)| {
+                let behind = self.shown[from as usize].max(spilled.newest(from));
+                Reader::new(region, layout(from), me, behind)
+            })
             .collect();
         let bells = Bells::new(bells, ledgers.ranks);
         self.attached = Some(Attached {
             writer,
             readers,
             bells,
+            spilled,
             passed: self.shown.clone(),
             showing: Vec::with_capacity(self.shown.len()),
             first: 0,

@@ -12,6 +12,7 @@ pub mod host;
 mod receiving;
 mod script;
 mod sending;
+mod spilled;
 
 use self::attaching::Attached;
 use self::host::LedgerHost;

@@ -145,6 +145,14 @@ struct Shown<'a, H> {
     rsn: &'a mut u64,
 }
 
+impl<H: LedgerHost> Shown<'_, H> {
+    #[inline]
+    fn note(&mut self, source: u32) {
+        *self.rsn += 1;
+        self.host.trace(What::Shown, self.clock, source, *self.rsn);
+    }
+}
+
 impl<H: LedgerHost> Attached<H> {
     /// Looks at all sources. True: something came, if no whole message.
     #[inline]
@@ -182,6 +190,27 @@ impl<H: LedgerHost> Attached<H> {
         Ok(something || any)
     }
 
+    /// Shows the next message of a source that was taken out of its ledger, if there is one.
+    #[cold]
+    fn show_spilled(
+        &mut self,
+        source: u32,
+        shown: &mut Shown<'_, H>,
+        show: &mut impl Show,
+    ) -> Result<bool, RankError> {
+        let Some(message) = self.spilled.first(source) else { return Ok(false) };
+        let (envelope, payload) = (message.envelope, message.payload);
+        let envelope = decode(&envelope).map_err(|what| damaged(source, what))?;
+        shown.note(source);
+        let arrived = Arrived { source: Rank(source), envelope, len: payload.len() };
+        // Only messages that were recorded are taken out, so that no other one comes behind.
+        show.show(&arrived, &payload)?;
+        self.spilled.pass(source);
+        self.passed[source as usize] += 1;
+        self.showing.push((source, 1));
+        Ok(true)
+    }
+
     /// Shows what a source has, at most so many messages.
     #[inline]
     fn show_source(
@@ -191,6 +220,9 @@ impl<H: LedgerHost> Attached<H> {
         shown: &mut Shown<'_, H>,
         show: &mut impl Show,
     ) -> Result<Looked, RankError> {
+        if !self.spilled.is_empty() && self.show_spilled(source, shown, show)? {
+            return Ok(Looked::Enough);
+        }
         let reader = &mut self.readers[source as usize];
         let mut count = 0;
         let looked = loop {
@@ -207,8 +239,7 @@ impl<H: LedgerHost> Attached<H> {
                 break Looked::Part { is_new };
             }
             let envelope = decode(&entry.envelope).map_err(|what| damaged(source, what))?;
-            *shown.rsn += 1;
-            shown.host.trace(What::Shown, shown.clock, source, *shown.rsn);
+            shown.note(source);
             let arrived = Arrived { source: Rank(source), envelope, len: entry.len as usize };
             let more = show.show(&arrived, &Payload { reader, entry: &entry })?;
             reader.pass(&entry);
