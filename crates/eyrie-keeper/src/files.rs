@@ -16,8 +16,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 /// Most bytes of addresses that the ledgers of a job take.
 const WINDOW: u64 = 8 << 40;
-/// Fewest bytes of addresses of a region.
-const LEAST: u64 = 64 << 20;
+/// Fewest bytes of addresses of a region, where there are not very many ranks: a long message fits,
+/// however little memory there is for logs.
+const LEAST: u64 = 4 << 30;
 /// Regions are multiples of this, so that each can have huge pages.
 const HUGE_PAGE: u64 = 2 << 20;
 
@@ -164,8 +165,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is the mapping that `new` made, and whoever called `regions` has
-        // promised that no region is used any more.
+        // SAFETY: the range is the mapping that `new` made. The caller of `regions` has promised
+        // that no region is used any more.
         let _ = unsafe { munmap(self.base.cast(), self.bytes) };
     }
 }

@@ -3,8 +3,7 @@
 
 use crate::check::{seal, unseal, VALUE_MAX};
 use crate::error::LedgerError;
-use crate::extents::Extent;
-use crate::layout::{channel, head, own, Channel, Layout, MAGIC};
+use crate::layout::{head, own, Channel, Layout, MAGIC};
 use crate::memory::{Memory, View};
 
 /// Makes a region in zeroed memory, or gives it to the next incarnation of its rank. What lies in
@@ -59,34 +58,6 @@ pub fn wanted(view: &impl View, layout: &Layout) -> u64 {
 pub fn used(view: &impl View, layout: &Layout) -> u64 {
     let end = unseal(view.load_acquire(own::END), layout.salt(own::END)).unwrap_or(0);
     end.min(layout.end()).saturating_sub(layout.extents())
-}
-
-/// Figures of a channel, for people and for when images are taken. No message may depend on them:
-/// they have no check, and may be of different moments.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Figures {
-    /// Bytes of the extents that it keeps.
-    pub kept: u64,
-    /// What the first of these begins with: a ssn, or of OBSERVED a byte. 0 where there is none.
-    pub first: u64,
-    /// The ssn of its newest message; 0 of ORDER and OBSERVED.
-    pub newest: u64,
-    /// Bytes of the payload of all its messages since the start, or of all that was observed; 0 of
-    /// ORDER. A process that is killed can leave its last message out.
-    pub payload: u64,
-}
-
-/// The figures of a channel at present.
-pub fn figures(view: &impl View, layout: &Layout, channel: Channel) -> Figures {
-    let index = layout.index(channel);
-    let line = layout.channel(index);
-    let first = Extent::read(view, layout, index, view.load_acquire(line + channel::FIRST));
-    Figures {
-        kept: view.load(line + channel::BYTES),
-        first: first.map_or(0, |extent| extent.first),
-        newest: view.load(line + channel::NEWEST),
-        payload: view.load(line + channel::PAYLOAD),
-    }
 }
 
 /// The incarnation that may write the region.

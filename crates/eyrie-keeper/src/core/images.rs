@@ -1,9 +1,9 @@
 //! What the images of each rank have, and what that releases. It must never release what an image
-//! that counts does not have.
+//! that counts does not have, but for a cut, after which the rank is unprotected.
 
 use super::regions::Regions;
 use eyrie_ledger::error::LedgerError;
-use eyrie_ledger::layout::Channel;
+use eyrie_ledger::layout::{Channel, Layout};
 use eyrie_ledger::memory::Memory;
 use eyrie_ledger::order::OrderReader;
 use eyrie_ledger::region;
@@ -58,13 +58,15 @@ impl Images {
             return Ok(());
         }
         let (memory, layout) = regions.of(rank);
-        let (counts, received) = count(memory, layout, imaged, clock).map_err(|e| e.to_string())?;
-        if received != rsn {
+        let received = Received::read(memory, layout, imaged, clock).map_err(|e| e.to_string())?;
+        if received.messages != rsn {
             return Err(format!(
                 "an image of rank {rank} has {rsn} messages at clock {clock}, and its ledger says \
-                 {received}"
+                 {}",
+                received.messages
             ));
         }
+        let counts = received.counts;
         *imaged = Imaged { clock, observed: observed.max(imaged.observed), counts };
         for (source, count) in regions.ranks().zip(&imaged.counts) {
             let (memory, layout) = regions.of(source);
@@ -76,22 +78,55 @@ impl Images {
         region::release(memory, layout, Channel::Observed, imaged.observed);
         Ok(())
     }
+
+    /// Releases what a rank has received, although no image has it: without another image it cannot
+    /// be recovered. Returns the clock up to which it was; `None`: nothing more could be released.
+    ///
+    /// # Errors
+    /// A sentence for users, when the rank's order is damaged.
+    pub fn cut<M: Memory>(&self, regions: &Regions<M>, rank: Rank) -> Result<Option<u64>, String> {
+        let (memory, layout) = regions.of(rank);
+        let received = Received::read(memory, layout, self.of(rank), u64::MAX);
+        let Received { counts, clock, .. } = received.map_err(|e| e.to_string())?;
+        let channel = Channel::Rank(rank.0);
+        let mut cut = None;
+        for (source, count) in regions.ranks().zip(counts) {
+            let (memory, layout) = regions.of(source);
+            if count > region::released(memory, layout, channel) {
+                region::release(memory, layout, channel, count);
+                cut = Some(clock);
+            }
+        }
+        Ok(cut)
+    }
 }
 
-/// How many messages of each source, and of all, a rank had received at a clock that is not before
-/// that of its image. The order is opened anew each time, so that none of it stays in memory.
-fn count<M: Memory>(
-    memory: &M,
-    layout: &eyrie_ledger::layout::Layout,
-    imaged: &Imaged,
+/// What a rank has received at a clock.
+struct Received {
+    /// Messages of each source.
+    counts: Vec<u64>,
+    /// Messages of all.
+    messages: u64,
+    /// The clock of the last one.
     clock: u64,
-) -> Result<(Vec<u64>, u64), LedgerError> {
-    let mut counts = imaged.counts.clone();
-    let mut order = OrderReader::open(memory, *layout, imaged.clock)?;
-    while let Some(determinant) = order.next_until(clock)? {
-        for (source, count) in determinant.shown {
-            counts[*source as usize] += u64::from(*count);
+}
+
+impl Received {
+    /// What a rank has received up to a clock that is not before that of its image. The order is
+    /// opened anew each time, so that none of it stays in memory.
+    fn read<M: Memory>(
+        memory: &M,
+        layout: &Layout,
+        imaged: &Imaged,
+        clock: u64,
+    ) -> Result<Received, LedgerError> {
+        let mut counts = imaged.counts.clone();
+        let mut order = OrderReader::open(memory, *layout, imaged.clock)?;
+        while let Some(determinant) = order.next_until(clock)? {
+            for (source, count) in determinant.shown {
+                counts[*source as usize] += u64::from(*count);
+            }
         }
+        Ok(Received { counts, messages: order.rsn(), clock: order.clock() })
     }
-    Ok((counts, order.rsn()))
 }

@@ -1,7 +1,7 @@
 //! What the keeper decides: connections, messages of ranks and commands of the controller in;
 //! admissions, closes and events out. It has no socket, no clock and no thread of its own, and the
 //! same code runs over memory of one process. It must never admit two processes that write one
-//! region, and never release what an image that counts does not have.
+//! region, and never release what an image that counts does not have without saying so.
 
 mod history;
 mod images;
@@ -137,6 +137,7 @@ impl<M: Memory> Core<M> {
         match message {
             ToKeeper::Replayed { messages } => {
                 let instance = self.ranks.instance(rank);
+                self.ranks.replayed(rank);
                 out.event(RouterEvent::Replayed { instance, messages });
             }
             ToKeeper::RoomWanted => self.room.keep(&self.regions, &self.ranks, out),
@@ -210,7 +211,35 @@ impl<M: Memory> Core<M> {
     pub fn tick(&mut self, now: Duration, out: &mut impl Output) {
         self.room.set_time(now);
         self.room.keep(&self.regions, &self.ranks, out);
+        if self.room.has_waited_long() {
+            self.cut(out);
+            self.room.wait_again();
+            self.room.keep(&self.regions, &self.ranks, out);
+        }
         self.room.report_growth(&self.regions, out);
+    }
+
+    /// Releases what one receiver has, without an image: that for which most is kept, of those that
+    /// have something. It cannot be recovered until its next image.
+    fn cut(&mut self, out: &mut impl Output) {
+        let Core { regions, ranks, images, room, .. } = self;
+        let mut receivers: Vec<_> =
+            regions.ranks().filter(|rank| ranks.is_past_replay(*rank)).collect();
+        receivers.sort_by_key(|rank| std::cmp::Reverse(regions.needed_for(*rank)));
+        for rank in receivers {
+            match images.cut(regions, rank) {
+                Ok(None) => {}
+                Ok(Some(clock)) => {
+                    let reason = format!(
+                        "no space is left for the log of messages: what it has received up to \
+                         clock {clock} is no longer logged"
+                    );
+                    return out.event(RouterEvent::Unprotected { rank, reason });
+                }
+                Err(reason) => return out.event(RouterEvent::Fatal { reason }),
+            }
+        }
+        room.grant_pieces(regions, ranks);
     }
 
     fn stats(&self) -> Stats {

@@ -19,6 +19,8 @@ struct Admission {
     fencing: Option<RankInstance>,
     /// Whether content that differs was reported since the rank was fenced.
     content_reported: bool,
+    /// Whether it has said that it re-executes no more.
+    replayed: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -43,6 +45,7 @@ impl Ranks {
             process: None,
             fencing: None,
             content_reported: false,
+            replayed: false,
         };
         Ranks { all: incarnations.iter().map(admission).collect() }
     }
@@ -154,6 +157,7 @@ impl Ranks {
         let admission = self.of_mut(rank);
         admission.incarnation = admission.incarnation.max(incarnation);
         (admission.recovered, admission.content_reported) = (false, false);
+        admission.replayed = false;
         if let Some(conn) = admission.conn.take() {
             out.close(conn.id);
         }
@@ -180,6 +184,16 @@ impl Ranks {
             self.of_mut(instance.rank).recovered = true;
         }
         current
+    }
+
+    /// The rank re-executes no more.
+    pub fn replayed(&mut self, rank: Rank) {
+        self.of_mut(rank).replayed = true;
+    }
+
+    /// Whether the rank needs nothing of what it has received before, as long as it lives.
+    pub fn is_past_replay(&self, rank: Rank) -> bool {
+        self.has_ledgers(rank) && self.all[rank.index()].replayed
     }
 
     /// The rank has sent content that differs. True: that is not known yet.

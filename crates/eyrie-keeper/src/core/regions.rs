@@ -1,9 +1,10 @@
 //! The regions of all ranks: the keeper's half of each of them, and what can be summed up over
 //! them. What lies in a region was written by its rank and may be nonsense. Decides nothing.
 
+use eyrie_ledger::figures::{self, Figures};
 use eyrie_ledger::layout::{Channel, Layout};
 use eyrie_ledger::memory::Memory;
-use eyrie_ledger::region::{self, Figures};
+use eyrie_ledger::region;
 use eyrie_wire::Rank;
 
 /// Bytes that a message takes in the ledger besides its payload.
@@ -50,7 +51,7 @@ impl<M: Memory> Regions<M> {
     pub fn needed(&self, rank: Rank) -> u64 {
         let to_ranks = self.ranks().map(|to| Channel::Rank(to.0));
         let channels = to_ranks.chain([Channel::Order, Channel::Observed]);
-        channels.map(|channel| self.needed_by(rank, channel)).sum()
+        channels.map(|channel| self.needed_by(rank, channel)).fold(0, u64::saturating_add)
     }
 
     /// Bytes that are needed for a receiver: messages to it, its order, and what it has observed.
@@ -58,15 +59,14 @@ impl<M: Memory> Regions<M> {
         let to = Channel::Rank(receiver.0);
         let messages = self.ranks().map(|source| self.needed_by(source, to));
         let own = [Channel::Order, Channel::Observed].map(|own| self.needed_by(receiver, own));
-        messages.chain(own).sum()
+        messages.chain(own).fold(0, u64::saturating_add)
     }
 
     /// Bytes that a channel keeps and that are not released. A rank gives memory back when it
     /// needs some, so that a channel can keep more. They are estimated: a channel does not say how
     /// long its messages are.
     fn needed_by(&self, rank: Rank, channel: Channel) -> u64 {
-        let figures = self.figures(rank, channel);
-        let Figures { kept, first, newest, payload } = figures;
+        let Figures { kept, newest, payload } = self.figures(rank, channel);
         let (memory, layout) = self.of(rank);
         let released = region::released(memory, layout, channel);
         let last = match channel {
@@ -74,6 +74,7 @@ impl<M: Memory> Regions<M> {
             Channel::Observed => payload,
             Channel::Order => return kept,
         };
+        let first = figures::first(memory, layout, channel);
         let (of, part) = (last.saturating_sub(first) + 1, last.saturating_sub(released));
         if part >= of {
             return kept;
@@ -105,6 +106,6 @@ impl<M: Memory> Regions<M> {
 
     fn figures(&self, rank: Rank, channel: Channel) -> Figures {
         let (memory, layout) = self.of(rank);
-        region::figures(memory, layout, channel)
+        figures::of(memory, layout, channel)
     }
 }

@@ -1,9 +1,11 @@
 //! How much memory each region may use. The sum of what is granted must never be more than the
-//! memory for logs, except that each rank has one extent for each channel.
+//! memory for logs, but where no wait could help: each rank has one extent for each channel, and a
+//! message that is longer than all of that memory is granted what it needs.
 //!
 //! A region that nears its end gets more, as long as there is some. Then what others do not use is
 //! taken back. Then images are asked for, which release what is kept for a receiver. A rank that
-//! needs more meanwhile waits, and an event says so.
+//! needs more meanwhile waits, and an event says so. When it has waited long, what a receiver has
+//! is released without an image; that is decided above.
 
 use super::output::Output;
 use super::ranks::Ranks;
@@ -21,6 +23,8 @@ const STEP: u64 = 4 << 20;
 const MOST_AT_START: u64 = 64 << 20;
 /// A region nears its end when less than this share is left.
 const SHARE_LEFT: u64 = 4;
+/// How long ranks wait before something is released without an image.
+const HOLD: Duration = Duration::from_secs(10);
 /// How often an image is asked for while there is too little.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// The growth of what is kept for a receiver is reported in steps of this share of the memory for
@@ -39,8 +43,8 @@ pub struct Room {
     now: Duration,
     /// When an image was last asked for, while there is too little.
     asked: Option<Duration>,
-    /// Whether it was reported that a rank waits.
-    held: bool,
+    /// Since when a rank waits, or since something was released without an image.
+    held: Option<Duration>,
     growth: Vec<Growth>,
 }
 
@@ -75,7 +79,7 @@ impl Room {
             granted,
             now: Duration::ZERO,
             asked: None,
-            held: false,
+            held: None,
             growth: growth.collect(),
         }
     }
@@ -104,15 +108,17 @@ impl Room {
             } else {
                 continue;
             };
-            let has_room = needed <= granted || self.raise(regions, rank, needed);
+            let has_room = needed <= granted
+                || self.raise(regions, rank, needed)
+                || wanted > self.bound && self.exceed(regions, rank, needed);
             scarce |= !has_room;
             waits |= !has_room && wanted > 0;
         }
-        if waits && !self.held {
+        if waits && self.held.is_none() {
             let reason = "no space is left for the log of messages".into();
             out.event(RouterEvent::HeldBack { reason });
         }
-        self.held = waits;
+        self.held = waits.then(|| self.held.unwrap_or(self.now));
         self.ask(regions, scarce, out);
     }
 
@@ -140,6 +146,43 @@ impl Room {
         }
         self.grant(regions, rank, possible);
         true
+    }
+
+    /// Grants a region so many bytes, whatever is left. False: it has not so many addresses.
+    fn exceed<M: Memory>(&mut self, regions: &Regions<M>, rank: Rank, needed: u64) -> bool {
+        let fits = needed <= limit(regions, rank);
+        if fits {
+            self.grant(regions, rank, needed.next_multiple_of(PAGE));
+        }
+        fits
+    }
+
+    /// Whether ranks have waited so long that something is to be released without an image.
+    pub fn has_waited_long(&self) -> bool {
+        self.held.is_some_and(|since| self.now >= since + HOLD)
+    }
+
+    /// Something was released without an image, or cannot be: waits again.
+    pub fn wait_again(&mut self) {
+        self.held = Some(self.now);
+    }
+
+    /// Nothing more can be released. Grants ranks that wait what they need, where that fits beside
+    /// what all need: their regions are in pieces that are too small.
+    pub fn grant_pieces<M: Memory>(&mut self, regions: &Regions<M>, ranks: &Ranks) {
+        let needed = regions.ranks().map(|rank| regions.needed(rank));
+        let mut needed = needed.fold(0, u64::saturating_add);
+        for rank in regions.ranks().filter(|rank| ranks.has_ledgers(*rank)) {
+            let (memory, layout) = regions.of(rank);
+            let wanted = region::wanted(memory, layout);
+            let all = regions.used(rank).saturating_add(wanted);
+            let with_it = needed.saturating_add(wanted);
+            if wanted == 0 || all <= self.granted(rank) || with_it > self.bound {
+                continue;
+            }
+            needed = with_it;
+            self.exceed(regions, rank, all);
+        }
     }
 
     /// Takes back what regions do not use, until so much is left for another one, if it can be.

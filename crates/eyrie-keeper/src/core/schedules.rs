@@ -194,7 +194,7 @@ fn each_message_comes_as_it_was_sent_in_every_schedule() {
     let first = std::env::var("EYRIE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
     let seeds = match first {
         Some(seed) => seed..seed + 1,
-        None => 0..if more { 3000 } else { 60 },
+        None => 0..if more { 3000 } else { 40 },
     };
     for seed in seeds {
         let done = std::panic::catch_unwind(|| run(seed));

@@ -245,10 +245,14 @@ impl World {
 impl Process {
     /// Sends the next message to a rank.
     pub fn send(&mut self, rank: u32, to: u32) -> Result<Sent, LedgerError> {
+        self.send_content(to, &payload(rank, to, self.state.sent[to as usize] + 1))
+    }
+
+    /// Sends this to a rank.
+    pub fn send_content(&mut self, to: u32, payload: &[u8]) -> Result<Sent, LedgerError> {
         let ssn = self.state.sent[to as usize] + 1;
-        let payload = payload(rank, to, ssn);
         let envelope = Envelope { words: [ssn, 0], ..Envelope::default() };
-        let message = Message { to, envelope, clock: ssn as u32, payload: &payload };
+        let message = Message { to, envelope, clock: ssn as u32, payload };
         let sent = self.writer.append(&message, || ())?;
         self.state.sent[to as usize] = ssn;
         Ok(sent)

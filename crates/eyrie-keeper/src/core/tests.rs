@@ -294,7 +294,7 @@ fn reports_of_a_rank_are_events_and_content_that_differs_is_reported_once_a_reco
     assert_eq!(replayed, [RouterEvent::Replayed { instance, messages: 7 }]);
     let differs = ToKeeper::ContentDiffers { reason: "a time".into() };
     let reported = RouterEvent::ContentDiffers { rank: Rank(0), reason: "a time".into() };
-    assert_eq!(say(&mut world, conn, differs.clone()), [reported.clone()]);
+    assert_eq!(say(&mut world, conn, differs.clone()), std::slice::from_ref(&reported));
     assert_eq!(say(&mut world, conn, differs.clone()), []);
     let diverged = say(&mut world, conn, ToKeeper::Diverged { reason: "x".into() });
     assert_eq!(diverged, [RouterEvent::Divergence { rank: Rank(0), reason: "x".into() }]);
@@ -393,4 +393,65 @@ fn released_order_and_observations_leave_what_the_image_goes_on_from() {
     let mut process = world.start(0, &image);
     process.replay(0, &sent);
     assert_eq!((process.state.clock, process.state.received[1]), (10_000, 10_000));
+}
+
+/// Without images ranks wait, and then go on unprotected.
+#[test]
+fn what_was_received_is_cut_after_a_long_wait_and_what_was_not_is_kept() {
+    let (mut world, mut all) = started(6 * MIB);
+    for rank in [1, 2] {
+        let conn = all[rank as usize].conn;
+        let message = ToKeeper::Replayed { messages: 0 };
+        world.core.message(conn, Rank(rank), message, &mut world.asked);
+    }
+    assert!(fill(&mut world, &mut all[0], 0, 2, 5 * MIB / 2) || all[0].state.sent[2] > 0);
+    while all[2].state.received[0] < all[0].state.sent[2] {
+        all[2].progress(2, &[0; 16]).unwrap();
+    }
+    assert!(fill(&mut world, &mut all[0], 0, 1, 8 * MIB));
+    let is_cut = |event: &RouterEvent| matches!(event, RouterEvent::Unprotected { .. });
+    world.core.tick(Duration::from_secs(9), &mut world.asked);
+    assert_eq!(named(&mut world, is_cut), []);
+    world.core.tick(Duration::from_secs(10), &mut world.asked);
+    let cut = named(&mut world, is_cut);
+    let [RouterEvent::Unprotected { rank: Rank(2), reason }] = &cut[..] else { panic!("{cut:?}") };
+    assert!(reason.contains("no space is left"), "{reason}");
+    assert!(fill(&mut world, &mut all[0], 0, 1, 8 * MIB), "there was room, and it is full again");
+    // What rank 1 has not received is kept, however long the others wait.
+    for seconds in 11..60 {
+        world.core.tick(Duration::from_secs(seconds), &mut world.asked);
+    }
+    assert_eq!(named(&mut world, is_cut), []);
+    while all[1].state.received[0] < all[0].state.sent[1] {
+        all[1].progress(1, &[0; 16]).unwrap();
+    }
+    // Neither is what a rank has not received again.
+    world.fence(2);
+    world.core.tick(Duration::from_secs(80), &mut world.asked);
+    let cut = named(&mut world, is_cut);
+    assert!(matches!(cut[..], [RouterEvent::Unprotected { rank: Rank(1), .. }]), "{cut:?}");
+}
+
+#[test]
+fn what_a_rank_has_yet_to_receive_again_is_not_cut() {
+    let (mut world, mut all) = started(6 * MIB);
+    assert!(fill(&mut world, &mut all[0], 0, 2, 8 * MIB));
+    while all[2].state.received[0] < all[0].state.sent[2] {
+        all[2].progress(2, &[0; 16]).unwrap();
+    }
+    for seconds in 0..60 {
+        world.core.tick(Duration::from_secs(seconds), &mut world.asked);
+    }
+    let released = region::released(&world.heaps[0], &layout(0), Channel::Rank(2));
+    assert_eq!(released, 0, "it has not said that it is past its replay");
+}
+
+#[test]
+fn a_message_that_is_longer_than_the_memory_for_logs_is_granted() {
+    let (mut world, mut all) = started(2 * MIB);
+    let payload = vec![7; 3 * MIB as usize];
+    assert!(matches!(all[0].send_content(1, &payload), Err(LedgerError::Full { .. })));
+    world.want_room(0, all[0].conn);
+    all[0].send_content(1, &payload).unwrap();
+    assert_eq!(named(&mut world, |event| matches!(event, RouterEvent::HeldBack { .. })), []);
 }
