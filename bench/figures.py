@@ -250,7 +250,7 @@ def built(name, *args, ranks=2):
 def imb(benchmark):
     """Intel's benchmarks, on each library with MPICH's binary interface. scripts/setup.sh fetches
     them."""
-    sizes = ("-msglog", "3:20", "-time", 2, "-npmin", 2)
+    sizes = ("-msglog", "3:20", "-time", 1, "-npmin", 2)
 
     def measure(way, library):
         if library.folder == "openmpi":
@@ -301,10 +301,10 @@ def whole_programs(quick):
             program = dataclasses.replace(lasting(program, times), ranks=ranks)
             yield Run(f"{name} {ranks}", once(program, whole(program)))
     often = ("--checkpoint-every", "500ms")
-    plate = ("--nx", 400, "--ny", 400, "--steps", 320 if quick else 16000)
+    plate = ("--nx", 400, "--ny", 400, "--steps", 320 if quick else 6000)
     plate = example("heat2d", *plate, ranks=8)
-    cubes = built("lulesh/*/lulesh2.0", "-s", 20, "-i", 10 if quick else 400, ranks=8)
-    yield Run("heat2d 8", once(plate, with_images))
+    cubes = built("lulesh/*/lulesh2.0", "-s", 10, "-i", 20 if quick else 500, ranks=8)
+    yield Run("heat2d 8", once(plate, with_images), eyrie_alone=True)
     yield Run("heat2d 8 with images", once(plate, with_images, *often), eyrie_alone=True)
     yield Run("LULESH 8", cubes(with_images))
     yield Run("LULESH 8 with images", cubes(with_images, *often), eyrie_alone=True)

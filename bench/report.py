@@ -3,6 +3,7 @@ nothing but what the JSON file has, so that an earlier measurement can be drawn 
 
 import collections
 import statistics
+import textwrap
 
 from bootstrap import drawn_again, nine_of_ten
 from chart import chart, dots
@@ -11,11 +12,14 @@ from page import table
 from ways import LIBRARIES
 
 NOTES = """\
-- ÷: Eyrie's value over that of the way in the last column, round by round; the median of {rounds}
-  rounds, in parentheses the interval that holds nine of ten medians of rounds drawn again, then the
+- ÷: Eyrie's value over that of the way in the last column, round by round. Rounds: {rounds}. It is the
+  median, in parentheses the interval that holds nine of ten medians of rounds drawn again, then the
   least and the greatest. Bold: the aim is missed.
 - {machine}
 """
+# So many rounds make an interval.
+ENOUGH = 5
+FEW = "- These rounds are too few to rely on: they show that the command works.\n"
 QUICK = "- With `--quick`: far too short. Believe none of these figures.\n"
 
 
@@ -116,10 +120,16 @@ def of_library(kept, name):
         head += [way, f"{way} ÷"]
     rows = [row_of(figure, others, kept["eyries"]) for figure in kept["figures"]]
     lines = [f"**{name}**\n", table([*head, "aim"], rows)]
-    for way, words in kept["ways"].items():
-        reason = kept["cannot"].get(way)
-        lines.append(f"- {way}: `{words}`" + (f", which cannot be run: {reason}" if reason else ""))
-    return "\n".join([*lines, *failures(kept["failed"])]) + "\n"
+    cannot = {way: f"cannot be run: {reason}" for way, reason in kept["cannot"].items()}
+    ways = [[way, f"`{words}`", cannot.get(way, "")] for way, words in kept["ways"].items()]
+    lines.append(table(["way", "in front of -n RANKS PROGRAM", ""], ways))
+    wrapped = [bullet(line) for line in failures(kept["failed"])]
+    return "\n".join([*lines, *wrapped]) + "\n"
+
+
+def bullet(text):
+    """An item of a list, in lines of 100 columns."""
+    return textwrap.fill(f"- {text}", 100, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def failures(failed):
@@ -129,7 +139,7 @@ def failures(failed):
         by_reason[one["reason"]][one["run"]].append(one["way"])
     for reason, by_run in by_reason.items():
         words = [f"{run} ({', '.join(ways)})" for run, ways in by_run.items()]
-        yield f"- Not measured: {', '.join(words)}: {reason}"
+        yield f"Not measured: {', '.join(words)}: {reason}"
 
 
 def text_of(measured):
@@ -137,6 +147,8 @@ def text_of(measured):
     libraries = measured["libraries"].items()
     parts = [of_library(kept, LIBRARIES[name].name) for name, kept in libraries]
     notes = NOTES.format(rounds=measured["rounds"], machine=measured["machine"])
+    if measured["rounds"] < ENOUGH:
+        notes += FEW
     return "\n".join(parts) + notes + (QUICK if measured["quick"] else "")
 
 
