@@ -73,13 +73,14 @@ impl Room {
             // What was saved takes so much: each has what it uses, and gets more when it needs it.
             granted = regions.ranks().map(used).collect();
         }
+        let beyond = granted.iter().sum::<u64>().saturating_sub(bound);
         let growth =
             regions.ranks().map(|rank| Growth { before: regions.sent_to(rank), reported: 0 });
         Room {
             bound,
             least,
             granted,
-            beyond: 0,
+            beyond,
             now: Duration::ZERO,
             asked: None,
             held: None,
