@@ -198,7 +198,7 @@ impl<M: Memory> Writer<M> {
     /// When there is no room: it can be tried again.
     ///
     /// # Panics
-    /// When the part is empty or too long, or the clock goes back.
+    /// When the part is empty or too long.
     pub fn observe(&mut self, clock: u64, part: &[u8]) -> Result<(), LedgerError> {
         self.observed.observe(&mut self.space, clock, part)
     }
