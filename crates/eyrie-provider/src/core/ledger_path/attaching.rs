@@ -6,7 +6,9 @@ use super::host::{AdmissionError, LedgerHost, Windows};
 use super::LedgerPath;
 use crate::core::again::behind;
 use crate::core::error::RankError;
+use crate::core::mutation::{active, Mutation};
 use eyrie_ledger::bells::Bells;
+use eyrie_ledger::error::LedgerError;
 use eyrie_ledger::layout::Layout;
 use eyrie_ledger::observed::ObservedReader;
 use eyrie_ledger::reader::Reader;
@@ -23,6 +25,15 @@ const ADMISSION_TIMEOUT: Duration = Duration::from_secs(120);
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
+/// When messages are large; tests have small ones.
+fn sizes() -> Sizes {
+    if cfg!(test) {
+        Sizes { at_once: 3000, step: 1000 }
+    } else {
+        Sizes::default()
+    }
+}
+
 /// The ledgers as this process has them.
 pub(super) struct Attached<H: LedgerHost> {
     pub writer: Writer<H::Own>,
@@ -35,9 +46,27 @@ pub(super) struct Attached<H: LedgerHost> {
     pub showing: Vec<(u32, u32)>,
     /// The source that is looked at first.
     pub first: u32,
-    /// A large message that was not whole when it was last looked at: its source, its number, and
-    /// how much of it there was.
-    pub partial: (u32, u64, u64),
+    /// Of each source, the large message that was not whole when it was last looked at: its number,
+    /// and how much of it there was.
+    pub partial: Vec<(u64, u64)>,
+    /// There is a message that no board names.
+    pub is_unnamed: bool,
+}
+
+impl<H: LedgerHost> Attached<H> {
+    /// Looks for messages that no board names, or that were published and are not where they
+    /// should be. Boards are hints: a stray write there may hide a message.
+    fn look_for_unnamed(&mut self, me: u32) -> Result<(), LedgerError> {
+        for (source, reader) in (0..).zip(&mut self.readers) {
+            reader.look_for_lost()?;
+            let is_named = self.bells.has_new(me, source, self.passed[source as usize]);
+            self.is_unnamed |= !is_named && reader.look()?.is_some();
+        }
+        if active(Mutation::TrustBoards) {
+            self.is_unnamed = false;
+        }
+        Ok(())
+    }
 }
 
 impl<H: LedgerHost> LedgerPath<H> {
@@ -58,14 +87,25 @@ impl<H: LedgerHost> LedgerPath<H> {
 
     /// Gives the ledgers up, and keeps what an image needs of them.
     pub(super) fn detach(&mut self) {
-        if let Some(attached) = self.attached.take() {
-            for (to, sent) in (0..).zip(&mut self.sent) {
-                *sent = attached.writer.sent(to);
-            }
-            self.shown.copy_from_slice(&attached.passed);
-        }
+        (self.sent, self.shown) = self.counts();
+        self.attached = None;
         self.script.forget();
         (self.shown_again, self.owes_replayed) = (0, true);
+    }
+
+    /// Messages sent to each rank, and shown of each.
+    pub(super) fn counts(&self) -> (Vec<u64>, Vec<u64>) {
+        match &self.attached {
+            _ if active(Mutation::ForgetWhatWasSent) => {
+                (vec![0; self.sent.len()], self.shown.clone())
+            }
+            Some(attached) => {
+                let ranks = 0..self.sent.len() as u32;
+                let sent = ranks.map(|to| attached.writer.sent(to)).collect();
+                (sent, attached.passed.clone())
+            }
+            None => (self.sent.clone(), self.shown.clone()),
+        }
     }
 
     /// Tells the keeper, once for each process, that this rank re-executes no more.
@@ -85,9 +125,7 @@ impl<H: LedgerHost> LedgerPath<H> {
     #[cold]
     pub(super) fn look_rarely(&mut self) -> Result<(), RankError> {
         if let Some(attached) = &mut self.attached {
-            for reader in &mut attached.readers {
-                reader.look_for_lost().map_err(RankError::Ledger)?;
-            }
+            attached.look_for_unnamed(self.number.0).map_err(RankError::Ledger)?;
         }
         self.try_observe_much()?;
         if self.host.is_connected() {
@@ -125,13 +163,12 @@ impl<H: LedgerHost> LedgerPath<H> {
         }
     }
 
-    fn open(&mut self, windows: Windows<H>) -> Result<(), eyrie_ledger::error::LedgerError> {
+    fn open(&mut self, windows: Windows<H>) -> Result<(), LedgerError> {
         let Windows { ledgers, own, mut regions, bells } = windows;
         let layout = |rank| Layout::new(rank, ledgers.ranks, ledgers.region_bytes);
         let me = self.number.0;
         let sent = &self.sent;
-        let writer =
-            Writer::open(own, layout(me), |to| sent[to as usize], Sizes::default())?;
+        let writer = Writer::open(own, layout(me), |to| sent[to as usize], sizes())?;
         let mut observed =
             ObservedReader::open(&regions[me as usize], layout(me), self.host.observed())?;
         let mut parts = Vec::new();
@@ -140,16 +177,22 @@ impl<H: LedgerHost> LedgerPath<H> {
             parts.push(ObservedPart { from, clock, bytes });
         }
         drop(observed);
+        let mut observed_at = parts.last().map_or(0, |part| part.clock);
+        if active(Mutation::ForgetWhenItObserved) {
+            observed_at = 0;
+        }
         let (bytes, again) = behind(self.host.observed(), parts);
         self.again = again;
         self.host.observe_again(bytes);
         // Two readers of the own region: of what it sends to itself, and of its order.
         let order = regions[me as usize].clone();
-        self.script.load(order, layout(me))?;
+        self.script.load(order, layout(me), observed_at)?;
         let readers = (0..)
             .zip(regions.drain(..))
             .map(|(from, region)| {
-                Reader::new(region, layout(from), me, self.shown[from as usize])
+                let early = u64::from(active(Mutation::BeginTooEarly));
+                let shown = self.shown[from as usize].saturating_sub(early);
+                Reader::new(region, layout(from), me, shown)
             })
             .collect();
         let bells = Bells::new(bells, ledgers.ranks);
@@ -160,9 +203,12 @@ impl<H: LedgerHost> LedgerPath<H> {
             passed: self.shown.clone(),
             showing: Vec::with_capacity(self.shown.len()),
             first: 0,
-            partial: (0, 0, 0),
+            partial: vec![(0, 0); self.shown.len()],
+            is_unnamed: false,
         });
-        self.write_boards();
+        if !active(Mutation::ForgetBoards) {
+            self.write_boards();
+        }
         let again = u64::from(!self.script.is_over());
         self.trace(What::Replay, Rank(0), again);
         Ok(())

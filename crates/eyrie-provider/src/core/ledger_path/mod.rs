@@ -12,6 +12,8 @@ pub mod host;
 mod receiving;
 mod script;
 mod sending;
+#[cfg(test)]
+mod tests;
 
 use self::attaching::Attached;
 use self::host::LedgerHost;
@@ -161,15 +163,17 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
     }
 
     fn store_observed(&mut self) -> Result<(), RankError> {
-        self.attach_ledgers()?;
-        self.observe()
+        // It depends on what was shown until now, too, when nothing was observed since.
+        self.observe()?;
+        self.record_nothing()
     }
 
     fn settled(&mut self, _: Duration) -> bool {
         // What waits in the program's recorder would be observed twice by a restored process. What
         // the ledger has no room for is in the image.
         let observed = self.attached.is_some().then(|| self.try_observe());
-        matches!(observed, Some(Ok(()) | Err(LedgerError::Full { .. })))
+        use LedgerError::{Full, NoMemory};
+        matches!(observed, Some(Ok(()) | Err(Full { .. } | NoMemory { .. })))
     }
 
     fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
@@ -204,5 +208,27 @@ impl<H: LedgerHost> LedgerPath<H> {
     fn trace(&mut self, what: What, peer: Rank, number: u64) {
         let clock = self.script.clock();
         self.host.trace(what, clock, peer.0, number);
+    }
+}
+
+/// What an image of this rank would hold, to be continued with another host: for tests.
+#[cfg(test)]
+impl<H: LedgerHost> LedgerPath<H> {
+    pub fn image(&self) -> impl Fn(H) -> LedgerPath<H> {
+        use super::mutation::{active, Mutation};
+        let (number, clock, rsn) = (self.number, self.script.clock(), self.rsn);
+        let (sent, shown) = self.counts();
+        let mut unwritten = self.unwritten.clone();
+        if active(Mutation::ForgetUnwritten) {
+            unwritten = Unwritten::default();
+        }
+        move |host| LedgerPath {
+            sent: sent.clone(),
+            shown: shown.clone(),
+            rsn,
+            script: Script::at(clock),
+            unwritten: unwritten.clone(),
+            ..LedgerPath::new(host, number, sent.len() as u32)
+        }
     }
 }

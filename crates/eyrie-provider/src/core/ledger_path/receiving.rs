@@ -69,7 +69,7 @@ impl<H: LedgerHost> LedgerPath<H> {
             self.sleep();
             found = self.look_at_all(show)?;
         }
-        if found.messages {
+        if found.messages && !active(Mutation::ForgetWhatWasShown) {
             // An observation that a message was asked for by comes before it.
             self.observe()?;
             self.record_shown()?;
@@ -136,7 +136,7 @@ impl<H: LedgerHost> LedgerPath<H> {
         let Some(attached) = &mut self.attached else { return };
         let me = self.number.0;
         let word = attached.bells.begin_sleep(me);
-        if !attached.has_something(me) {
+        if active(Mutation::SleepAtOnce) || !attached.has_something(me) {
             self.host.sleep(attached.bells.word(me), word);
         }
         attached.bells.end_sleep(me);
@@ -161,9 +161,11 @@ impl<H: LedgerHost> Attached<H> {
     ) -> Result<bool, RankError> {
         let sources = self.readers.len() as u32;
         let mut something = false;
+        let all = sources as usize <= FEW || std::mem::take(&mut self.is_unnamed);
         for n in 0..sources {
-            let source = if self.first + n < sources { self.first + n } else { self.first + n - sources };
-            if sources as usize > FEW && !self.bells.has_new(me, source, self.passed[source as usize]) {
+            let behind = self.first + n;
+            let source = if behind < sources { behind } else { behind - sources };
+            if !all && !self.bells.has_new(me, source, self.passed[source as usize]) {
                 continue;
             }
             let looked = self.show_source(source, MOST_AT_ONCE, shown, show)?;
@@ -204,8 +206,9 @@ impl<H: LedgerHost> Attached<H> {
             };
             let filled = reader.filled(&entry).map_err(RankError::Ledger)?;
             if filled < entry.len && !active(Mutation::ShowParts) {
-                let part = (source, entry.ssn, filled);
-                let is_new = std::mem::replace(&mut self.partial, part) != part;
+                let part = (entry.ssn, filled);
+                let before = std::mem::replace(&mut self.partial[source as usize], part);
+                let is_new = before != part;
                 break Looked::Part { is_new };
             }
             let envelope = decode(&entry.envelope).map_err(|what| damaged(source, what))?;
@@ -228,13 +231,20 @@ impl<H: LedgerHost> Attached<H> {
 
     /// Whether a look would find something.
     fn has_something(&mut self, me: u32) -> bool {
-        if self.readers.len() > FEW {
-            let mut any = false;
-            self.bells.scan(me, &self.passed, |_| any = true);
-            return any;
-        }
-        // What is damaged is found by the look that follows.
-        self.readers.iter_mut().any(|reader| !matches!(reader.look(), Ok(None)))
+        let all = self.readers.len() <= FEW;
+        let Attached { readers, bells, passed, partial, .. } = self;
+        let mut sources = (0..).zip(readers).zip(passed.iter().zip(partial));
+        sources.any(|((source, reader), (passed, partial))| {
+            if !all && !bells.has_new(me, source, *passed) {
+                return false;
+            }
+            let Ok(Some(entry)) = reader.look() else {
+                // What is damaged is found by the look that follows.
+                return !matches!(reader.look(), Ok(None));
+            };
+            let filled = reader.filled(&entry);
+            filled.map_or(true, |filled| filled == entry.len || (entry.ssn, filled) != *partial)
+        })
     }
 }
 

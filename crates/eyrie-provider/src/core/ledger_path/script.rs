@@ -28,12 +28,20 @@ pub struct Script<V> {
     next: u64,
     /// What it shows: how many messages of which sources, in this order.
     due: Vec<(Rank, u32)>,
+    /// Behind the last determinant nothing becomes visible up to this clock.
+    silent_until: u64,
 }
 
 impl<V: View> Script<V> {
     /// A rank that has made no progress call.
     pub fn new() -> Script<V> {
-        Script { clock: 0, reader: None, next: 0, due: Vec::new() }
+        Script { clock: 0, reader: None, next: 0, due: Vec::new(), silent_until: 0 }
+    }
+
+    /// A rank that has made so many progress calls, without determinants: for tests.
+    #[cfg(test)]
+    pub fn at(clock: u64) -> Script<V> {
+        Script { clock, ..Script::new() }
     }
 
     /// Progress calls so far.
@@ -43,35 +51,39 @@ impl<V: View> Script<V> {
 
     /// Whether all determinants have been followed.
     pub fn is_over(&self) -> bool {
-        self.reader.is_none()
+        self.reader.is_none() && self.clock >= self.silent_until
     }
 
-    /// Follows the determinants behind the present clock that lie in the rank's ledger.
+    /// Follows the determinants behind the present clock that lie in the rank's ledger. The rank
+    /// has observed something up to `observed_at`: whatever it had been shown by then is among
+    /// these determinants, and what it has observed may depend on having been shown nothing more.
     ///
     /// # Errors
     /// When the ledger is damaged, or no longer has them.
-    pub fn load(&mut self, view: V, layout: Layout) -> Result<(), LedgerError> {
+    pub fn load(
+        &mut self,
+        view: V,
+        layout: Layout,
+        observed_at: u64,
+    ) -> Result<(), LedgerError> {
+        self.silent_until = observed_at;
         self.reader = Some(OrderReader::open(view, layout, self.clock)?);
         self.turn()
     }
 
     /// The ledger is gone; it is loaded again.
     pub fn forget(&mut self) {
-        self.reader = None;
+        (self.reader, self.silent_until) = (None, 0);
     }
 
     /// The next progress call.
-    ///
-    /// # Errors
-    /// When the ledger is damaged.
     #[inline]
     pub fn tick(&mut self) -> Step {
         self.clock += 1;
         match self.reader {
-            None => Step::Free,
-            Some(_) if self.next != self.clock => Step::Nothing,
-            Some(_) if self.due.is_empty() => Step::Nothing,
-            Some(_) => Step::Due,
+            None if self.clock > self.silent_until => Step::Free,
+            Some(_) if self.next == self.clock && !self.due.is_empty() => Step::Due,
+            _ => Step::Nothing,
         }
     }
 

@@ -25,7 +25,7 @@ const ASK_EVERY: u32 = 1000;
 const MOST_WAITING: usize = if cfg!(test) { 8 } else { 16 << 10 };
 
 /// What was observed and does not lie in the ledger yet, because that is full.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Unwritten {
     /// Where it begins in the stream of observations.
     from: u64,
@@ -99,11 +99,13 @@ impl<H: LedgerHost> LedgerPath<H> {
             return Ok(());
         }
         let mut shortage = None;
-        while let Err(e) = self.try_observe() {
-            self.await_room(e, &mut shortage)?;
+        loop {
             self.attach_ledgers()?;
+            match self.try_observe() {
+                Ok(()) => return Ok(()),
+                Err(e) => self.await_room(e, &mut shortage)?,
+            }
         }
-        Ok(())
     }
 
     /// As [`LedgerPath::observe`], when it has become much.
@@ -152,7 +154,14 @@ impl<H: LedgerHost> LedgerPath<H> {
         let clock = self.script.clock();
         let mut shortage = None;
         loop {
-            let Some(attached) = &mut self.attached else { return self.attach_ledgers() };
+            let Some(attached) = &mut self.attached else {
+                // It has come back from an image in the wait for room.
+                self.attach_ledgers()?;
+                if active(Mutation::ForgetToRecord) {
+                    return Ok(());
+                }
+                continue;
+            };
             if clock <= attached.writer.recorded() {
                 return Ok(());
             }
