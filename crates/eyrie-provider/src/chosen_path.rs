@@ -65,11 +65,6 @@ impl Path for ChosenPath {
         chosen!(self, path => path.rsn())
     }
 
-    #[inline]
-    fn follows(&self) -> bool {
-        chosen!(self, path => path.follows())
-    }
-
     fn attach(&mut self) -> Result<(), RankError> {
         chosen!(self, path => path.attach())
     }

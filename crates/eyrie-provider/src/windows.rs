@@ -114,7 +114,9 @@ impl LedgerHost for Sockets {
         if word.load(Ordering::Relaxed) == value {
             let timeout = &raw const SLEEP;
             // SAFETY: the word is mapped as long as the bells are; the timeout is a constant.
-            unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, timeout) };
+            unsafe {
+                libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, value, timeout)
+            };
         }
     }
 

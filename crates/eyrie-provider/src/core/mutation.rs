@@ -35,8 +35,8 @@ pub enum Mutation {
     ForgetUnwritten,
     /// An image forgets how many messages were sent.
     ForgetWhatWasSent,
-    /// A process that comes back in a wait records nothing.
-    ForgetToRecord,
+    /// What became visible is recorded when the progress call is over.
+    RecordLate,
     /// Readers begin one message too early after an image.
     BeginTooEarly,
     /// Boards are not written again by the next incarnation.
@@ -74,7 +74,7 @@ pub const OF_LEDGER_PATH: [Mutation; 13] = {
         ForgetWhenItObserved,
         ForgetUnwritten,
         ForgetWhatWasSent,
-        ForgetToRecord,
+        RecordLate,
         BeginTooEarly,
         ForgetBoards,
         SleepAtOnce,

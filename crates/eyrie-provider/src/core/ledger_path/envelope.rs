@@ -21,8 +21,7 @@ pub fn encode(envelope: &Envelope) -> Entered {
         words: [tag, data.unwrap_or(0)],
         more: None,
     };
-    let one_sided =
-        |kind, flags, words, more| Entered { kind, flags, words, more: Some(more) };
+    let one_sided = |kind, flags, words, more| Entered { kind, flags, words, more: Some(more) };
     match *envelope {
         Envelope::Untagged { data } => plain(UNTAGGED, data, 0),
         Envelope::Tagged { tag, data } => plain(TAGGED, data, tag),
@@ -37,12 +36,9 @@ pub fn encode(envelope: &Envelope) -> Entered {
             let more = [request, u64::from(count), operation];
             one_sided(ATOMIC, what as u8, [key, offset], more)
         }
-        Envelope::Answer { request, error } => Entered {
-            kind: ANSWER,
-            flags: 0,
-            words: [request, u64::from(error)],
-            more: None,
-        },
+        Envelope::Answer { request, error } => {
+            Entered { kind: ANSWER, flags: 0, words: [request, u64::from(error)], more: None }
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use self::script::{Script, Step};
 use self::sending::Unwritten;
 use super::again::Again;
 use super::error::RankError;
+use super::mutation::{active, Mutation};
 use super::path::{Found, Path, Show, Turn};
 use eyrie_ledger::error::LedgerError;
 use eyrie_wire::data::Envelope;
@@ -99,10 +100,6 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
         self.rsn
     }
 
-    fn follows(&self) -> bool {
-        !self.script.is_over()
-    }
-
     fn attach(&mut self) -> Result<(), RankError> {
         self.attach_ledgers()
     }
@@ -154,6 +151,9 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
     #[inline]
     fn end_progress(&mut self) {
         self.progressing = false;
+        if active(Mutation::RecordLate) {
+            self.record_late();
+        }
     }
 
     fn flush(&mut self) -> Result<(), RankError> {
@@ -205,6 +205,14 @@ impl<H: LedgerHost> LedgerPath<H> {
         }
     }
 
+    #[cold]
+    fn record_late(&mut self) {
+        let is_shown = self.attached.as_ref().is_some_and(|a| !a.showing.is_empty());
+        if is_shown && self.record_shown().is_ok() {
+            self.attached.iter_mut().for_each(|a| a.showing.clear());
+        }
+    }
+
     fn trace(&mut self, what: What, peer: Rank, number: u64) {
         let clock = self.script.clock();
         self.host.trace(what, clock, peer.0, number);
@@ -215,7 +223,6 @@ impl<H: LedgerHost> LedgerPath<H> {
 #[cfg(test)]
 impl<H: LedgerHost> LedgerPath<H> {
     pub fn image(&self) -> impl Fn(H) -> LedgerPath<H> {
-        use super::mutation::{active, Mutation};
         let (number, clock, rsn) = (self.number, self.script.clock(), self.rsn);
         let (sent, shown) = self.counts();
         let mut unwritten = self.unwritten.clone();

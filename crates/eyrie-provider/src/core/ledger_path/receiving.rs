@@ -72,7 +72,9 @@ impl<H: LedgerHost> LedgerPath<H> {
         if found.messages && !active(Mutation::ForgetWhatWasShown) {
             // An observation that a message was asked for by comes before it.
             self.observe()?;
-            self.record_shown()?;
+            if !active(Mutation::RecordLate) {
+                self.record_shown()?;
+            }
         }
         Ok(found)
     }
@@ -87,12 +89,7 @@ impl<H: LedgerHost> LedgerPath<H> {
     }
 
     /// Shows so many messages of a source; waits for them.
-    fn show_of(
-        &mut self,
-        source: u32,
-        count: u32,
-        show: &mut impl Show,
-    ) -> Result<(), RankError> {
+    fn show_of(&mut self, source: u32, count: u32, show: &mut impl Show) -> Result<(), RankError> {
         let mut begun = self.host.now();
         let mut left = count;
         loop {

@@ -60,12 +60,7 @@ impl<V: View> Script<V> {
     ///
     /// # Errors
     /// When the ledger is damaged, or no longer has them.
-    pub fn load(
-        &mut self,
-        view: V,
-        layout: Layout,
-        observed_at: u64,
-    ) -> Result<(), LedgerError> {
+    pub fn load(&mut self, view: V, layout: Layout, observed_at: u64) -> Result<(), LedgerError> {
         self.silent_until = observed_at;
         self.reader = Some(OrderReader::open(view, layout, self.clock)?);
         self.turn()

@@ -157,9 +157,6 @@ impl<H: LedgerHost> LedgerPath<H> {
             let Some(attached) = &mut self.attached else {
                 // It has come back from an image in the wait for room.
                 self.attach_ledgers()?;
-                if active(Mutation::ForgetToRecord) {
-                    return Ok(());
-                }
                 continue;
             };
             if clock <= attached.writer.recorded() {
@@ -240,4 +237,3 @@ impl<H: LedgerHost> LedgerPath<H> {
         Ok(())
     }
 }
-

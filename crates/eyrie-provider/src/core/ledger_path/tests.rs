@@ -22,8 +22,9 @@ use std::rc::Rc;
 
 /// Random runs; EYRIE_SCHEDULES asks for another number.
 const SCHEDULES: u64 = 300;
-/// Bytes of a region.
+/// Bytes of a region, and of one in a long run.
 const REGION: u64 = 512 << 10;
+const LONG_REGION: u64 = 4 << 20;
 
 /// Messages that lie in a line, that do not, that are large; some runs have many large ones.
 fn content_len(seed: u64, word: u64) -> usize {
@@ -36,10 +37,19 @@ fn content_len(seed: u64, word: u64) -> usize {
     }
 }
 
+/// Some runs are so long that orders and observations have several extents.
+fn is_long(seed: u64) -> bool {
+    seed % 32 == 5
+}
+
 fn shape(seed: u64) -> Shape {
     let ranks = [2, 3, 5][(seed % 3) as usize];
-    let total = if ranks == 5 { 24 } else { 40 };
-    Shape { seed, ranks, total, longest: 24 << 10, len: content_len, effects: true }
+    let total = match ranks {
+        _ if is_long(seed) => 2400 / u64::from(ranks),
+        5 => 24,
+        _ => 40,
+    };
+    Shape { seed, ranks, total, longest: 24 << 10, len: content_len, observation: 5, effects: true }
 }
 
 /// The ledgers around the ranks of a job.
@@ -53,7 +63,8 @@ impl LedgersJob {
         let mut random = SmallRng::seed_from_u64(seed);
         let mut granted = || if calm { 64 * PAGE } else { random.gen_range(0..12) * PAGE };
         let granted = (0..shape.ranks).map(|_| granted()).collect();
-        let world = Rc::new(World::new(random, calm, REGION, granted));
+        let bytes = if is_long(seed) { LONG_REGION } else { REGION };
+        let world = Rc::new(World::new(random, calm, bytes, granted));
         let job = Rc::new(Job::new(Ledgers(world), shape));
         assert!(job.world().job.set(Rc::downgrade(&job)).is_ok());
         job.begin();
@@ -99,7 +110,8 @@ impl LedgersJob {
     fn run(&self) -> Outcome {
         let world = self.world();
         // At some time the last rank has died.
-        let disturbed = if world.calm { 0 } else { world.random.borrow_mut().gen_range(20..400) };
+        let most = 10 * self.shape.total;
+        let disturbed = if world.calm { 0 } else { world.random.borrow_mut().gen_range(20..most) };
         let mut calls = 0;
         while !self.is_done() {
             calls += 1;

@@ -1,10 +1,10 @@
 //! The connections of a rank: its delivery stream, and other routers in the place of lost ones. A
 //! rank follows a new directory, and goes on without its router where it has all that it needs.
 
-use crate::core::again::behind;
 use super::delivery::Script;
 use super::host::{ConnectError, Host};
 use super::{refused, RouterPath};
+use crate::core::again::behind;
 use crate::core::error::RankError;
 use crate::core::mutation::{active, Mutation};
 use eyrie_wire::data::{self, Determinant, ObservedPart};

@@ -5,7 +5,6 @@
 //!
 //! Each file calls only those before it: [`connecting`], [`sending`], [`progress`].
 
-
 mod connecting;
 mod delivery;
 pub mod host;
@@ -16,11 +15,11 @@ mod sending;
 #[cfg(test)]
 mod tests;
 
-use super::again::Again;
 use self::delivery::Delivery;
 use self::host::Host;
 use self::replay::Replay;
 use self::sender::{Sender, Unstored};
+use super::again::Again;
 use super::error::RankError;
 use super::path::{Found, Path, Show, Turn};
 use eyrie_wire::data::{Determinant, Envelope};
@@ -107,10 +106,6 @@ impl<H: Host> Path for RouterPath<H> {
         self.delivery.rsn()
     }
 
-    fn follows(&self) -> bool {
-        !self.replay.is_over()
-    }
-
     fn attach(&mut self) -> Result<(), RankError> {
         self.connect()
     }
@@ -181,6 +176,10 @@ fn refused(e: &io::Error) -> Result<(), RankError> {
 /// What an image of this rank would hold, to be continued with another host: for tests.
 #[cfg(test)]
 impl<H: Host> RouterPath<H> {
+    pub fn follows(&self) -> bool {
+        !self.replay.is_over()
+    }
+
     pub fn image(&self) -> impl Fn(H) -> RouterPath<H> {
         let (number, replay) = (self.number, self.replay.clone());
         let (delivery, senders) = (self.delivery.clone(), self.senders.clone());

@@ -302,4 +302,3 @@ impl<S: Scene> Job<S> {
         self.memories.iter().enumerate().map(of).collect()
     }
 }
-

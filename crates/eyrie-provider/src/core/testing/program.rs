@@ -76,6 +76,8 @@ pub struct Shape {
     pub longest: usize,
     /// Bytes of a message, but for the first 16, by seed and action.
     pub len: fn(u64, u64) -> usize,
+    /// Bytes of the record of an observation.
+    pub observation: usize,
     /// Programs do things that cannot be undone.
     pub effects: bool,
 }
@@ -176,13 +178,15 @@ const SIGNAL: u8 = 255;
 const SIGNAL_BYTES: usize = 9;
 
 impl Observing {
-    pub fn observe(&mut self, random: u8) -> u8 {
+    /// Observes a byte, whose record has so many.
+    pub fn observe(&mut self, random: u8, bytes: usize) -> u8 {
         let Some(byte) = self.again.pop_front() else {
-            self.recorded.push(random);
+            self.recorded.resize(self.recorded.len() + bytes, random);
             return random;
         };
         assert_ne!(byte, SIGNAL, "it observes something instead of a signal");
-        self.taken += 1;
+        self.again.drain(..bytes - 1);
+        self.taken += bytes as u64;
         byte
     }
 
@@ -296,7 +300,7 @@ impl Program {
     /// Observes something that no message has told.
     fn observe<P: TestPath>(&mut self, rank: &RankCore<P>) {
         let random = rank.path.world().random_byte() & 0x7f;
-        let byte = self.observing.borrow_mut().observe(random);
+        let byte = self.observing.borrow_mut().observe(random, self.shape.observation);
         self.state = mix(self.state, byte.into());
     }
 

@@ -60,6 +60,11 @@ impl Memory for Window {
             (at, from) = (at + n as u64, &from[n..]);
         }
     }
+
+    fn populate(&self, _: u64, _: u64) -> bool {
+        self.world.happens(self.rank);
+        !self.world.chance(0.1)
+    }
 }
 
 /// Bells and boards, as one rank sees them.

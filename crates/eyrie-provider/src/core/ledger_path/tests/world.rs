@@ -271,7 +271,7 @@ fn image_in_wait(path: &mut LedgerPath<TestHost>) {
     job.restore_memory(r);
     path.host.instance = job.instance(r);
     path.forget_connections();
-    if world.chance(0.9) {
+    if world.chance(0.5) {
         path.reconnect().unwrap();
     }
 }

@@ -326,7 +326,7 @@ fn a_rank_that_re_executes_goes_on_without_its_router() {
 fn who_observes_again_re_executes() {
     let (world, mut ranks) = pair_that_may_lose();
     ranks[0].progress(Unread::Nothing, |_| {}).unwrap();
-    let observed = ranks[0].path.host.observing.borrow_mut().observe(7);
+    let observed = ranks[0].path.host.observing.borrow_mut().observe(7, 1);
     ranks[0].send(Rank(1), tagged(1), &[observed]).unwrap();
     assert_eq!(receive_all(&mut ranks, 1, 1), [(1, vec![7])]);
     ranks[0].path.flush().unwrap();
@@ -342,7 +342,7 @@ fn who_observes_again_re_executes() {
     world.borrow_mut().now += Duration::from_secs(1);
     ranks[0].path.attach().unwrap();
     assert!(!world.borrow().is_adopted(0));
-    assert_eq!(ranks[0].path.host.observing.borrow_mut().observe(8), 7);
+    assert_eq!(ranks[0].path.host.observing.borrow_mut().observe(8, 1), 7);
     ranks[0].progress(Unread::Nothing, |_| {}).unwrap();
     ranks[0].progress(Unread::Nothing, |_| {}).unwrap();
     world.borrow_mut().pump();
