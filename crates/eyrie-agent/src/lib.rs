@@ -26,8 +26,8 @@ pub use controller::contact::HAS_CONTROLLER;
 pub use host_dir::facts_of;
 pub use rank::guards;
 
-use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::NodeId;
 use std::path::PathBuf;
 

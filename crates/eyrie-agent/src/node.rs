@@ -16,7 +16,7 @@ use crate::rank::process::{CapturePhase, Process};
 use crate::reach::Reach;
 use crate::roles::{Roles, Surroundings};
 use crate::setup::Setup;
-use crate::signals::Signals;
+use crate::signals::{SentSignals, Signals};
 use crate::AgentConfig;
 use eyrie_supervision::{kill_children_but, outlive_signals, segments, Sweeper};
 use eyrie_wire::control::{Claim, FromAgent, ImageAt, JobOnHost, StandardStream, ToAgent};
@@ -61,6 +61,8 @@ pub struct Agent {
     pub(super) processes: BTreeMap<RankInstance, Process>,
     /// Ranks that are about to come to this node: their memory is being put in place.
     pub(super) incoming: BTreeMap<RankInstance, Incoming>,
+    /// The signals that were sent to all ranks of the job.
+    pub(super) sent_signals: SentSignals,
     /// Ranks that are killed as soon as they have started.
     pub(super) killed: BTreeSet<RankInstance>,
     pub(super) exchange: Exchange,
@@ -139,6 +141,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         connection: Connection::new(stream)?,
         processes: BTreeMap::new(),
         incoming: BTreeMap::new(),
+        sent_signals: SentSignals::default(),
         killed: BTreeSet::new(),
         exchange: Exchange::default(),
         measurements: Measurements::default(),
@@ -484,7 +487,8 @@ impl Agent {
     }
 
     fn signals(&mut self) -> Signals<'_> {
-        Signals { processes: &mut self.processes, connection: &mut self.connection }
+        let (processes, connection) = (&mut self.processes, &mut self.connection);
+        Signals { sent: &mut self.sent_signals, processes, connection }
     }
 
     /// Makes this host ready for ranks of the job.
@@ -502,7 +506,8 @@ impl Agent {
             self.sweeper = Some(started.map_err(|e| format!("cannot start a process: {e}"))?);
         }
         if let Some(orphans) = &job.orphans {
-            let (dir, connection) = (self.dir.as_ref(), &mut self.connection);
+            let dir = self.dir.as_ref();
+            let connection = &mut self.connection;
             self.attachment.prepare_to_wait(orphans, dir, &self.background, connection)?;
         }
         self.leaving.watch(&job.notices, &self.background);

@@ -4,7 +4,7 @@
 //! may be in between.
 
 use crate::background::{Background, Done};
-use eyrie_wire::addr::Addr;
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::NodeId;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

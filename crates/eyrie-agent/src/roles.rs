@@ -3,9 +3,9 @@
 
 use eyrie_supervision::{dies_with_starter, in_own_session, own_command};
 use eyrie_transport::role::secret_line;
-use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{FromAgent, Role};
+use eyrie_wire::role_address::Addr;
 use rustix::process::{kill_process, Pid, Signal, WaitStatus};
 use std::collections::BTreeMap;
 use std::io::Write;

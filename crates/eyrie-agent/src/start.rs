@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 impl Agent {
     pub fn start(&mut self, start: Box<StartRank>) {
         segments::remove(&start.leftovers);
+        self.sent_signals.learn(&start.signals);
         tracing::info!(instance = %start.instance, image = ?start.image, "starting");
         let Some(ImageAt { image, ref store }) = start.image else {
             return self.launch(start, ImageMeta::default(), None);
@@ -61,7 +62,6 @@ impl Agent {
                     sweeper.started(launched.pid);
                 }
                 let mut process = Process::new(instance, launched, &meta);
-                process.signals_until = (!start.signals.is_empty()).then(Instant::now);
                 process.restore = restore;
                 let path = segments::predicted_segment(process.session.kvsname(), instance.rank.0);
                 if process.shared.insert(path.clone()) {
@@ -94,7 +94,6 @@ impl Agent {
             Some((launched, into)) => {
                 let (epoch, directory) = self.setup.newest_directory()?;
                 launched.hand_directory(epoch, directory)?;
-                launched.page.set_signals(&start.signals);
                 (launched, into)
             }
             None => {

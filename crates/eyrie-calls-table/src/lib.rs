@@ -19,6 +19,10 @@ pub const VERSION: u32 = 1;
 /// The name under which libeyrie-calls exports its [`Table`].
 pub const SYMBOL: &CStr = c"eyrie_calls_table";
 
+/// What libeyrie-calls exported, and the provider called first, before there was a table: each
+/// knows the other library by it.
+pub const WITHOUT_TABLE: &CStr = c"eyrie_calls_begin";
+
 /// The beginning of the table, which is the same in all versions.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +36,17 @@ pub struct Head {
 impl Head {
     /// The head of a [`Table`] of this version.
     pub const THIS: Head = Head { version: VERSION, bytes: size_of::<Table>() as u32 };
+    /// In place of the head of a library that knows no table.
+    pub const NONE: Head = Head { version: 0, bytes: 0 };
+}
+
+impl fmt::Display for Head {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Head::NONE {
+            return f.write_str("none");
+        }
+        write!(f, "version {} ({} bytes)", self.version, self.bytes)
+    }
 }
 
 /// The functions of libeyrie-calls.
@@ -144,7 +159,7 @@ pub struct Table {
     /// This process was restored from an image.
     ///
     /// # Safety
-    /// Only the calling thread runs yet.
+    /// All other threads still stand still, as they did for the image.
     pub come_back: unsafe extern "C" fn(),
     /// In a restored process: the monotonic clock is `ns` nanoseconds ahead of where it was when
     /// the image was taken. Async-signal-safe.
@@ -155,22 +170,23 @@ pub struct Table {
     pub interrupted: extern "C" fn(stack_pointer: usize) -> c_int,
 }
 
-/// Why a table cannot be used.
+/// Why a table cannot be used: the two libraries know different ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OtherVersion {
-    /// The head of the table that was found.
-    pub found: Head,
+    /// The head of the table of libeyrie-calls.
+    pub calls: Head,
+    /// The head of the table that the provider knows.
+    pub provider: Head,
 }
 
 impl fmt::Display for OtherVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (found, own) = (self.found, Head::THIS);
         write!(
             f,
-            "libeyrie-calls.so and libeyrie-fi.so are of different releases of Eyrie (their table \
-             of functions has version {} with {} bytes, and version {} with {} bytes): install \
-             both from the same release",
-            found.version, found.bytes, own.version, own.bytes
+            "libeyrie-calls.so and libeyrie-fi.so are of different releases of Eyrie (of their \
+             table of functions the first has {}, the second {}): install both from the same \
+             release",
+            self.calls, self.provider
         )
     }
 }
@@ -187,7 +203,7 @@ impl Table {
         // SAFETY: by the contract a head is there, whatever its version is.
         let found = unsafe { *head };
         if found != Head::THIS {
-            return Err(OtherVersion { found });
+            return Err(OtherVersion { calls: found, provider: Head::THIS });
         }
         // SAFETY: by the contract the head is that of a table; it has our version and our length.
         Ok(unsafe { &*head.cast() })
@@ -213,9 +229,11 @@ mod tests {
         for found in others {
             // SAFETY: nothing behind a head of another version is read.
             let refused = unsafe { Table::of_head(&found) }.err();
-            assert_eq!(refused, Some(OtherVersion { found }));
+            assert_eq!(refused, Some(OtherVersion { calls: found, provider: Head::THIS }));
         }
-        let text = OtherVersion { found: others[0] }.to_string();
+        let text = OtherVersion { calls: others[0], provider: Head::NONE }.to_string();
+        let versions = std::format!("the first has version {} ({bytes} bytes)", version + 1);
+        assert!(text.contains(&versions) && text.contains("the second none"), "{text}");
         assert!(text.ends_with("install both from the same release"), "{text}");
     }
 

@@ -1,7 +1,7 @@
 //! The functions that the provider calls, through [`crate::table`]. It says when it is in a call or
 //! takes an image. It takes records, and gives the observations that are replayed.
 
-use crate::files::{far, in_image, locks, own_mapping, standing_in, storing};
+use crate::files::{far, held_locks, in_image, own_mapping, standing_in, storing};
 use crate::host_clocks;
 use crate::observed::{
     is_on, stream, this_thread, BUSY, HELD, INSIDE, OWNER, SEVERAL, SIGNAL, UNDERWAY, WAITS,
@@ -63,7 +63,7 @@ pub extern "C" fn eyrie_calls_hold(signal: c_int) -> c_int {
         return 1;
     }
     SIGNAL.store(signal, Ordering::Relaxed);
-    if locks::is_short() {
+    if held_locks::is_short() {
         WAITS.store(true, Ordering::SeqCst);
         return 0;
     }
@@ -258,15 +258,16 @@ pub unsafe extern "C" fn eyrie_calls_far(to: *mut u64, room: usize) -> usize {
     devices.enumerate().map(|(n, device)| unsafe { to.add(n).write(device) }).count()
 }
 
-/// This process was restored from an image, and only this thread runs yet.
+/// This process was restored from an image. What stands in for a mapped file is copied from memory
+/// that other threads may write, so they must not go on yet.
 ///
 /// # Safety
-/// Only this thread may run.
+/// All other threads must stand still.
 pub unsafe extern "C" fn eyrie_calls_come_back() {
     if is_on() {
-        // SAFETY: the caller promises that only this thread runs.
+        // SAFETY: the caller promises that all other threads stand still.
         unsafe { in_image::come_back() };
         far::come_back();
-        locks::come_back();
+        held_locks::come_back();
     }
 }

@@ -8,13 +8,13 @@
 //! process is a rank, every call goes straight to the next library. It must never allocate, lock,
 //! or start anything.
 
-pub mod beginning;
 mod clock_waits;
 mod clocks;
 mod descriptors;
 mod devices;
 mod environment;
 mod files;
+pub mod first_observations;
 pub mod for_provider;
 pub mod host_clocks;
 mod inotify;

@@ -4,9 +4,9 @@
 //! anything leaves the rank. This code must never allocate. A call that is being recorded must
 //! never be in an image.
 
-use crate::beginning::beginning;
 use crate::environment::{agent_channel, variable};
 use crate::files::saying;
+use crate::first_observations::first_observations;
 use crate::own_stack;
 use crate::stream::{missing, Item, Last, Reader, Sink, Writer, CLOCKS, MOST, WHOLE};
 use std::cell::UnsafeCell;
@@ -689,9 +689,9 @@ pub fn is_on() -> bool {
 }
 
 /// A rank that starts again from its beginning observes what it observed then: the agent has put it
-/// into the channel, in front of all else ([`crate::beginning`]). False: there is nothing.
+/// into the channel, in front of all else ([`crate::first_observations`]). False: there is nothing.
 fn observe_beginning_again(stream: &mut ObservedStream) -> bool {
-    let Some((file, len)) = agent_channel().and_then(beginning) else { return false };
+    let Some((file, len)) = agent_channel().and_then(first_observations) else { return false };
     // SAFETY: the mapping has room for it behind that of the buffer.
     unsafe {
         let at = stream.buffer.at.load(Ordering::Relaxed).add(ROOM);

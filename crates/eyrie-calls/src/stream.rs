@@ -404,7 +404,8 @@ mod tests {
     fn what_was_written_is_read() {
         let mut state = 1;
         for round in 0..2000 {
-            let (mut values, mut clock) = ([0i64; CLOCKS], 0);
+            let mut values = [0i64; CLOCKS];
+            let mut clock = 0;
             let items: Vec<Item> = (0..random(&mut state) % 200)
                 .map(|_| {
                     let r = random(&mut state);

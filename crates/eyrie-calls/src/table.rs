@@ -1,13 +1,13 @@
-//! The one name that this library exports for the provider: the table of its functions. It must
-//! never lead to a function that waits for the program.
+//! What this library exports for the provider: the table of its functions, and what a provider
+//! looks for that knows no table. It must never lead to a function that waits for the program.
 
-use crate::files::eyrie_calls_shares;
-use crate::files::pending;
+use crate::files::{eyrie_calls_shares, pending, saying};
 use crate::for_provider::*;
 use crate::inotify::eyrie_calls_watched;
 use crate::interruption::{eyrie_calls_clock_jumped, eyrie_calls_interrupted};
 use crate::rank_start::eyrie_calls_begin;
-use eyrie_calls_table::{Head, Table};
+use eyrie_calls_table::{Head, OtherVersion, Table};
+use std::io::Write;
 
 /// Exported as [`eyrie_calls_table::SYMBOL`].
 #[export_name = "eyrie_calls_table"]
@@ -38,3 +38,17 @@ pub static TABLE: Table = Table {
     clock_jumped: eyrie_calls_clock_jumped,
     interrupted: eyrie_calls_interrupted,
 };
+
+/// Exported as [`eyrie_calls_table::WITHOUT_TABLE`]. A provider that calls it does not find the
+/// functions by which it recorded, either, and would let its rank compute unrecorded: the rank
+/// ends.
+#[export_name = "eyrie_calls_begin"]
+pub extern "C" fn end_without_table(_: libc::c_int) -> ! {
+    let other = OtherVersion { calls: Head::THIS, provider: Head::NONE };
+    let mut text = [0u8; 512];
+    let mut rest = &mut text[..];
+    // It has room for the sentence.
+    let _ = write!(rest, "{other}");
+    let len = 512 - rest.len();
+    saying::other_provider(&text[..len])
+}

@@ -2,7 +2,7 @@
 //! threads, the provider and forked processes are not recorded. This program has our functions
 //! linked in instead of preloaded, and is the provider, too.
 
-use eyrie_calls::beginning::BEGINNING;
+use eyrie_calls::first_observations::BEGINNING;
 use eyrie_calls::for_provider::*;
 use eyrie_calls::host_clocks;
 use eyrie_calls::interruption::eyrie_calls_clock_jumped;
@@ -231,7 +231,8 @@ fn only_the_owner_s_program_is_recorded() {
         assert_eq!(status, 0);
     }
     // That it was started and how it ended is: a record each (0xf3 and its length).
-    let (mut records, mut used) = (take().1, 0);
+    let mut records = take().1;
+    let mut used = 0;
     while let Some([0xf3, len]) = records.get(used..used + 2) {
         used += 2 + usize::from(*len);
     }
@@ -272,7 +273,8 @@ fn a_loop_that_polls_a_clock_is_cheap() {
 fn nothing_is_recorded_while_an_image_is_taken() {
     const IMAGES: usize = 30;
     let over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let (ends, pid) = (over.clone(), std::process::id());
+    let ends = over.clone();
+    let pid = std::process::id();
     let imager = std::thread::spawn(move || {
         let mut held = 0;
         while held < IMAGES {

@@ -2,13 +2,15 @@
 //! the files that they name; one line names what is wrong.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use clap::Args;
+use eyrie_placement::objective::MOVE_COST;
 use eyrie_placement::spares::Arrangement;
 use eyrie_placement::words::WordError;
 use eyrie_placement::{
-    method, CostModel, Instance, Method, Objective, Planner, Sharing, Weights, Words,
+    CostModel, Instance, Machine, Method, Objective, Planner, Sharing, Weights, Words,
 };
 use eyrie_topology::spec::Files;
 use eyrie_topology::TopologyError;
@@ -33,8 +35,8 @@ pub struct InstanceArgs {
 
     /// On networks without a grid: spares beside the ranks they serve (contiguous) or on the last
     /// nodes (separate)
-    #[arg(long, value_name = "HOW", default_value = "contiguous", value_parser = ["contiguous", "separate"])]
-    pub arrangement: String,
+    #[arg(long, value_enum, value_name = "HOW", default_value_t)]
+    pub arrangement: Arrangement,
 
     /// What ranks send each iteration: stencil5/7/9/27[:periodic], direction:+x,
     /// barrier[:ALGORITHM], allreduce[:ALGORITHM], alltoall, or matrix:FILE (rank rank bytes
@@ -68,15 +70,15 @@ pub struct InstanceArgs {
 
     /// Minimise load x busiest link + moved x ranks moved
     #[arg(long, value_name = "load=X,moved=Y")]
-    pub weights: Option<String>,
+    pub weights: Option<Objective>,
 
     /// Time it takes to move a rank
-    #[arg(long, value_name = "TIME", default_value = "1s")]
-    pub move_cost: String,
+    #[arg(long, value_name = "TIME", default_value = MOVE_COST, value_parser = duration)]
+    pub move_cost: Duration,
 
     /// Most time that all moves together may take
-    #[arg(long, value_name = "TIME")]
-    pub time_budget: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub time_budget: Option<Duration>,
 
     /// The program can redistribute its work: search may choose squeezing
     #[arg(long)]
@@ -84,20 +86,20 @@ pub struct InstanceArgs {
 
     /// Calibration of the time estimate: hpc (5 GB/s, 1 us a hop) or k (the K computer: four
     /// staggered DMA engines)
-    #[arg(long, value_name = "NAME", default_value = "hpc", value_parser = ["hpc", "k"])]
-    pub machine: String,
+    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
+    pub machine: Machine,
 
     /// Bytes per second of a link [default: the machine's]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub bandwidth: Option<u64>,
 
     /// Time a hop takes [default: the machine's]
-    #[arg(long, value_name = "TIME")]
-    pub hop_latency: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub hop_latency: Option<Duration>,
 
     /// Time a message costs before it enters the network [default: the machine's]
-    #[arg(long, value_name = "TIME")]
-    pub overhead: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub overhead: Option<Duration>,
 
     /// How far apart the messages of a node start, as a fraction of one's transfer time [default:
     /// the machine's]
@@ -105,8 +107,8 @@ pub struct InstanceArgs {
     pub stagger: Option<f64>,
 
     /// How messages share a link: fair, or path (less for longer paths)
-    #[arg(long, value_name = "HOW", value_parser = ["fair", "path"])]
-    pub sharing: Option<String>,
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub sharing: Option<Sharing>,
 
     /// Say on standard error what is being done, also where that is no terminal
     #[arg(long)]
@@ -128,10 +130,7 @@ impl InstanceArgs {
             nodes: &[],
             job: self.job.as_deref(),
             spares: self.spares.as_deref(),
-            arrangement: match self.arrangement.as_str() {
-                "separate" => Arrangement::Separate,
-                _ => Arrangement::Contiguous,
-            },
+            arrangement: self.arrangement,
             traffic: self.traffic.as_deref(),
             bytes: self.bytes,
             files: Files { text: &read_text, slurm_topology, taper: self.taper },
@@ -145,28 +144,25 @@ impl InstanceArgs {
             &instance.job,
             &instance.laid.spares,
             self.costs()?,
-            self.weights()?,
+            self.weights(),
         )?;
         Ok(planner.routers_forward(!self.dead_routers).shape(&instance.laid.shape))
     }
 
     /// What messages cost.
     pub fn costs(&self) -> anyhow::Result<CostModel> {
-        let mut costs = match self.machine.as_str() {
-            "k" => CostModel::k_computer(),
-            _ => CostModel::default(),
-        };
+        let mut costs = CostModel::from(self.machine);
         if let Some(bandwidth) = self.bandwidth {
             if bandwidth == 0 {
                 bail!("--bandwidth 0: at least 1 byte per second");
             }
             costs.bandwidth = bandwidth as f64;
         }
-        if let Some(latency) = &self.hop_latency {
-            costs.hop_latency_s = seconds("--hop-latency", latency)?;
+        if let Some(latency) = self.hop_latency {
+            costs.hop_latency_s = latency.as_secs_f64();
         }
-        if let Some(overhead) = &self.overhead {
-            costs.overhead_s = seconds("--overhead", overhead)?;
+        if let Some(overhead) = self.overhead {
+            costs.overhead_s = overhead.as_secs_f64();
         }
         if let Some(stagger) = self.stagger {
             if !(stagger.is_finite() && stagger >= 0.0) {
@@ -174,68 +170,29 @@ impl InstanceArgs {
             }
             costs.stagger = stagger;
         }
-        match self.sharing.as_deref() {
-            Some("path") => costs.sharing = Sharing::Path,
-            Some(_) => costs.sharing = Sharing::Fair,
-            None => {}
-        }
+        costs.sharing = self.sharing.unwrap_or(costs.sharing);
         Ok(costs)
     }
 
     /// What a plan is chosen by.
-    fn weights(&self) -> anyhow::Result<Weights> {
-        let objective = match (self.iterations_left, &self.weights) {
-            (Some(iterations), _) => Objective::TotalTime { iterations },
-            (None, Some(text)) => weighted(text)?,
-            (None, None) => Objective::BusiestLink,
-        };
-        let budget = self.time_budget.as_deref();
-        Ok(Weights {
-            objective,
-            move_s: seconds("--move-cost", &self.move_cost)?,
-            budget_s: budget.map(|time| seconds("--time-budget", time)).transpose()?,
+    fn weights(&self) -> Weights {
+        let total = self.iterations_left.map(|iterations| Objective::TotalTime { iterations });
+        Weights {
+            objective: total.or(self.weights).unwrap_or(Objective::BusiestLink),
+            move_s: self.move_cost.as_secs_f64(),
+            budget_s: self.time_budget.map(|time| time.as_secs_f64()),
             may_squeeze: self.may_squeeze,
-        })
-    }
-}
-
-/// `load=1,moved=0.01`.
-fn weighted(text: &str) -> anyhow::Result<Objective> {
-    let (mut per_message, mut per_move) = (0.0, 0.0);
-    for part in text.split(',') {
-        let value = part.split_once('=').and_then(|(k, v)| Some((k, v.parse::<f64>().ok()?)));
-        match value.filter(|(_, v)| v.is_finite() && *v >= 0.0) {
-            Some(("load", v)) => per_message = v,
-            Some(("moved", v)) => per_move = v,
-            _ => bail!("--weights `{part}`: write load=NUMBER,moved=NUMBER, both at least 0"),
         }
     }
-    Ok(Objective::Weighted { per_message, per_move })
-}
-
-/// The seconds of an option that is a time.
-fn seconds(option: &str, text: &str) -> anyhow::Result<f64> {
-    Ok(duration(text).map_err(|why| anyhow!("{option} {why}"))?.as_secs_f64())
 }
 
 /// The methods named on the command line, comma-separated.
+///
+/// # Errors
+/// Names the one that is none, or none for this job.
 pub fn methods(text: &str, instance: &Instance) -> anyhow::Result<Vec<Method>> {
     let axes = instance.laid.layout.dims().len();
-    if text == "all" {
-        let mut methods = vec![Method::Squeeze];
-        methods.extend(Method::published(axes));
-        methods.push(Method::Search);
-        return Ok(methods);
-    }
-    text.split(',')
-        .map(|name| match Method::parse(name.trim()) {
-            Some(Method::Slide(k)) if k > axes => {
-                bail!("--method {k}d: the grid has {axes} axes, so at most {axes}d")
-            }
-            Some(method) => Ok(method),
-            None => bail!("--method `{name}`: {}", method::FORMS),
-        })
-        .collect()
+    Method::named(text, axes).map_err(|why| anyhow!("--method {why}"))
 }
 
 /// The text of a file that an option names.
@@ -256,5 +213,16 @@ pub fn as_option(error: WordError) -> anyhow::Error {
     match error {
         WordError::In { .. } => anyhow::anyhow!("--{error}"),
         WordError::Together(_) => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_cost_of_a_move_is_that_of_the_weights() {
+        let cost = duration(MOVE_COST).map(|cost| cost.as_secs_f64());
+        assert_eq!(cost, Ok(Weights::default().move_s));
     }
 }

@@ -46,13 +46,14 @@ pub trait Holder {
         false
     }
 
-    /// In a restored process, in the thread that took the image, with its signal mask as it was.
-    /// The holder's memory is as it was when it described its state. Other threads may run.
+    /// In a restored process, in the thread that took the image. The holder's memory is as it was
+    /// when it described its state. All other threads still stand still, and all signals are
+    /// blocked: it must allocate nothing, and wait for no other thread.
     fn restore(&self) {}
 
-    /// The capture is over, in the original or in a restored process. In a restored one all holders
-    /// have restored their state. It is also called when the image was refused, even before
-    /// [`Holder::before_capture`].
+    /// The capture is over, in the original or in a restored process, and other threads run. In a
+    /// restored one all holders have restored their state. It is also called when the image was
+    /// refused, even before [`Holder::before_capture`].
     fn resume(&self, _outcome: &Outcome) {}
 }
 

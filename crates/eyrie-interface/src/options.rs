@@ -11,6 +11,8 @@ use std::time::Duration;
 pub const RANKS: u32 = 1;
 pub const NODES: u32 = 1;
 pub const SPARES: u32 = 0;
+/// Spares of a job that `eyrie sbatch` submits.
+pub const BATCH_SPARES: u32 = 1;
 /// Most ranks that a node starts with, where that was not said.
 pub const SLOTS: u32 = 128;
 pub const ROUTERS: u32 = 1;
@@ -184,10 +186,12 @@ impl fmt::Display for CheckpointEvery {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proposal::{BALANCE_OVER, CONSOLIDATE_OVER, PAYBACK};
 
     #[test]
     fn defaults_that_are_written_can_be_read() {
-        for text in [MTBF, ORPHAN_TIMEOUT, NOTICE_GRACE] {
+        let measured = [BALANCE_OVER, CONSOLIDATE_OVER, PAYBACK];
+        for text in [MTBF, ORPHAN_TIMEOUT, NOTICE_GRACE].into_iter().chain(measured) {
             assert!(duration(text).is_ok(), "{text}");
         }
         for text in ["off", "auto", "30s"] {

@@ -5,6 +5,13 @@ use eyrie_wire::{NodeId, Rank};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+/// For how long ranks are measured that are to be balanced.
+pub const BALANCE_OVER: &str = "5s";
+/// Within what time the moves of a balanced job must have paid.
+pub const PAYBACK: &str = "1min";
+/// For how long ranks are measured that are to be on fewer nodes.
+pub const CONSOLIDATE_OVER: &str = "1s";
+
 /// What is wanted of the nodes of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

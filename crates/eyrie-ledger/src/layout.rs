@@ -69,6 +69,9 @@ pub(crate) mod channel {
     pub const NEWEST: u64 = 8;
     /// Bytes of the chain's extents, for people.
     pub const BYTES: u64 = 16;
+    /// Bytes of the payload of all messages since the start, or of all that was observed: for
+    /// people, and for when images are taken.
+    pub const PAYLOAD: u64 = 24;
 }
 
 /// Words of the head of an extent.

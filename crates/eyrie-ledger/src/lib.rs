@@ -87,7 +87,8 @@
 //! - The next extent of a channel is a quarter of what the channel keeps, between 4 KiB and 4 MiB:
 //!   little channels do not grow for ever.
 //! - Free neighbours are put together when nothing else fits, and larger extents are cut.
-//! - CHANNELS has no last extent: it would have to be right, and the heads say it.
+//! - CHANNELS has no last extent: it would have to be right, and the heads say it. It has the bytes
+//!   of payload that were sent, besides ([`figures`]).
 //!
 //! # What is not here
 //!
@@ -102,6 +103,7 @@ pub mod cut;
 mod entry;
 pub mod error;
 mod extents;
+pub mod figures;
 pub mod heap;
 pub mod layout;
 pub mod mapped;
@@ -112,6 +114,7 @@ pub mod order;
 pub mod reader;
 pub mod region;
 mod space;
+pub mod spilled;
 mod stream;
 mod varint;
 pub mod writer;

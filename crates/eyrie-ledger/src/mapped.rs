@@ -26,6 +26,10 @@ pub struct MappedHints {
     bytes: u64,
 }
 
+// SAFETY: `new` promises the mapping to whatever uses a copy, not to one thread; all words are
+// loaded and stored as atomics, because other processes store there anyway.
+unsafe impl Send for MappedView {}
+
 impl MappedView {
     /// # Safety
     /// `bytes` bytes from `base` on stay mapped, readable, for as long as a copy of this is used,

@@ -5,7 +5,7 @@
 //! A part is its clock (from the last one on) and its length, both varints, and its bytes.
 
 use crate::error::LedgerError;
-use crate::layout::{Channel, Layout};
+use crate::layout::{channel, Channel, Layout};
 use crate::memory::{Memory, View};
 use crate::space::Space;
 use crate::stream::{More, Source, Tail};
@@ -60,6 +60,8 @@ impl ObservedTail {
         self.tail.put(&space.memory, part);
         self.tail.publish(&space.memory);
         self.state = State { clock, from: from + part.len() as u64 };
+        let line = space.layout.channel(space.layout.index(Channel::Observed));
+        space.memory.store(line + channel::PAYLOAD, self.state.from);
         Ok(())
     }
 }

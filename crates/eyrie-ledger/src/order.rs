@@ -137,12 +137,7 @@ impl<V: View> OrderReader<V> {
     pub fn open(view: V, layout: Layout, clock: u64) -> Result<OrderReader<V>, LedgerError> {
         let mut reader = OrderReader::at_last(view, layout, clock)?;
         // Those before it in the same extent.
-        while reader.state.clock < clock {
-            match reader.peek()? {
-                Some((at, bytes)) if at <= clock => reader.take(at, bytes),
-                _ => break,
-            }
-        }
+        while reader.next_until(clock)?.is_some() {}
         Ok(reader)
     }
 
@@ -162,15 +157,32 @@ impl<V: View> OrderReader<V> {
         self.state.rsn
     }
 
+    /// The clock of the last determinant read; 0: there was none.
+    pub fn clock(&self) -> u64 {
+        self.state.clock
+    }
+
     /// The next determinant.
     ///
     /// # Errors
     /// When the ledger is damaged.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Determinant<'_>>, LedgerError> {
-        let Some((clock, bytes)) = self.peek()? else { return Ok(None) };
-        self.take(clock, bytes);
-        Ok(Some(Determinant { clock, shown: &self.shown }))
+        self.next_until(u64::MAX)
+    }
+
+    /// The next determinant, unless it is behind this clock.
+    ///
+    /// # Errors
+    /// When the ledger is damaged.
+    pub fn next_until(&mut self, clock: u64) -> Result<Option<Determinant<'_>>, LedgerError> {
+        match self.peek()? {
+            Some((at, bytes)) if at <= clock => {
+                self.take(at, bytes);
+                Ok(Some(Determinant { clock: at, shown: &self.shown }))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// The clock of the next determinant, and its bytes. What it shows is in `shown`.

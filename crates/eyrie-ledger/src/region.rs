@@ -33,7 +33,12 @@ pub fn release(memory: &impl Memory, layout: &Layout, channel: Channel, up_to: u
 
 /// Up to where a channel is released. Nonsense counts as nothing: then memory is kept too long,
 /// which the sentence of a full ledger says.
-pub fn released(view: &impl View, layout: &Layout, index: u32) -> u64 {
+pub fn released(view: &impl View, layout: &Layout, channel: Channel) -> u64 {
+    released_of(view, layout, layout.index(channel))
+}
+
+/// The same by the index of the channel.
+pub(crate) fn released_of(view: &impl View, layout: &Layout, index: u32) -> u64 {
     let at = layout.released(index);
     unseal(view.load_acquire(at), layout.salt(at)).unwrap_or(0)
 }
@@ -46,6 +51,13 @@ pub fn granted(view: &impl View, layout: &Layout) -> u64 {
 /// Bytes of extents that the rank waits for beyond what was granted; 0: it does not wait.
 pub fn wanted(view: &impl View, layout: &Layout) -> u64 {
     unseal(view.load(own::WANTED), layout.salt(own::WANTED)).unwrap_or(0)
+}
+
+/// Bytes of extents that the region has ever used: they do not become fewer. Nonsense counts as
+/// none.
+pub fn used(view: &impl View, layout: &Layout) -> u64 {
+    let end = unseal(view.load_acquire(own::END), layout.salt(own::END)).unwrap_or(0);
+    end.min(layout.end()).saturating_sub(layout.extents())
 }
 
 /// The incarnation that may write the region.
@@ -98,9 +110,9 @@ mod tests {
         let memory = Heap::new(1 << 20);
         release(&memory, &layout, Channel::Rank(1), 5);
         release(&memory, &layout, Channel::Rank(1), 3);
-        assert_eq!(released(&memory, &layout, 1), 5);
-        assert_eq!(released(&memory, &layout, 0), 0);
+        assert_eq!(released_of(&memory, &layout, 1), 5);
+        assert_eq!(released_of(&memory, &layout, 0), 0);
         memory.flip(layout.released(1), 4);
-        assert_eq!(released(&memory, &layout, 1), 0, "nonsense releases nothing");
+        assert_eq!(released_of(&memory, &layout, 1), 0, "nonsense releases nothing");
     }
 }

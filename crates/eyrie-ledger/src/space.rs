@@ -201,7 +201,7 @@ impl<M: Memory> Space<M> {
             // The first message of the second extent has the number that is in its head; the first
             // item of a stream lies behind it.
             let behind = second.first.saturating_add(u64::from(index >= layout.ranks()));
-            if region::released(memory, layout, index) < behind {
+            if region::released_of(memory, layout, index) < behind {
                 break;
             }
             memory.store(layout.channel(index) + channel::FIRST, next);

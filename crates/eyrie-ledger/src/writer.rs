@@ -65,6 +65,8 @@ struct Outgoing {
     next: u64,
     /// An earlier incarnation may have sent this message.
     again: bool,
+    /// Bytes of payload since the start.
+    payload: u64,
 }
 
 /// Writes a region.
@@ -296,16 +298,18 @@ impl<M: Memory> Writer<M> {
 
     /// Publishes an entry.
     #[inline]
-    fn publish(&self, index: u32, entry: &Entry, line: &Line) {
+    fn publish(&mut self, index: u32, entry: &Entry, line: &Line) {
         let (memory, layout) = (&self.space.memory, &self.space.layout);
-        let seed = self.to[index as usize].cursor.seed();
-        publish_word(memory, entry.at, entry::first_word(seed, entry.ssn, line));
+        let out = &mut self.to[index as usize];
+        publish_word(memory, entry.at, entry::first_word(out.cursor.seed(), entry.ssn, line));
         let newest = layout.channel(index) + channel::NEWEST;
         if active(Mutation::RelaxedNewest) {
             memory.store(newest, entry.ssn)
         } else {
             memory.store_release(newest, entry.ssn)
         }
+        out.payload = out.payload.wrapping_add(entry.len);
+        memory.store(layout.channel(index) + channel::PAYLOAD, out.payload);
     }
 
     /// Writes the payload of a large message from byte `from` on, while its receiver copies.
@@ -404,7 +408,8 @@ impl Outgoing {
             let line = space.layout.channel(index);
             space.memory.store_release(line + channel::NEWEST, newest);
         }
-        Ok(Outgoing { cursor, next: sent + 1, again })
+        let payload = space.memory.load(space.layout.channel(index) + channel::PAYLOAD);
+        Ok(Outgoing { cursor, next: sent + 1, again, payload })
     }
 }
 

@@ -20,7 +20,7 @@ pub mod policy;
 pub mod reader;
 pub mod ring;
 pub mod sample;
-pub mod sampler;
+pub mod sampling_thread;
 #[cfg(feature = "server")]
 pub mod serve;
 pub mod shared;

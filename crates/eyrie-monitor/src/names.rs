@@ -4,6 +4,7 @@
 use crate::sample::Process;
 use eyrie_proc::kept::page_size;
 use std::collections::HashMap;
+use std::str::FromStr;
 
 /// Which command lines are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -13,6 +14,19 @@ pub enum CommandLines {
     #[default]
     Own,
     All,
+}
+
+impl FromStr for CommandLines {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CommandLines, String> {
+        match text {
+            "none" => Ok(CommandLines::None),
+            "own" => Ok(CommandLines::Own),
+            "all" => Ok(CommandLines::All),
+            _ => Err(format!("whose command lines? {text:?} is none of none, own and all")),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 use crate::health::HealthState;
 use crate::names::Directory;
 use crate::ring::Ring;
-use crate::sampler::Started;
+use crate::sampling_thread::Started;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What answers are made from.

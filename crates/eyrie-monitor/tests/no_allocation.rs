@@ -2,7 +2,7 @@
 
 use eyrie_monitor::policy::Policy;
 use eyrie_monitor::reader::Kind;
-use eyrie_monitor::sampler::{Config, Sampler};
+use eyrie_monitor::sampling_thread::{Config, Sampler};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::process::{Child, Command};

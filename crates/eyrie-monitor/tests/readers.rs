@@ -3,7 +3,7 @@
 use eyrie_monitor::accuracy;
 use eyrie_monitor::reader::Kind;
 use eyrie_monitor::sample::{Process, UNKNOWN};
-use eyrie_monitor::sampler::{Config, Sampler};
+use eyrie_monitor::sampling_thread::{Config, Sampler};
 use std::process::{Child, Command};
 
 /// The readers that this node and user can use.

@@ -5,7 +5,7 @@ use eyrie_topology::{NetworkNode, RouteError};
 
 use crate::method::Method;
 use crate::outcome::{Outcome, PlanError, Stuck};
-use crate::planner::{Failures, Planner};
+use crate::planning_input::{Failures, Planner};
 use crate::walk::Walk;
 
 /// What [`Planner::plan`] does.

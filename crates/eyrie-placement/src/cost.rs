@@ -4,16 +4,29 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How messages share a link.
+/// How messages share a link. The documentation of each choice is what `--help` says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "lowercase")]
 pub enum Sharing {
     /// Every message gets the same share (max-min fair), as with routers with round-robin
-    /// arbitration.
+    /// arbitration
     Fair,
     /// Shares are inversely proportional to the length of the path, as with window-based transports
-    /// (SimGrid models it).
+    /// (SimGrid models it)
     Path,
+}
+
+/// A machine by whose figures times are estimated. The documentation of each choice is what
+/// `--help` says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Machine {
+    /// 5 GB/s, 1 us a hop
+    #[default]
+    Hpc,
+    /// The K computer: four staggered DMA engines
+    K,
 }
 
 /// Parameters of the time estimate.
@@ -44,6 +57,15 @@ impl Default for CostModel {
             stagger: 0.0,
             crowding: 0.0,
             sharing: Sharing::Fair,
+        }
+    }
+}
+
+impl From<Machine> for CostModel {
+    fn from(machine: Machine) -> CostModel {
+        match machine {
+            Machine::Hpc => CostModel::default(),
+            Machine::K => CostModel::k_computer(),
         }
     }
 }

@@ -28,7 +28,32 @@ pub enum Method {
 /// The forms of a method, for `--help` and errors.
 pub const FORMS: &str = "squeeze, first-free, 0d, 1d, 2d, 3d (any nd), hybrid, search or all";
 
+/// The word for all methods.
+pub const ALL: &str = "all";
+
 impl Method {
+    /// The methods that a text names, comma-separated, for a grid of so many axes.
+    ///
+    /// # Errors
+    /// Names the first word that is no method, or none for such a grid.
+    pub fn named(text: &str, axes: usize) -> Result<Vec<Method>, String> {
+        if text == ALL {
+            let mut methods = vec![Method::Squeeze];
+            methods.extend(Method::published(axes));
+            methods.push(Method::Search);
+            return Ok(methods);
+        }
+        text.split(',')
+            .map(|name| match Method::parse(name.trim()) {
+                Some(Method::Slide(k)) if k > axes => {
+                    Err(format!("{k}d: the grid has {axes} axes, so at most {axes}d"))
+                }
+                Some(method) => Ok(method),
+                None => Err(format!("`{name}`: {FORMS}")),
+            })
+            .collect()
+    }
+
     pub fn parse(text: &str) -> Option<Method> {
         Some(match text {
             "squeeze" => Method::Squeeze,

@@ -1,6 +1,8 @@
 //! The criteria by which a plan is chosen, and the comparison of placements by them. Counts and
 //! step times come from elsewhere: nothing is evaluated here.
 
+use std::str::FromStr;
+
 use eyrie_topology::NetworkNode;
 
 use crate::evaluate::Score;
@@ -18,6 +20,31 @@ pub enum Objective {
     /// The lowest `per_message × busiest link + per_move × ranks moved`.
     Weighted { per_message: f64, per_move: f64 },
 }
+
+/// `load=1,moved=0.01`: the weights of a message on the busiest link, and of a rank that moves.
+impl FromStr for Objective {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Objective, String> {
+        let (mut per_message, mut per_move) = (0.0, 0.0);
+        for part in text.split(',') {
+            let value = part.split_once('=').and_then(|(k, v)| Some((k, v.parse::<f64>().ok()?)));
+            match value.filter(|(_, v)| v.is_finite() && *v >= 0.0) {
+                Some(("load", v)) => per_message = v,
+                Some(("moved", v)) => per_move = v,
+                _ => {
+                    return Err(format!(
+                        "`{part}`: write load=NUMBER,moved=NUMBER, both at least 0"
+                    ))
+                }
+            }
+        }
+        Ok(Objective::Weighted { per_message, per_move })
+    }
+}
+
+/// How long it takes to move a rank, as an option has it where that was not said.
+pub const MOVE_COST: &str = "1s";
 
 /// What moves cost and how a plan is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -9,7 +9,7 @@ use crate::job::Job;
 use crate::method::Method;
 use crate::objective::Weights;
 use crate::outcome::PlanError;
-use crate::planner::{Failures, Planner};
+use crate::planning_input::{Failures, Planner};
 use crate::traffic::Rank;
 use crate::walk::Walk;
 

@@ -84,12 +84,15 @@ impl fmt::Display for SpareSet {
     }
 }
 
-/// How the extended grid of a job is laid on a network without a grid of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How the extended grid of a job is laid on a network without a grid of its own. The documentation
+/// of each choice is what `--help` says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Arrangement {
-    /// Cell i on node i: spares are beside the lines that use them.
+    /// Cell i on node i: spares are beside the lines that use them
+    #[default]
     Contiguous,
-    /// Ranks on the first nodes, spares together on the last.
+    /// Ranks on the first nodes, spares together on the last
     Separate,
 }
 

@@ -10,7 +10,7 @@ use crate::fluid;
 use crate::method::{Candidate, Method};
 use crate::objective::{PlanCost, Ranking};
 use crate::outcome::{Outcome, Placed, PlanError, Stuck};
-use crate::planner::{Broken, Failures, Planner};
+use crate::planning_input::{Broken, Failures, Planner};
 use crate::search;
 use crate::squeeze;
 

@@ -10,7 +10,7 @@ use eyrie_topology::spec::{self, Files, Parsed};
 use eyrie_topology::{coords, hostlist, refuse, Layout, Network, NetworkNode, TopologyError};
 
 use crate::job::Job;
-use crate::planner::Failures;
+use crate::planning_input::Failures;
 use crate::spares::{self, Arrangement, Laid, SpareSet};
 use crate::traffic::Traffic;
 

@@ -6,20 +6,20 @@
 //! What runs inside a rank reads /proc by itself, without allocating and without the C library:
 //! `eyrie-image`, `eyrie-restorer`, `eyrie-calls`, `eyrie-provider` and `eyrie-pmix`.
 
+mod counters;
 pub mod host;
 pub mod kept;
 mod maps;
 mod mounts;
 mod process;
-mod stat;
 mod status;
 pub mod text;
 
+pub use counters::{exit_status, Stat, TICK_NS};
 pub use maps::{Mapping, Maps};
 pub use mounts::mount_point;
 pub use process::{
     all, children_of, descendants, descriptors, directory, executable, living, path_of, read_stat,
     OWN,
 };
-pub use stat::{exit_status, Stat, TICK_NS};
 pub use status::Status;

@@ -1,6 +1,6 @@
 //! The directories of processes in /proc, and the processes below a process.
 
-use crate::stat::Stat;
+use crate::counters::Stat;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};

@@ -2,13 +2,9 @@
 //! not loaded it. A table of another version must never be used.
 
 use crate::symbol;
-use eyrie_calls_table::{Head, OtherVersion, Table, SYMBOL};
+use eyrie_calls_table::{Head, OtherVersion, Table, SYMBOL, WITHOUT_TABLE};
 use eyrie_wire::agent::capture_signal;
-use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-
-/// A function of the releases that had no table.
-const WITHOUT_TABLE: &CStr = c"eyrie_calls_begin";
 
 static TABLE: AtomicPtr<Table> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -41,7 +37,7 @@ fn find() -> Result<Option<&'static Table>, OtherVersion> {
         // SAFETY: only libeyrie-calls exports that name, for its table.
         Some(head) => unsafe { Table::of_head(head) }.map(Some),
         None if symbol(WITHOUT_TABLE).is_some() => {
-            Err(OtherVersion { found: Head { version: 0, bytes: 0 } })
+            Err(OtherVersion { calls: Head::NONE, provider: Head::THIS })
         }
         None => Ok(None),
     }

@@ -227,7 +227,8 @@ impl<P: Path<World = Sockets>> Connections<'_, P> {
 impl<P: Path<World = Sockets>> Holder for Connections<'_, P> {
     /// The agent reads the rank's output to its end: no other thread prints any more either.
     fn before_capture(&self) -> Result<(), &'static str> {
-        let (image, (_, _, clock, rsn)) = (self.image, self.identify());
+        let image = self.image;
+        let (_, _, clock, rsn) = self.identify();
         let observed = self.path.borrow().world().observed();
         let far = observing::far_devices();
         channel::send(&FromRank::Still { image: ImageId(image), clock, rsn, observed, far });
@@ -256,10 +257,8 @@ impl<P: Path<World = Sockets>> Holder for Connections<'_, P> {
         Some(Named { name: named::CONNECTIONS, content, is_optional: false })
     }
 
-    fn restore(&self) {
-        self.path.borrow_mut().forget_connections();
-    }
-
+    // Not earlier: what is forgotten gives memory back, and a thread that stands still may be in
+    // the allocator.
     fn resume(&self, outcome: &Outcome) {
         let mut path = self.path.borrow_mut();
         match outcome {
@@ -267,7 +266,10 @@ impl<P: Path<World = Sockets>> Holder for Connections<'_, P> {
                 let clock = path.clock();
                 path.world_mut().trace(What::Image, clock, 0, self.image);
             }
-            Outcome::Restored => join_again(&mut **path),
+            Outcome::Restored => {
+                path.forget_connections();
+                join_again(&mut **path);
+            }
             Outcome::Refused(_) => {}
         }
     }

@@ -13,9 +13,6 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 
-/// The first incarnation of a rank.
-const FIRST: Incarnation = Incarnation(1);
-
 /// This process in its job.
 pub struct Identity {
     pub instance: RankInstance,
@@ -61,7 +58,6 @@ impl Identity {
         let signals = Signals::default();
         let mut identity = Identity { instance, size, directory, endpoint, signals, file: None };
         identity.be_welcomed()?;
-        identity.signals.begin(identity.instance.incarnation == FIRST);
         Ok(identity)
     }
 
@@ -85,7 +81,7 @@ impl Identity {
         };
         memory::map_page(&page)?;
         memory::page().set_endpoint(self.endpoint);
-        self.signals.begin(false);
+        self.signals.begin();
         let directory = File::from(move_up(directory));
         self.instance.incarnation = incarnation;
         self.directory = self.read(&directory)?;

@@ -170,10 +170,10 @@ pub fn map_page(page: &OwnedFd) -> Result<(), String> {
 }
 
 /// The rank's page. It is there from the welcome on.
-pub fn page() -> &'static mut RankPage {
-    // SAFETY: mapped by `map_page` before there is a rank; one call at a time is in the provider,
-    // and the agent only reads.
-    unsafe { &mut *(PAGE_AT as *mut RankPage) }
+pub fn page() -> &'static RankPage {
+    // SAFETY: `map_page` maps it before there is a rank, and only another page takes its place. All
+    // fields are atomic, so the agent may access them meanwhile.
+    unsafe { &*(PAGE_AT as *const RankPage) }
 }
 
 /// Hands out stretches of granules.

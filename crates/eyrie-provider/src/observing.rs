@@ -182,10 +182,10 @@ pub fn watched(number: usize) -> Option<&'static CStr> {
     (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
 }
 
-/// This process has come back from an image.
+/// This process has come back from an image, and all its other threads still stand still.
 pub fn come_back() {
     if let Some(f) = functions() {
-        // SAFETY: the program goes on when this call of the provider is over.
+        // SAFETY: the caller is a holder that restores its state: all other threads stand still.
         unsafe { (f.come_back)() };
     }
 }

@@ -16,12 +16,9 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Another incarnation of the rank begins, with a page of its own. `first`: no other was
-    /// before; until now its process got signals as any other does.
-    pub fn begin(&mut self, first: bool) {
-        if first {
-            self.got = memory::page().signals().sent();
-        }
+    /// Another incarnation of the rank begins, with a page of its own. The first one got signals as
+    /// any other process does until now: its agent has claimed those.
+    pub fn begin(&mut self) {
         self.is_new = false;
         memory::page().signals().set_got(self.got);
     }
@@ -30,7 +27,7 @@ impl Signals {
     /// there was no determinant to follow at this clock, nor behind it.
     #[inline]
     pub fn at(&mut self, clock: u64, is_new: bool) -> Option<c_int> {
-        if self.is_new && memory::page().signals().sent() == self.got {
+        if self.is_new && memory::page().signals().sent() <= self.got {
             None
         } else {
             self.look(clock, is_new)
@@ -55,16 +52,14 @@ impl Signals {
             }
         }
         let signals = page.signals();
-        while self.got < signals.sent() {
-            let n = self.got;
-            let (signal, claimed) = (signals.number(n), signals.claim(n));
-            note_signal(clock, n, signal);
-            self.got = n + 1;
+        while let Some((signal, claimed)) = signals.take(self.got) {
+            note_signal(clock, self.got, signal);
+            self.got += 1;
             signals.note(self.got);
             if claimed {
                 return Some(signal.into());
             }
-            // The agent has sent it, in the middle of other work.
+            // The agent has sent it, before MPI began or in the middle of other work.
         }
         None
     }

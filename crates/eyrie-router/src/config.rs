@@ -1,8 +1,8 @@
 //! The configuration of a router.
 
 use crate::protocol::SavedAt;
-use eyrie_wire::addr::Bind;
 use eyrie_wire::directory::KeptUntil;
+use eyrie_wire::role_address::Bind;
 use eyrie_wire::{Incarnation, RouterId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

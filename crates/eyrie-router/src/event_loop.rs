@@ -423,7 +423,8 @@ impl Loop {
                 continue;
             }
             self.limit_strangers();
-            let (id, conn) = (self.next_conn, Conn::new(socket));
+            let id = self.next_conn;
+            let conn = Conn::new(socket);
             self.next_conn += 1;
             let data = epoll::EventData::new_u64(id);
             if epoll::add(&self.wires.epoll, &conn, data, epoll::EventFlags::IN).is_ok() {

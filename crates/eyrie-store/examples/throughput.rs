@@ -14,9 +14,9 @@ use std::time::Instant;
 
 use eyrie_store::{ImageInfo, Options, Store};
 use eyrie_transport::{handshake, role, Listener};
-use eyrie_wire::addr::{Bind, Interface, Ports, Security};
 use eyrie_wire::auth::{Secret, SECRET_LEN};
 use eyrie_wire::control::Claim;
+use eyrie_wire::role_address::{Bind, Interface, Ports, Security};
 use rustix::time::{clock_gettime, ClockId};
 
 #[path = "../tests/common/mod.rs"]

@@ -5,8 +5,8 @@
 use crossbeam_channel::unbounded;
 use eyrie_store::role::{StoreCommand, StoreEvent, StoreRole};
 use eyrie_store::{ImageInfo, Options, Store};
-use eyrie_wire::addr::{Addr, Bind};
 use eyrie_wire::control::{ImageMeta, StoreAt};
+use eyrie_wire::role_address::{Addr, Bind};
 use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance, StoreId};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -16,9 +16,9 @@
 use crate::noise::{KEY_LEN, TAG_LEN};
 use crate::seal::{Cipher, Keys};
 use crate::{noise, Stream};
-use eyrie_wire::addr::Security;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
+use eyrie_wire::role_address::Security;
 use eyrie_wire::VERSION;
 use snow::{HandshakeState, TransportState};
 use std::io;
@@ -353,8 +353,8 @@ pub fn accept(
 mod tests {
     use super::*;
     use crate::Listener;
-    use eyrie_wire::addr::{Addr, Bind, Interface, Ports};
     use eyrie_wire::auth::{random, SECRET_LEN};
+    use eyrie_wire::role_address::{Addr, Bind, Interface, Ports};
     use eyrie_wire::NodeId;
     use rand::rngs::SmallRng;
     use rand::{Rng, SeedableRng};

@@ -1,7 +1,7 @@
 //! Network interfaces: which IP address of this host a role listens at. It asks the kernel and
 //! changes nothing.
 
-use eyrie_wire::addr::Interface;
+use eyrie_wire::role_address::Interface;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -5,9 +5,9 @@
 use crate::handshake::{self, HandshakeError, STEP_TIMEOUT};
 use crate::session::{Frame, Header, Inbox, Kind, Outbox};
 use crate::{frame, Stream};
-use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::{Secret, SECRET_LEN};
 use eyrie_wire::control::Claim;
+use eyrie_wire::role_address::Addr;
 use serde::{de::DeserializeOwned, Serialize};
 use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;

@@ -3,9 +3,9 @@
 
 use crate::handshake::{accept, HandshakeError, STEP_TIMEOUT};
 use crate::{Listener, Stream};
-use eyrie_wire::addr::{Addr, Bind};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
+use eyrie_wire::role_address::{Addr, Bind};
 use std::collections::VecDeque;
 use std::net::Shutdown;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -111,8 +111,8 @@ fn accept_peer(mut stream: Stream, service: &impl Service) -> Option<(Claim, Str
 mod tests {
     use super::*;
     use crate::role;
-    use eyrie_wire::addr::{Interface, Ports, Security};
     use eyrie_wire::auth::SECRET_LEN;
+    use eyrie_wire::role_address::{Interface, Ports, Security};
     use std::io::{Read, Write};
     use std::sync::mpsc::{channel, Sender};
 

@@ -3,8 +3,8 @@
 //! bounds.
 
 use crate::seal::{Opening, Sealed, Sealing, MAX_RECORD};
-use eyrie_wire::addr::Security;
-use eyrie_wire::addr::{Addr, Bind};
+use eyrie_wire::role_address::Security;
+use eyrie_wire::role_address::{Addr, Bind};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::pipe::{splice, SpliceFlags};
@@ -414,8 +414,8 @@ impl AsFd for Listener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eyrie_wire::addr::Interface;
-    use eyrie_wire::addr::Ports;
+    use eyrie_wire::role_address::Interface;
+    use eyrie_wire::role_address::Ports;
 
     const TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -1,9 +1,9 @@
 //! Messages between the controller and its agents: plain data. `eyrie-transport` frames them.
 
-use crate::addr::{Addr, Bind};
 use crate::directory::Directory;
 use crate::entries::Entry;
 use crate::facts::Facts;
+use crate::role_address::{Addr, Bind};
 use crate::{data, ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;

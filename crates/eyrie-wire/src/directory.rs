@@ -2,7 +2,7 @@
 //! computed from a formula, and never part of an image. A directory with a higher epoch replaces
 //! one with a lower epoch.
 
-use crate::addr::Addr;
+use crate::role_address::Addr;
 use crate::{Rank, RouterId};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -3,7 +3,7 @@
 //! are kept and sent as runs of ranks, so that a job of many ranks needs no more room than one of
 //! few. In either form, an entry reads as it was put.
 
-use crate::address::address;
+use crate::rank_address::address;
 use crate::Rank;
 use rangemap::RangeInclusiveSet;
 use serde::{Deserialize, Serialize};

@@ -16,7 +16,10 @@ pub enum FromKeeper {
     /// The rank may read and write its ledger from now on. With the first byte of the message come
     /// three descriptors (SCM_RIGHTS): the ledgers of all ranks, to be read only; the same file, of
     /// which the rank writes its own region; bells and boards.
-    Admitted(Ledgers),
+    ///
+    /// A fourth one where there are spilled messages: a file that begins with so many bytes of
+    /// them, which the rank has received before and reads again when it is executed again.
+    Admitted { ledgers: Ledgers, spilled_bytes: u64 },
 }
 
 /// How the ledgers of a job lie in their file: one region a rank, in the order of ranks.

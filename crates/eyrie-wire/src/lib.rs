@@ -3,8 +3,6 @@
 //! Pure encoding and decoding: nothing here opens, reads or waits for anything, and
 //! nothing here allocates by a length that a peer names.
 
-pub mod addr;
-pub mod address;
 pub mod agent;
 pub mod auth;
 pub mod control;
@@ -16,6 +14,8 @@ pub mod formats;
 mod ids;
 pub mod keeper;
 pub mod page;
+pub mod rank_address;
+pub mod role_address;
 pub mod signals;
 
 /// Version of everything in this crate. Processes with different versions refuse each other.
@@ -29,7 +29,7 @@ mod tests {
 
     /// The sources that define what goes over connections, and into a saved job.
     const SOURCES: [&str; 17] = [
-        include_str!("addr.rs"),
+        include_str!("role_address.rs"),
         include_str!("agent.rs"),
         include_str!("control.rs"),
         include_str!("directory.rs"),

@@ -1,17 +1,18 @@
 //! The rank's page: a few pages of memory that the agent makes for one incarnation of a rank and
 //! shares with it. They hold what must never be in an image (the job's secret) and what must be
 //! readable when the rank is dead (the trace of what it did last). Both sides have the same layout.
+//! Both processes have the memory at once, so no field may be accessed other than atomically.
 
 use crate::auth::SECRET_LEN;
 use crate::signals::Signals;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 /// Length of the shared memory in bytes.
-pub const PAGE_BYTES: usize = 4096 + RECORDS * size_of::<Record>();
+pub const PAGE_BYTES: usize = 4096 + RECORDS * size_of::<Slot>();
 /// Records that the trace holds: the newest ones.
 pub const RECORDS: usize = 1024;
 
-/// Most signals that a rank may not have received yet.
+/// Signals that a rank's page has room for. The agent keeps more until the rank has taken these.
 pub const SIGNALS: usize = 1024;
 
 /// What a record is about. The comments say what `peer` and `number` are.
@@ -46,7 +47,6 @@ pub enum What {
 
 /// One record.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-#[repr(C)]
 pub struct Record {
     /// The processor's time stamp counter when it was last read.
     pub time: u64,
@@ -55,6 +55,39 @@ pub struct Record {
     pub number: u64,
     pub peer: u32,
     pub what: u32,
+}
+
+/// A [`Record`] in the shared memory.
+#[repr(C)]
+struct Slot {
+    time: AtomicU64,
+    clock: AtomicU64,
+    number: AtomicU64,
+    peer: AtomicU32,
+    what: AtomicU32,
+}
+
+impl Slot {
+    /// Inlined, so that the compiler stores each field from where it is, and does not make the
+    /// record first.
+    #[inline]
+    fn store(&self, record: Record) {
+        self.time.store(record.time, Ordering::Relaxed);
+        self.clock.store(record.clock, Ordering::Relaxed);
+        self.number.store(record.number, Ordering::Relaxed);
+        self.peer.store(record.peer, Ordering::Relaxed);
+        self.what.store(record.what, Ordering::Relaxed);
+    }
+
+    fn load(&self) -> Record {
+        Record {
+            time: self.time.load(Ordering::Relaxed),
+            clock: self.clock.load(Ordering::Relaxed),
+            number: self.number.load(Ordering::Relaxed),
+            peer: self.peer.load(Ordering::Relaxed),
+            what: self.what.load(Ordering::Relaxed),
+        }
+    }
 }
 
 /// The state of a rank's endpoint, by which its MPI library sends and receives. The library opens
@@ -69,13 +102,13 @@ pub enum Endpoint {
     Closed = 2,
 }
 
-/// The shared memory.
+/// The shared memory. All zero is valid.
 #[repr(C)]
 pub struct RankPage {
-    secret: [u8; SECRET_LEN],
+    secret: [AtomicU8; SECRET_LEN],
     /// The same moment in the time stamp counter and in nanoseconds of the monotonic clock.
-    tsc: u64,
-    monotonic_ns: u64,
+    tsc: AtomicU64,
+    monotonic_ns: AtomicU64,
     /// Number of records that were ever written.
     written: AtomicU64,
     /// Epoch of the newest directory in the rank's file of directories.
@@ -87,20 +120,23 @@ pub struct RankPage {
     /// The rank does what it has never done before: it is not re-executing.
     is_new: AtomicU64,
     signals: Signals<SIGNALS>,
-    reserved: [u8; 4096 - SECRET_LEN - 56 - size_of::<Signals<SIGNALS>>()],
-    records: [Record; RECORDS],
+    reserved: [AtomicU8; 4096 - SECRET_LEN - 56 - size_of::<Signals<SIGNALS>>()],
+    records: [Slot; RECORDS],
 }
 const _: () = assert!(size_of::<RankPage>() == PAGE_BYTES && PAGE_BYTES % 4096 == 0);
 
 impl RankPage {
-    /// Prepares fresh memory, all zero.
-    pub fn prepare(&mut self, secret: &[u8; SECRET_LEN], tsc: u64, monotonic_ns: u64) {
-        self.secret = *secret;
-        (self.tsc, self.monotonic_ns) = (tsc, monotonic_ns);
+    /// Prepares fresh memory, all zero. Only the agent calls this, before the rank has the memory.
+    pub fn prepare(&self, secret: &[u8; SECRET_LEN], tsc: u64, monotonic_ns: u64) {
+        for (to, byte) in self.secret.iter().zip(secret) {
+            to.store(*byte, Ordering::Relaxed);
+        }
+        self.tsc.store(tsc, Ordering::Relaxed);
+        self.monotonic_ns.store(monotonic_ns, Ordering::Relaxed);
     }
 
     pub fn secret(&self) -> [u8; SECRET_LEN] {
-        self.secret
+        std::array::from_fn(|n| self.secret[n].load(Ordering::Relaxed))
     }
 
     /// Epoch of the newest directory in the rank's file of directories.
@@ -156,32 +192,36 @@ impl RankPage {
         (self.polled.load(Ordering::Relaxed) as f64 * self.ns_per_tick(tsc, monotonic_ns)) as u64
     }
 
-    /// Adds a record. Only the rank calls this. Inlined, so that a record is written in place field
-    /// by field: copying it in larger pieces would wait for its own fields.
+    /// Adds a record. Only the rank calls this.
     #[inline]
-    pub fn add(&mut self, record: Record) {
+    pub fn add(&self, record: Record) {
         let n = self.written.load(Ordering::Relaxed);
-        self.records[n as usize % RECORDS] = record;
+        self.records[n as usize % RECORDS].store(record);
         self.written.store(n + 1, Ordering::Release);
     }
 
     /// The records, oldest first, with the time of each in nanoseconds of the monotonic clock.
-    /// `tsc` and `monotonic_ns`: the present moment on the same host.
+    /// `tsc` and `monotonic_ns`: the present moment on the same host. A record that the rank is
+    /// writing meanwhile may have fields of the one that it overwrites.
     pub fn read(&self, tsc: u64, monotonic_ns: u64) -> Vec<(u64, Record)> {
         let written = self.written.load(Ordering::Acquire) as usize;
         let per_tick = self.ns_per_tick(tsc, monotonic_ns);
+        let tsc_then = self.tsc.load(Ordering::Relaxed);
+        let ns_then = self.monotonic_ns.load(Ordering::Relaxed);
         let at = |r: &Record| {
-            self.monotonic_ns + (r.time.saturating_sub(self.tsc) as f64 * per_tick) as u64
+            let ns = (r.time.saturating_sub(tsc_then) as f64 * per_tick) as u64;
+            ns_then.saturating_add(ns)
         };
         (written.saturating_sub(RECORDS)..written)
-            .map(|n| self.records[n % RECORDS])
+            .map(|n| self.records[n % RECORDS].load())
             .map(|r| (at(&r), r))
             .collect()
     }
 
     fn ns_per_tick(&self, tsc: u64, monotonic_ns: u64) -> f64 {
-        monotonic_ns.saturating_sub(self.monotonic_ns) as f64
-            / tsc.saturating_sub(self.tsc).max(1) as f64
+        let ns = monotonic_ns.saturating_sub(self.monotonic_ns.load(Ordering::Relaxed));
+        let ticks = tsc.saturating_sub(self.tsc.load(Ordering::Relaxed));
+        ns as f64 / ticks.max(1) as f64
     }
 }
 
@@ -228,15 +268,44 @@ impl Record {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_newest_records_are_kept_in_order_with_their_time() {
+    fn fresh() -> Box<RankPage> {
         let layout = std::alloc::Layout::new::<RankPage>();
         // SAFETY: an all-zero page is valid, and the box frees it with the layout that allocated
         // it.
-        let mut page = unsafe {
+        unsafe {
             let at = std::alloc::alloc_zeroed(layout).cast::<RankPage>();
             Box::from_raw(at)
-        };
+        }
+    }
+
+    /// The agent reads the page while the rank writes: both have it by shared references.
+    #[test]
+    fn one_side_reads_while_the_other_writes() {
+        const LAST: u64 = 20 * RECORDS as u64;
+        let page = fresh();
+        page.prepare(&[7; SECRET_LEN], 0, 0);
+        let written = |n| Record { time: n, clock: n, number: n, ..Record::default() };
+        std::thread::scope(|threads| {
+            threads.spawn(|| (1..=LAST).for_each(|n| page.add(written(n))));
+            loop {
+                // Each field is one that was written, though not all need be of one record.
+                let records = page.read(1, 1);
+                let of_all = records.iter().flat_map(|(_, r)| [r.time, r.clock, r.number]);
+                assert!(
+                    records.len() <= RECORDS && of_all.into_iter().all(|n| (1..=LAST).contains(&n))
+                );
+                if records.last().is_some_and(|(_, r)| *r == written(LAST)) {
+                    break;
+                }
+            }
+        });
+        let numbers = page.read(1, 1).into_iter().map(|(_, r)| r.number);
+        assert!(numbers.eq(LAST - RECORDS as u64 + 1..=LAST));
+    }
+
+    #[test]
+    fn the_newest_records_are_kept_in_order_with_their_time() {
+        let page = fresh();
         page.prepare(&[7; SECRET_LEN], 1000, 50_000);
         for n in 0..RECORDS as u64 + 10 {
             page.add(Record {
@@ -254,12 +323,7 @@ mod tests {
         page.add_polled(300);
         page.add_polled(700);
         assert_eq!(page.polled_ns(1000 + 4000, 50_000 + 2000), 500);
-        let (sent, signals) = (SIGNALS as u64 + 3, page.signals());
-        signals.set_sent(&[2; SIGNALS + 3]);
-        signals.set_got(sent - 1);
-        assert!(signals.add(sent, 10) && signals.sent() == sent + 1);
-        assert!(!signals.claim(7) && signals.claim(sent - 1) && signals.claim(sent));
-        assert_eq!((signals.number(sent - 1), signals.number(sent)), (2, 10));
+        assert!(page.signals().add(0, 10) && page.signals().take(0) == Some((10, true)));
         assert_eq!(page.endpoint(), Endpoint::None);
         page.set_endpoint(Endpoint::Closed);
         assert_eq!(page.endpoint(), Endpoint::Closed);

@@ -5,9 +5,9 @@ use anyhow::Context;
 use eyrie_transport::handshake::{self, HandshakeError};
 use eyrie_transport::session::{Frame, Header, Inbox, Kind, Outbox};
 use eyrie_transport::{frame, role, Stream};
-use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, FromAgent, RankReport, ToAgent};
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::RankInstance;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -279,13 +279,13 @@ fn encode(message: &FromAgent) -> Frame {
 mod tests {
     use super::*;
     use eyrie_transport::Listener;
-    use eyrie_wire::addr::Bind;
     use eyrie_wire::auth::SECRET_LEN;
+    use eyrie_wire::role_address::Bind;
     use eyrie_wire::{Incarnation, Rank};
 
     #[test]
     fn a_message_right_behind_the_handshake_is_received() {
-        use eyrie_wire::addr::{Interface, Ports, Security};
+        use eyrie_wire::role_address::{Interface, Ports, Security};
         let secret = Secret([7; SECRET_LEN]);
         let bind = Bind::Tcp {
             interface: Interface::LOOPBACK,

@@ -93,7 +93,8 @@ impl Files {
             let kind = FileType::from_raw_mode(st.st_mode);
             let kept = matches!(kind, FileType::RegularFile | FileType::Directory);
             if kept && st.st_nlink > 0 && !seen.contains(&number(&st)) {
-                let (path, number) = (without_mark(path), number(&st));
+                let path = without_mark(path);
+                let number = number(&st);
                 let fd = known.get(&number).map(|(_, fd)| Arc::clone(fd));
                 let fd = fd.or_else(|| hold(&link, number));
                 let held = fd.map(|fd| Held { path, number, listed: None, fd });

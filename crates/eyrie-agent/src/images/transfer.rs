@@ -4,9 +4,9 @@
 use crate::controller::connection::connect;
 use eyrie_image_format::stream::{Kind, RecordHeader};
 use eyrie_transport::{frame, Stream};
-use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta, StartFault};
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::fs::File;
 use std::io::Write;

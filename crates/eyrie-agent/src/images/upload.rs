@@ -4,7 +4,7 @@ use crate::images::transfer::Uploaded;
 use crate::node::Agent;
 use crate::rank::process::Refusal;
 use eyrie_supervision::{can_be_collected, is_ending};
-use eyrie_wire::addr::Addr;
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::{ImageId, RankInstance};
 use std::time::{Duration, Instant};
 

@@ -160,7 +160,6 @@ pub fn launch(
         send_bytes(&channel, &[agent::BEGINNING], &[file.as_fd()])?;
     }
     let page = Page::create(secret, epoch)?;
-    page.set_signals(&start.signals);
     let directories = Directories::create(directory)?;
     let welcome = ToRank::Welcome { incarnation: start.instance.incarnation };
     channel::send(&channel, welcome, &[page.as_fd(), directories.as_fd()])?;

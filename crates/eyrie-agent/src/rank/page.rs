@@ -4,7 +4,8 @@
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::TraceRecord;
 use eyrie_wire::directory::Directory;
-use eyrie_wire::page::{Endpoint, RankPage, Record, PAGE_BYTES};
+use eyrie_wire::page::{Endpoint, RankPage, Record, PAGE_BYTES, SIGNALS};
+use eyrie_wire::signals::Signals;
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 use rustix::time::{clock_gettime, ClockId};
@@ -42,84 +43,53 @@ impl Page {
             unsafe { mmap(std::ptr::null_mut(), PAGE_BYTES, prot, MapFlags::SHARED, &fd, 0)? };
         let page = Page { fd, memory: memory.cast() };
         let (tsc, monotonic_ns) = moment();
-        // SAFETY: `memory` is a mapping of PAGE_BYTES zero bytes; no other process has it yet.
-        unsafe { (*page.memory).prepare(&secret.0, tsc, monotonic_ns) };
+        page.shared().prepare(&secret.0, tsc, monotonic_ns);
         page.set_directory(epoch);
         Ok(page)
     }
 
+    fn shared(&self) -> &RankPage {
+        // SAFETY: `create` has mapped PAGE_BYTES, which are valid from all zero on, and the mapping
+        // is there as long as `self`. All fields are atomic, so the rank may access them meanwhile.
+        unsafe { &*self.memory }
+    }
+
     /// The last directory in the rank's file has this epoch now.
     pub fn set_directory(&self, epoch: u64) {
-        // SAFETY: `self` keeps the mapping; agent and rank access this number atomically only.
-        unsafe { (*self.memory).set_directory(epoch) };
+        self.shared().set_directory(epoch);
     }
 
     /// Epoch of the last directory that the rank was given.
     pub fn directory(&self) -> u64 {
-        // SAFETY: `self` keeps the mapping; agent and rank access this number atomically only.
-        unsafe { (*self.memory).directory() }
+        self.shared().directory()
     }
 
     /// For how long the rank has asked for messages and found none.
     pub fn polled(&self) -> Duration {
         let (tsc, now_ns) = moment();
-        // SAFETY: `self` keeps the mapping; the rank accesses this number atomically only.
-        Duration::from_nanos(unsafe { (*self.memory).polled_ns(tsc, now_ns) })
+        Duration::from_nanos(self.shared().polled_ns(tsc, now_ns))
     }
 
-    /// Sets the signals that were sent to all ranks of the job before this one started.
-    pub fn set_signals(&self, all: &[u8]) {
-        // SAFETY: `self` keeps the mapping; agent and rank access these numbers atomically only.
-        unsafe { (*self.memory).signals().set_sent(all) };
-    }
-
-    /// Adds the `n`th signal of the job (from 0), unless it is there. False: there is no room.
-    pub fn add_signal(&self, n: u64, signal: u8) -> bool {
-        // SAFETY: `self` keeps the mapping; agent and rank access these numbers atomically only.
-        unsafe { (*self.memory).signals().add(n, signal) }
-    }
-
-    /// Whether there are signals that the rank has not got.
-    pub fn lacks_signals(&self) -> bool {
-        // SAFETY: `self` keeps the mapping; agent and rank access these numbers atomically only.
-        unsafe { (*self.memory).signals().got() < (*self.memory).signals().sent() }
-    }
-
-    /// The next signal that the rank has not got.
-    pub fn next_signal(&self) -> Option<(u64, u8)> {
-        // SAFETY: `self` keeps the mapping; agent and rank access these numbers atomically only.
-        let next = unsafe {
-            let n = (*self.memory).signals().got();
-            (n, (*self.memory).signals().number(n))
-        };
-        self.lacks_signals().then_some(next)
+    /// The signals of the job for this rank.
+    pub fn signals(&self) -> &Signals<SIGNALS> {
+        self.shared().signals()
     }
 
     /// Whether the rank has caught up: what it does now it has never done before.
     pub fn is_new(&self) -> bool {
-        // SAFETY: `self` keeps the mapping; the rank accesses this number atomically only.
-        unsafe { (*self.memory).is_new() }
-    }
-
-    /// Claims a signal. Agent or rank, the one that gets true delivers it.
-    pub fn claim_signal(&self, n: u64) -> bool {
-        // SAFETY: `self` keeps the mapping; agent and rank access this number atomically only.
-        unsafe { (*self.memory).signals().claim(n) }
+        self.shared().is_new()
     }
 
     /// The state of the rank's endpoint, also when the rank has ended.
     pub fn endpoint(&self) -> Endpoint {
-        // SAFETY: `self` keeps the mapping; the rank accesses this number atomically only.
-        unsafe { (*self.memory).endpoint() }
+        self.shared().endpoint()
     }
 
     /// What the rank did last, oldest first. A record that the rank is writing may be mixed with
     /// the one that it overwrites.
     pub fn trace(&self) -> Vec<TraceRecord> {
         let (tsc, now_ns) = moment();
-        // SAFETY: `self` keeps the mapping. The rank may write meanwhile; any bytes are valid
-        // records.
-        let records = unsafe { (*self.memory).read(tsc, now_ns) };
+        let records = self.shared().read(tsc, now_ns);
         let in_words = |(time_ns, record): (u64, Record)| TraceRecord {
             age_us: now_ns.saturating_sub(time_ns) / 1000,
             clock: record.clock,

@@ -12,12 +12,12 @@ use crate::rank::slow::Slowed;
 use crate::rank::streams::{Input, Output};
 use eyrie_image_format::exit;
 use eyrie_supervision::{death_of, kill_group, Death};
-use eyrie_wire::addr::Addr;
 use eyrie_wire::agent::ToRank;
 use eyrie_wire::control::{
     Ending, FromAgent, ImageMeta, MpiStage, RankReport, StandardStream, StartFault,
 };
 use eyrie_wire::page::Endpoint;
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::{ImageId, RankInstance};
 use rustix::io::Errno;
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
@@ -292,7 +292,8 @@ impl Process {
 
     /// Passes output to the controller; all that is there with `beyond_window`.
     pub fn pass_output(&mut self, connection: &mut Connection, beyond_window: bool) {
-        let (instance, dead) = (self.instance, self.ending.is_some());
+        let instance = self.instance;
+        let dead = self.ending.is_some();
         for (stream, output) in
             [(StandardStream::Stdout, &mut self.stdout), (StandardStream::Stderr, &mut self.stderr)]
         {

@@ -10,7 +10,7 @@ use crate::statistics::Spread;
 use crate::Effort;
 use eyrie_monitor::clock;
 use eyrie_monitor::reader::Kind;
-use eyrie_monitor::sampler::{Config, Sampler};
+use eyrie_monitor::sampling_thread::{Config, Sampler};
 use serde_json::{json, Value};
 
 /// Memory that is touched before a cold sample.

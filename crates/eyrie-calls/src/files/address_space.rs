@@ -61,7 +61,9 @@ impl Mapped<'_> {
 pub fn find_mapping(is_it: &mut dyn FnMut(&Mapped) -> bool) -> bool {
     let maps = kernel::open(HERE, c"/proc/thread-self/maps", libc::O_RDONLY | libc::O_CLOEXEC, 0);
     let Some(maps) = c_int::try_from(maps).ok().filter(|maps| *maps >= 0) else { return false };
-    let (mut bytes, mut len, mut found) = ([0u8; 8192], 0, false);
+    let mut bytes = [0u8; 8192];
+    let mut len = 0;
+    let mut found = false;
     while !found {
         let n = kernel::read(maps, &mut bytes[len..]);
         let Some(n) = usize::try_from(n).ok().filter(|n| *n > 0) else { break };

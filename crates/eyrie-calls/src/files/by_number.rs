@@ -4,7 +4,7 @@
 //! kernel is no call of the program.
 
 use super::asking::counts;
-use super::opening::opened_by;
+use super::open_calls::opened_by;
 use super::saying;
 use libc::{c_char, c_int, c_long, c_void, size_t};
 use std::ffi::CStr;
@@ -162,7 +162,8 @@ functions! {
 
 /// A bit for each number that is made here.
 static OURS: [u64; 8] = {
-    let (mut bits, mut i) = ([0u64; 8], 0);
+    let mut bits = [0u64; 8];
+    let mut i = 0;
     while i < NUMBERS.len() {
         bits[NUMBERS[i] as usize / 64] |= 1 << (NUMBERS[i] % 64);
         i += 1;

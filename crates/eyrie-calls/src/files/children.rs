@@ -180,7 +180,8 @@ fn waits(pid: pid_t, ended: &mut Ended, make: &mut dyn FnMut(pid_t, &mut Ended) 
         return make(pid, ended);
     }
     let call = Call::on_open(END);
-    let (mut replayed, mut real) = (None, pid);
+    let mut replayed = None;
+    let mut real = pid;
     let counts = recorded(&mut || {
         replayed = replayed_end(call, ended);
         if replayed.is_none() && is_new_change() {

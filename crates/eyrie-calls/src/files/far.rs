@@ -5,9 +5,9 @@
 //! touched.
 
 use super::buffers::Buffers;
+use super::held_locks;
 use super::kernel::{self, File};
-use super::locks;
-use super::opened::cut_by;
+use super::open_records::cut_by;
 use super::records::{is_any_ahead, Call, Part, Record};
 use super::saying;
 use std::cell::UnsafeCell;
@@ -211,7 +211,8 @@ fn is_far(fd: i32, device: u64) -> bool {
 /// it.
 pub fn begin_to_write(file: &File) -> bool {
     let waits = is_waited_for(file.number.0);
-    let (known, node) = (known(), this_node());
+    let known = known();
+    let node = this_node();
     if known.node != node {
         known.node = node;
         Call::on_open(NODE).write(Part::Result, &[node as i64]);
@@ -272,14 +273,15 @@ impl Far<'_> {
     fn reader(&self) -> Option<Reader> {
         let how = kernel::fcntl(self.fd, libc::F_GETFL, 0) as i32;
         let reads = how & libc::O_ACCMODE != libc::O_WRONLY && how & libc::O_DIRECT == 0;
-        if reads && locks::is_locked(self.file.number) {
+        if reads && held_locks::is_locked(self.file.number) {
             return Some(Reader { fd: self.fd, is_closed: false });
         }
-        let (number, all) = (self.file.number, &mut known().held);
+        let number = self.file.number;
+        let all = &mut known().held;
         if let Some(held) = all.iter().find(|held| held.fd >= 0 && held.number == number) {
             return Some(Reader { fd: held.fd, is_closed: false });
         }
-        let is_closed = !locks::is_locked(number);
+        let is_closed = !held_locks::is_locked(number);
         let room = all.iter_mut().find(|held| held.fd < 0);
         if !is_closed && room.is_none() {
             return None;
@@ -356,7 +358,8 @@ impl Far<'_> {
     /// Whether it is known to be cut before this place later, or emptied: then what was written
     /// there is of no use.
     fn is_cut_later(&self, end: u64) -> bool {
-        let (known, number) = (known(), self.file.number.1);
+        let known = known();
+        let number = self.file.number.1;
         if known.whole.contains(&number) {
             return false;
         }
@@ -459,12 +462,20 @@ mod tests {
         let mut file = tempfile();
         file.write_all(b"before").unwrap();
         let number = (file.metadata().unwrap().dev(), file.metadata().unwrap().ino());
-        let (fd, wanted) = (file.as_raw_fd(), lock_of_all());
+        let fd = file.as_raw_fd();
+        let wanted = lock_of_all();
         // SAFETY: the structure lives through the call.
         assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETLK, &raw const wanted) }, 0);
-        let kind = locks::Kind::Posix;
-        locks::Lock { fd, number, kind, how: libc::F_WRLCK as i16, to: i64::MAX, ..locks::NONE }
-            .noted(false);
+        let kind = held_locks::Kind::Posix;
+        held_locks::Lock {
+            fd,
+            number,
+            kind,
+            how: libc::F_WRLCK as i16,
+            to: i64::MAX,
+            ..held_locks::NONE
+        }
+        .noted(false);
         let known = kernel::file_at(fd).unwrap();
         let far = Far { fd, file: &File { nameless: false, ..known } };
         let mut room = Box::new(Room::new());
@@ -472,7 +483,7 @@ mod tests {
         assert_eq!(far.look(1, 3, &mut room), Some(1));
         assert!(is_locked_for_others(fd), "the lock is gone");
         assert_eq!(super::known().held.iter().filter(|held| held.fd >= 0).count(), 1);
-        locks::closed(fd, number);
+        held_locks::closed(fd, number);
         closed(number);
         assert!(!holds_any() && super::known().held == [NOT_HELD; MOST_HELD]);
     }

@@ -5,7 +5,7 @@
 use super::kernel::{self, link_of, look_at, Identity};
 use super::mapping::is_shared;
 use super::memory;
-use super::opened::How;
+use super::open_records::How;
 use super::own_mapping;
 use super::path::Path;
 use super::saying;

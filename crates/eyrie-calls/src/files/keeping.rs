@@ -116,7 +116,8 @@ fn list(place: &Path) {
 fn note(place: &Path) {
     // SAFETY: this call is being recorded, of which there is one at a time.
     let kept = unsafe { &mut *KEPT.0.get() };
-    let (len, path) = (LEN.load(Ordering::Relaxed), place.as_c().to_bytes_with_nul());
+    let len = LEN.load(Ordering::Relaxed);
+    let path = place.as_c().to_bytes_with_nul();
     match kept.get_mut(len..len + path.len()) {
         Some(room) => {
             room.copy_from_slice(path);
@@ -215,7 +216,8 @@ pub fn read(fd: i32, to: Buffers, at: Option<i64>) -> Option<i64> {
         return None;
     };
     let stands = at.is_none().then(|| kernel::seek(fd, 0, libc::SEEK_CUR));
-    let (from, mut done) = (stands.or(at).unwrap_or(0) as u64, 0);
+    let from = stands.or(at).unwrap_or(0) as u64;
+    let mut done = 0;
     let mut bytes = [0u8; STEP];
     while done < to.len() {
         let most = STEP.min(to.len() - done);

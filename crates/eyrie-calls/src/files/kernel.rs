@@ -227,7 +227,8 @@ pub fn pipe_at(fd: c_int) -> Option<(u64, u64)> {
 
 /// Reads so many bytes and forgets them: those that are there, or also those that will be.
 pub fn discard(fd: c_int, n: i64, wait: bool) {
-    let (mut bytes, mut left) = ([0u8; 4096], usize::try_from(n).unwrap_or(0));
+    let mut bytes = [0u8; 4096];
+    let mut left = usize::try_from(n).unwrap_or(0);
     while left > 0 {
         let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let ms = if wait { usize::MAX } else { 0 };
@@ -572,7 +573,8 @@ pub fn rename_to_free(old: &CStr, dir: c_int, new: *const c_char) -> i64 {
 
 /// A number in decimal.
 fn digits(number: u32, room: &mut [u8; 10]) -> &[u8] {
-    let (mut first, mut rest) = (room.len(), number);
+    let mut first = room.len();
+    let mut rest = number;
     loop {
         first -= 1;
         room[first] = b'0' + (rest % 10) as u8;
@@ -704,7 +706,8 @@ const WRITER: &CStr = c"user.eyrie.rank";
 
 /// Which rank has last opened this file to append to it or to change it; 0: unknown.
 pub fn writer(fd: c_int) -> u64 {
-    let (mut who, name) = (0u64, WRITER.as_ptr() as usize);
+    let mut who = 0u64;
+    let name = WRITER.as_ptr() as usize;
     let to = &raw mut who as usize;
     call(libc::SYS_fgetxattr, [fd as usize, name, to, size_of::<u64>(), 0]);
     who

@@ -159,7 +159,8 @@ fn kept(fd: c_int) -> Option<*const c_char> {
     let high = kernel::move_up(fd);
     // SAFETY: this call is being recorded, of which there is one at a time.
     let paths = unsafe { &mut *PATHS.0.get() };
-    let (mut room, free) = ([0; 32], paths.iter_mut().find(|path| path[0] == 0)?);
+    let mut room = [0; 32];
+    let free = paths.iter_mut().find(|path| path[0] == 0)?;
     free.copy_from_slice({
         kernel::link_of(high, &mut room);
         &room

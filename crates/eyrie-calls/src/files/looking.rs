@@ -261,7 +261,8 @@ fn looks_at_open(fd: c_int, to: *mut c_void, make: &dyn Fn() -> c_int) -> c_int 
     if to.is_null() {
         return make();
     }
-    let (call, said) = (Call::on_open(STAT), Said::Stat(to.cast()));
+    let call = Call::on_open(STAT);
+    let said = Said::Stat(to.cast());
     looks(call, Where::Open(fd), said, &plain).unwrap_or_else(make)
 }
 

@@ -307,7 +307,8 @@ fn own_again(
     from: u64,
     memory: &dyn Fn() -> Option<c_int>,
 ) -> Option<(Option<c_int>, i64)> {
-    let (mut there, mut looked) = (None, false);
+    let mut there = None;
+    let mut looked = false;
     let n = call.content_again(&mut |at, bytes| {
         if !std::mem::replace(&mut looked, true) {
             there = memory();

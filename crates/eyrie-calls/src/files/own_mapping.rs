@@ -7,8 +7,8 @@
 
 use super::address_space::{self, Mapped, Place};
 use super::buffers::Buffers;
+use super::held_locks;
 use super::kernel::{self, Identity, HERE};
-use super::locks;
 use super::path::Path;
 use super::pending;
 use super::saying;
@@ -222,7 +222,8 @@ fn add(file: File, end: u64) -> Option<c_int> {
 
 /// Makes it long enough; false: it cannot be.
 fn reaches(memory: c_int, end: u64) -> bool {
-    let (size, end) = (size_of(memory), end.next_multiple_of(PAGE as u64));
+    let size = size_of(memory);
+    let end = end.next_multiple_of(PAGE as u64);
     size >= end || kernel::set_size(memory, end) == 0
 }
 
@@ -268,7 +269,8 @@ pub fn written(number: (u64, u64), from: &Buffers, at: u64, n: usize) {
 pub fn copied(fd: c_int, number: (u64, u64), end: u64, n: u64) {
     for file in of_number(number) {
         file.size = file.size.max(end);
-        let (mut at, mut bytes) = (end.saturating_sub(n), [0; STEP]);
+        let mut at = end.saturating_sub(n);
+        let mut bytes = [0; STEP];
         let end = end.min(size_of(file.memory));
         while at < end {
             let len = STEP.min((end - at) as usize);
@@ -418,7 +420,7 @@ fn reach(number: (u64, u64), path: &Path, is_it: &dyn Fn(c_int) -> bool) -> Opti
     let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let fd = kernel::open(HERE, path.as_c(), flags, 0);
     let fd = c_int::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-    let is_ours = !locks::is_locked(number);
+    let is_ours = !held_locks::is_locked(number);
     let reached = Reached { fd: if is_ours { kernel::move_up(fd) } else { fd }, is_ours };
     is_it(reached.fd).then_some(reached)
 }

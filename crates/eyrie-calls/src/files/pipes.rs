@@ -83,7 +83,8 @@ pub fn reads_pipe(fd: c_int, to: Buffers, make: &dyn Fn() -> isize) -> Option<is
         return None;
     }
     let call = Call::on_open(READ);
-    let (mut counts, mut replayed) = (false, None);
+    let mut counts = false;
+    let mut replayed = None;
     recorded(&mut || {
         counts = is_pipe(fd);
         if !counts {
@@ -121,7 +122,8 @@ pub fn writes_pipe(fd: c_int, make: &dyn Fn() -> isize) -> Option<isize> {
         return None;
     }
     let call = Call::on_open(WRITE);
-    let (mut counts, mut replayed) = (false, None);
+    let mut counts = false;
+    let mut replayed = None;
     recorded(&mut || {
         counts = is_pipe(fd);
         if counts {
@@ -167,7 +169,8 @@ fn waits(
         return None;
     }
     let call = Call::on_open(POLL);
-    let (mut concerns, mut replayed) = (false, None);
+    let mut concerns = false;
+    let mut replayed = None;
     recorded(&mut || {
         concerns = counts();
         if !concerns {

@@ -5,9 +5,9 @@
 use super::buffers::{one, Buffers};
 use super::calling::{of_file, outcome};
 use super::freshness;
+use super::held_locks;
 use super::keeping;
 use super::kernel::{self, File};
-use super::locks;
 use super::once;
 use super::pipes::reads_pipe;
 use super::records::{is_new_change, Call};
@@ -45,7 +45,7 @@ pub(super) fn reads(
     make: &dyn Fn() -> ssize_t,
 ) -> Option<ssize_t> {
     let value = of_file(fd, &mut |file| {
-        locks::read(file.number);
+        held_locks::read(file.number);
         once::read(Call::on_open(READ), &mut Reading { fd, file, to, at, make })
     });
     value.map(|n| n as ssize_t)
@@ -67,12 +67,12 @@ impl Reading<'_> {
     /// program that locks just what it reads has room for it.
     fn clear_behind(&self, n: i64) {
         let len = self.to.len();
-        if !locks::any() || !(0..len as i64).contains(&n) {
+        if !held_locks::any() || !(0..len as i64).contains(&n) {
             return;
         }
         let at = self.at.filter(|at| *at != -1);
         let at = at.unwrap_or_else(|| kernel::seek(self.fd, 0, libc::SEEK_CUR) - n);
-        if locks::has_range(self.file.number, at, len) {
+        if held_locks::has_range(self.file.number, at, len) {
             // SAFETY: the buffers are to be read into.
             unsafe { self.to.clear(n as usize) };
         }

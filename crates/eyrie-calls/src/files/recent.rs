@@ -3,8 +3,8 @@
 //! parts since. So only what it has changed is written.
 
 use super::buffers::Buffers;
+use super::held_locks;
 use super::kernel;
-use super::locks;
 use super::saying;
 use std::cell::UnsafeCell;
 
@@ -47,7 +47,7 @@ fn reads() -> &'static mut Reads {
 /// So many bytes were replayed that had been read at a place, or where the file stood.
 pub fn replayed(number: (u64, u64), fd: i32, n: i64, to: Buffers, at: Option<i64>) {
     let all = reads();
-    if !locks::is_locked(number) {
+    if !held_locks::is_locked(number) {
         return forget(number);
     }
     let at = at.filter(|at| *at != -1);
@@ -152,7 +152,8 @@ type Run<'a> = &'a mut dyn FnMut(&[u8], &dyn Fn(usize) -> u8, u64);
 /// that and their place; false: that is not known.
 fn each_changed(number: (u64, u64), from: &Buffers, at: u64, f: Run) -> bool {
     let Some(read) = covering(number, at) else { return false };
-    let (skipped, len) = ((at - read.at) as usize, from.len());
+    let skipped = (at - read.at) as usize;
+    let len = from.len();
     let old = &reads().bytes[read.from..read.from + read.len];
     let old = old.get(skipped..).unwrap_or(&[]);
     // Behind what was asked for, nothing is known.

@@ -56,6 +56,12 @@ pub fn know_program(is_it: bool) {
     IS_IT.store(is_it, Ordering::Relaxed);
 }
 
+/// The provider is of another release, which says `why`: the rank ends.
+pub fn other_provider(why: &[u8]) -> ! {
+    say(25, [why, b"", b""]);
+    kernel::end(1)
+}
+
 /// Of what the rank has observed before its library was ready not all is known: it ends.
 pub fn beginning_is_lost() -> ! {
     let why = b"this rank has read more than 1 MiB before it was through with MPI_Init from files \

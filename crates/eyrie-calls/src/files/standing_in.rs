@@ -6,9 +6,9 @@
 
 use super::buffers::Buffers;
 use super::far;
+use super::held_locks;
 use super::kernel::{self, Identity};
-use super::locks;
-use super::opened::How;
+use super::open_records::How;
 use super::own_mapping;
 use super::path::{self, Path};
 use super::pending;
@@ -276,7 +276,8 @@ impl Table {
     pub fn adopt(&mut self, path: &Path, real: Identity, how: How, end: u64, fd: i32) {
         let Some(file) = kernel::file_at(fd) else { return };
         let Some(place) = self.place_of(path, real) else { return };
-        let (kept, number) = (kernel::duplicate(fd), file.number);
+        let kept = kernel::duplicate(fd);
+        let number = file.number;
         let whole = true;
         self.put(place, Entry { real, path: *path, how, end, whole, kept, number, ..NONE });
     }
@@ -363,7 +364,8 @@ impl Table {
 
     pub fn link(&mut self, old: &Path, new: &Path) {
         let Some(entry) = self.find(old) else { return };
-        let (mut another, real) = (*entry, entry.real);
+        let mut another = *entry;
+        let real = entry.real;
         let Some(place) = self.place_of(new, real) else { return };
         (another.path, another.kept) = (*new, kernel::duplicate(another.kept));
         self.put(place, another);
@@ -399,7 +401,7 @@ impl Table {
                 self.forget(place);
             }
         }
-        locks::take_again();
+        held_locks::take_again();
     }
 
     /// A file takes its place now, whatever is known, if it has a shadow file.

@@ -153,7 +153,8 @@ unsafe extern "C-unwind" fn our_stream_read(
     unsafe {
         let next = || their::<Read>(0)(file, to, len);
         let buffers = one(to, len as usize);
-        let (fd, buffers) = (libc::fileno(file), Buffers::new(&buffers));
+        let fd = libc::fileno(file);
+        let buffers = Buffers::new(&buffers);
         let pipe = || reads_pipe(fd, buffers, &next);
         reads(fd, buffers, None, &next).or_else(pipe).unwrap_or_else(next)
     }
@@ -169,7 +170,8 @@ unsafe extern "C-unwind" fn our_stream_write(
     unsafe {
         let next = || their::<Write>(1)(file, from, len);
         let buffers = one(from, len as usize);
-        let (fd, buffers) = (libc::fileno(file), Buffers::new(&buffers));
+        let fd = libc::fileno(file);
+        let buffers = Buffers::new(&buffers);
         let pipe = || writes_pipe(fd, &next);
         writes(fd, buffers, None, &next).or_else(pipe).unwrap_or_else(next)
     }

@@ -3,7 +3,7 @@
 
 use super::kernel::errno;
 use super::names::our_mkdir;
-use super::opening::opened;
+use super::open_calls::opened;
 use crate::next::next;
 use crate::random;
 use libc::{c_char, c_int};

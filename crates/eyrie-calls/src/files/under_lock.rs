@@ -6,8 +6,8 @@
 
 use super::buffers::Buffers;
 use super::commit::{Commit, MOST_BYTES};
+use super::held_locks::{self, Lock};
 use super::kernel::{self, File};
-use super::locks::{self, Lock};
 use super::pending;
 use super::recent;
 use super::records::{is_new_change, look_ahead, pass_over, Call, Part};
@@ -24,7 +24,7 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 /// Whether a write is one of those.
 pub fn applies(file: &File, from: &Buffers) -> bool {
     (1..=MOST_BYTES).contains(&from.len())
-        && locks::was_read(file.number)
+        && held_locks::was_read(file.number)
         && !recent::any(file.number)
         && random::name() != 0
 }
@@ -33,7 +33,7 @@ pub fn applies(file: &File, from: &Buffers) -> bool {
 /// has the lock: then it cannot read again.
 pub fn next(number: (u64, u64)) -> [i64; 2] {
     let next = COUNT.fetch_add(1, Ordering::Relaxed) + 1;
-    [next as i64, locks::has_left(number).into()]
+    [next as i64, held_locks::has_left(number).into()]
 }
 
 /// Writes these bytes at a place, or where the file stands.
@@ -87,7 +87,8 @@ enum Ahead {
 
 /// Looks as far as the rank did nothing but read, by these calls.
 fn ahead(write: Call, reads: &[Call]) -> Ahead {
-    let (mut calls, mut open) = (0, None);
+    let mut calls = 0;
+    let mut open = None;
     let came = look_ahead(&mut |seen| {
         calls += 1;
         if let (Some(number), true) = (open, seen.result_of(write) == Some(ASIDE)) {

@@ -8,7 +8,7 @@ use super::far::{self, Far, Old, Room};
 use super::freshness;
 use super::kernel::{self, File};
 use super::once::{self, Wrote};
-use super::opened::CUT;
+use super::open_records::CUT;
 use super::others;
 use super::own_mapping;
 use super::pending;

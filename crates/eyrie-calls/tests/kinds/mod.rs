@@ -187,7 +187,8 @@ fn globbed_in_all_ways() -> Vec<(c_int, Vec<String>)> {
 /// By getdents64(2) and readdir_r(3).
 fn listed() -> (u64, Vec<String>) {
     let file = open("d", libc::O_RDONLY | libc::O_DIRECTORY);
-    let (mut room, mut names) = (vec![0u8; 4096], Vec::new());
+    let mut room = vec![0u8; 4096];
+    let mut names = Vec::new();
     // SAFETY: a room of that size; a directory that is open, and room for an entry.
     unsafe {
         let n = getdents64(file, room.as_mut_ptr().cast(), room.len());
@@ -640,7 +641,9 @@ fn by_epoll(fd: c_int) -> (c_int, bool) {
 /// What a helper says, piece by piece, and how it ended.
 fn heard(wait: Wait) -> (Vec<(c_int, bool, isize)>, String, c_int) {
     let (fd, child) = helper(c"echo run >> runs; echo said; exit 3");
-    let (mut pieces, mut said, mut status) = (Vec::new(), String::new(), 0);
+    let mut pieces = Vec::new();
+    let mut said = String::new();
+    let mut status = 0;
     loop {
         let (n, ready) = wait(fd);
         let mut room = [0u8; 64];

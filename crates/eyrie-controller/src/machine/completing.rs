@@ -45,9 +45,9 @@ mod tests {
     use super::*;
     use crate::machine::{said, Config, Event};
     use eyrie_router::{RouterCommand, RouterEvent};
-    use eyrie_wire::addr::Addr;
     use eyrie_wire::control::{Ending, FromAgent, MpiStage, RankReport};
     use eyrie_wire::data::{Determinant, ObservedPart};
+    use eyrie_wire::role_address::Addr;
     use eyrie_wire::RankInstance;
     use eyrie_wire::{Incarnation, NodeId, Rank, RouterId, StoreId};
     use std::time::Duration;

@@ -30,7 +30,7 @@ use super::roles::Roles;
 use super::saving::contents::Saved;
 use super::saving::phase::Saving;
 use super::saving::steps::Saver;
-use super::signals::Signals;
+use super::sent_signals::Signals;
 use super::starting::Starting;
 use super::users::asked::Asked;
 use super::users::balance::Balancing;

@@ -54,7 +54,9 @@ pub struct Config {
 impl Config {
     /// A job of one rank on so many nodes, which have its roles: two stores, each image in both.
     pub fn with_roles_on(nodes: u32) -> Config {
-        let (roles_on_nodes, stores, image_copies) = (true, 2, 2);
+        let roles_on_nodes = true;
+        let stores = 2;
+        let image_copies = 2;
         Config { nodes, roles_on_nodes, stores, image_copies, ..Config::of_one_rank() }
     }
 

@@ -146,7 +146,8 @@ impl Machine {
             }
             S::Begun { instance, image } => self.captures().image_begun(instance, image),
             S::Stored { instance, stored, .. } => {
-                let (image, is_up) = (stored.image, self.stores.is_up(StoreId(store)));
+                let image = stored.image;
+                let is_up = self.stores.is_up(StoreId(store));
                 self.counting().image_stored(StoreId(store), instance, stored);
                 if is_up {
                     // The store then answers the agent that has sent it.

@@ -2,12 +2,14 @@
 //! order. Decides nothing.
 
 use super::components::Machine;
+use super::io::Mark;
 use super::moves::together::MoveEnd;
 use super::outbox::consequence::{Consequence, LostNode};
 use super::ranks::phases::Death;
 use super::recovery::gathered::Replay;
 use super::timeouts::RETRY;
 use eyrie_wire::control::RoleKind;
+use eyrie_wire::RankInstance;
 
 impl Machine {
     /// What follows from what a handler has found, until nothing is left: in order, and what
@@ -41,11 +43,7 @@ impl Machine {
                     self.recovery().bring_back(instance, mark);
                 }
             }
-            C::RankReturns { instance, mark } => {
-                if !self.out.has_ended() {
-                    self.recovery().bring_back(instance, mark);
-                }
-            }
+            C::RanksReturn(instances) => self.ranks_return(&instances),
             C::RankNotRestored(rank) => {
                 self.mover().end_move(rank, MoveEnd::Stays("it could not be restored there"))
             }
@@ -77,6 +75,19 @@ impl Machine {
             }
             C::ArchiveLost => self.saving.no_longer_possible(),
             C::Save => self.saver().save_asked(None),
+        }
+    }
+
+    /// Ranks come back that nothing had killed: each from where it was when the job was saved, or
+    /// was to be.
+    fn ranks_return(&mut self, instances: &[RankInstance]) {
+        self.recovery().assign_returning(instances);
+        for instance in instances {
+            if self.out.has_ended() {
+                return;
+            }
+            self.recovery().bring_back(*instance, Mark::default());
+            self.follow();
         }
     }
 

@@ -17,7 +17,8 @@ impl Machine {
         }
         self.watch().watch_nodes();
         self.follow();
-        let (now, interval) = (self.out.now(), self.nodes.heartbeat_interval());
+        let now = self.out.now();
+        let interval = self.nodes.heartbeat_interval();
         if self.contact.is_cut_off() {
             return self.out.set_look_at(now + interval);
         }

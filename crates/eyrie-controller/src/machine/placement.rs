@@ -8,6 +8,7 @@ use crate::machine::ranks::Ranks;
 use crate::machine::state::NodeStateName;
 use eyrie_placement::{Assignment, Choice, Displaced, NodeState, Placement};
 use eyrie_wire::{NodeId, Rank};
+use std::collections::BTreeSet;
 
 /// Nodes for these ranks, which are displaced by the same event.
 pub fn assign(placement: &Placement, to: Destinations<'_>, ranks: &[Rank]) -> Vec<Assignment> {
@@ -31,9 +32,12 @@ impl Destinations<'_> {
     /// The nodes with the ranks that run there, but for these ranks. One that goes elsewhere counts
     /// there, and one that has died counts nowhere until it is assigned a node.
     fn cluster(self, without: &[Rank]) -> Vec<eyrie_placement::Node> {
+        let without: BTreeSet<Rank> = without.iter().copied().collect();
         let mut nodes: Vec<eyrie_placement::Node> =
             self.nodes.iter().map(|(node, _)| self.placement_node(node)).collect();
         for r in self.ranks.living() {
+            #[cfg(test)]
+            tests::LOOKED_AT.set(tests::LOOKED_AT.get() + 1);
             let coming = self.assigned_node(r.rank()).filter(|_| !without.contains(&r.rank()));
             let Some((to, choice)) = coming.filter(|(to, _)| *to != r.node()) else {
                 if r.on_node().is_some() {
@@ -107,10 +111,19 @@ impl Destinations<'_> {
 
 #[cfg(test)]
 mod tests {
+    use crate::machine::io::Mark;
     use crate::machine::{said, Command, Config, Event, Machine, ToPeer};
     use eyrie_wire::control::{RankReport, ToAgent};
     use eyrie_wire::{Incarnation, NodeId, Rank, RankInstance, RouterId};
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+    use std::cell::Cell;
     use std::time::Duration;
+
+    thread_local! {
+        /// How often a rank was looked at to count the ranks of its node.
+        pub static LOOKED_AT: Cell<u64> = const { Cell::new(0) };
+    }
 
     /// Four ranks on the first of these nodes, with two routers; all of it is up and runs.
     fn running(nodes: u32) -> Machine {
@@ -148,15 +161,17 @@ mod tests {
         let config = Config {
             ranks: 4,
             nodes: 2,
-            spares: 1,
+            spares: 2,
             start: [0, 0, 1, 1].map(NodeId).to_vec(),
             heartbeat_timeout: Duration::from_secs(5),
             ..Config::of_one_rank()
         };
         let mut machine = Machine::new(config);
         let mut now = Duration::ZERO;
-        for node in [0, 2, 1] {
-            machine.handle(now, said::joined(NodeId(node)));
+        // The loss of a node is what displaces ranks: those of the lost one.
+        let came = [0, 2, 3].map(|node| said::joined(NodeId(node)));
+        for event in came.into_iter().chain([Event::AgentGone(NodeId(3))]) {
+            machine.handle(now, event);
             for _ in 0..4 {
                 now += Duration::from_secs(1);
                 for command in machine.handle(now, Event::Tick) {
@@ -182,6 +197,61 @@ mod tests {
         machine.handle(Duration::ZERO, Event::AgentGone(NodeId(1)));
         let to: Vec<_> = machine.moves().map(|(_, moving)| moving.goes_to()).collect();
         assert_eq!(to, [None], "it waits for a node");
+    }
+
+    /// A saved job of so many ranks that goes on, on so many nodes with spares. Its last node, a
+    /// spare, has yet to come, which it waits for.
+    fn going_on(ranks: u32, nodes: u32, spares: u32) -> Machine {
+        let start = eyrie_placement::assign::spread(ranks, nodes).map(NodeId).collect();
+        let config = Config { ranks, nodes, spares, start, ..Config::of_one_rank() };
+        let saved = Machine::new(config.clone()).saved();
+        let mut machine = Machine::go_on(config, saved);
+        for node in 0..nodes + spares - 1 {
+            machine.handle(Duration::ZERO, said::joined(NodeId(node)));
+        }
+        machine
+    }
+
+    #[test]
+    fn a_large_job_that_goes_on_looks_at_each_rank_once() {
+        let (ranks, nodes) = (20_000, 200);
+        let mut machine = going_on(ranks, nodes, 1);
+        let before = LOOKED_AT.get();
+        let commands = machine.handle(Duration::ZERO, said::joined(NodeId(nodes)));
+        assert_eq!(commands.iter().filter_map(said::start).count(), ranks as usize);
+        assert_eq!(LOOKED_AT.get() - before, u64::from(ranks));
+    }
+
+    #[test]
+    fn ranks_that_return_together_go_where_each_would_go_alone() {
+        let mut all_displaced = 0;
+        for seed in 0..20 {
+            let random = StdRng::seed_from_u64(seed);
+            let mut displaced = 0;
+            let mut nodes_of_ranks = |together: bool| -> Vec<NodeId> {
+                let mut random = random.clone();
+                let (nodes, spares) = (random.gen_range(2..8), random.gen_range(1..4));
+                let mut machine = going_on(random.gen_range(nodes..40), nodes, spares);
+                for node in (0..nodes).filter(|_| random.gen_bool(0.4)) {
+                    let node = NodeId(node);
+                    machine.handle(Duration::ZERO, Event::Drain { request: None, node });
+                }
+                let returning: Vec<RankInstance> =
+                    machine.ranks.iter().map(|r| r.instance()).collect();
+                if together {
+                    machine.recovery().assign_returning(&returning);
+                }
+                for instance in returning {
+                    let from = machine.ranks[instance.rank].node();
+                    machine.recovery().bring_back(instance, Mark::default());
+                    displaced += u32::from(machine.ranks[instance.rank].node() != from);
+                }
+                machine.ranks.iter().map(|r| r.node()).collect()
+            };
+            assert_eq!(nodes_of_ranks(true), nodes_of_ranks(false), "seed {seed}");
+            all_displaced += displaced;
+        }
+        assert!(all_displaced > 0, "no rank had to go elsewhere");
     }
 
     /// The routers confirm the fences of the ranks in this order.

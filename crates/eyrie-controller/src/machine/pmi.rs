@@ -77,7 +77,8 @@ impl Pmi {
 
 /// Entries in pieces that one message has room for.
 fn pieces(entries: &Entries) -> Vec<Vec<Entry>> {
-    let (mut pieces, mut room) = (Vec::<Vec<Entry>>::new(), 0);
+    let mut pieces = Vec::<Vec<Entry>>::new();
+    let mut room = 0;
     for entry in entries.iter() {
         let bytes = entry.most_bytes();
         match pieces.last_mut().filter(|_| bytes <= room) {
@@ -154,7 +155,8 @@ mod tests {
             commands.extend(pmi.arrive(Rank(rank), 1));
         }
         assert!(commands.len() > 10, "{} pieces", commands.len());
-        let (mut entries, last) = (0, commands.len() - 1);
+        let mut entries = 0;
+        let last = commands.len() - 1;
         for (i, command) in commands.into_iter().enumerate() {
             let Command::Send(ToPeer::Agents(ToAgent::Pmi { entries: piece, barriers })) = command
             else {

@@ -51,7 +51,8 @@ impl Machine {
 
     /// For each rank for how long it has had no new image, and why, if that is too long.
     pub fn overdue(&self) -> impl Iterator<Item = Option<(Duration, String)>> + '_ {
-        let (ages, is_saving) = (self.ages(), self.saving.is_going_on());
+        let ages = self.ages();
+        let is_saving = self.saving.is_going_on();
         let of = move |r: &RankEntry| Some((ages.overdue_for(r)?, ages.why_no_image(r.rank())));
         self.ranks.iter().map(move |r| of(r).filter(|_| !is_saving))
     }

@@ -3,11 +3,11 @@
 use super::io::{Command, Event, FromPeer, Source, ToPeer};
 use eyrie_router::RouterEvent;
 use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
-use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{
     FromAgent, ImageAt, NodeUsage, RankReport, Role, RoleKind, StartRank, ToAgent,
 };
 use eyrie_wire::data::Determinant;
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::{ImageId, NodeId, Rank, RankInstance, RouterId, StoreId};
 
 pub fn agent(node: NodeId, message: FromAgent) -> Event {

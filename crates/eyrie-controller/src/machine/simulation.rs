@@ -14,11 +14,11 @@ use eyrie_interface::proposal::Goal;
 use eyrie_interface::{IfSlow, Manner, Order, Way};
 use eyrie_router::{RouterCommand, RouterEvent};
 use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
-use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{
     CheckpointMode, Ending, FromAgent, MpiStage, NodeUsage, RankReport, RankUsage, Role, RoleKind,
     StartFault, StartRank, StoreAt, ToAgent,
 };
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::{ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -414,7 +414,8 @@ impl Cluster {
         }
         if self.random.gen_bool(0.1) {
             let node = self.random.gen_range(0..self.nodes.len() as u32);
-            let (at, leaves) = (self.random.gen_range(600..15_000), self.random.gen());
+            let at = self.random.gen_range(600..15_000);
+            let leaves = self.random.gen();
             let notice = said::notice(NodeId(node), "it goes".into(), leaves);
             self.after(at..at + 1, Happening::FromNode(NodeId(node), notice));
             if leaves {
@@ -712,7 +713,8 @@ impl Cluster {
         if let Some(node) = self.node_of_store(store) {
             self.nodes[node.index()].store = None;
             self.stores.remove(&store);
-            let (role, cause) = (Role::first(RoleKind::Store, store.0), "killed".into());
+            let role = Role::first(RoleKind::Store, store.0);
+            let cause = "killed".into();
             return self.after(0..5, Happening::FromNode(node, Event::RoleLost { role, cause }));
         }
         if !self.stores.remove(&store) {
@@ -863,7 +865,8 @@ impl Cluster {
     fn kill_router(&mut self, id: RouterId) {
         let Some(router) = self.on_nodes.get_mut(id.index()).filter(|r| r.up) else { return };
         let role = Role { kind: RoleKind::Router, id: id.0, generation: router.generation };
-        let (node, cause) = (router.node, "killed".to_string());
+        let node = router.node;
+        let cause = "killed".to_string();
         self.after(0..30, Happening::FromNode(node, Event::RoleLost { role, cause }));
     }
 
@@ -1258,7 +1261,9 @@ impl Cluster {
             }
             Command::Answer { answer: Answer::Proposal(found), .. } => {
                 let moves = found.ranks.iter().filter_map(|r| Some((r.rank, r.to?))).collect();
-                let (request, drains, manner) = (None, found.left, Manner::default());
+                let request = None;
+                let drains = found.left;
+                let manner = Manner::default();
                 let event = Event::Rearrange { request, moves, drains, manner };
                 self.after(0..500, Happening::Event(event));
             }
@@ -1513,11 +1518,13 @@ impl Cluster {
         assert_eq!(instance.incarnation, r.fenced);
         let state = self.machine.ranks[instance.rank].state();
         assert!(matches!(state, RankStateName::Running | RankStateName::Replaying), "{state:?}");
-        let (stores, checked) = (BTreeSet::new(), false);
+        let stores = BTreeSet::new();
+        let checked = false;
         r.capture = Some(SimCapture { instance, image, stores, checked });
         r.adopted_before = r.adopted;
         if self.stubborn == Some(instance.rank) {
-            let (reason, passing) = ("it is stubborn".to_string(), true);
+            let reason = "it is stubborn".to_string();
+            let passing = true;
             let refused = RankReport::CaptureFailed { image, reason, passing };
             return self.refused(said::rank(instance, refused), node, instance, image);
         }

@@ -4,7 +4,7 @@
 use super::config::Config;
 use super::faults::pending::Faults;
 use super::images::schedule::Schedule;
-use super::io::{start_rank, Mark};
+use super::io::start_rank;
 use super::nodes::Nodes;
 use super::outbox::consequence::Consequence;
 use super::outbox::Outbox;
@@ -55,6 +55,7 @@ impl Starting<'_> {
         self.schedule.begin(now);
         self.faults.begin(now);
         self.out.extend(self.pmi.so_far(None));
+        let mut returning = Vec::new();
         for rank in self.ranks.numbers() {
             let r = &mut self.ranks[rank];
             if r.start(now + START_TIMEOUT) {
@@ -62,9 +63,9 @@ impl Starting<'_> {
                 self.out.send_agent(node, ToAgent::Start(start_rank(instance, None)));
                 self.out.record(Record::RankStarted { instance, node, image: None });
             } else if r.go_on(now) {
-                let (instance, mark) = (r.instance(), Mark::default());
-                self.out.follows(Consequence::RankReturns { instance, mark });
+                returning.push(r.instance());
             }
         }
+        self.out.follows(Consequence::RanksReturn(returning));
     }
 }

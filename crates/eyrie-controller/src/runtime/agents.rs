@@ -4,7 +4,7 @@
 use super::link::{JournalProgress, SavedSession, Session};
 use crate::machine::Peer;
 use eyrie_transport::session::Frame;
-use eyrie_wire::addr::Addr;
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,8 +4,8 @@
 use super::launcher::{Cluster, SentFile, Target};
 use eyrie_supervision::{dies_with_starter, in_own_session, own_command, with_no_signal_blocked};
 use eyrie_transport::role::secret_line;
-use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::NodeId;
 use rustix::process::{kill_process, Pid, Signal};
 use serde::{Deserialize, Serialize};

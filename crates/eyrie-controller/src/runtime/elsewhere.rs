@@ -4,9 +4,9 @@
 use super::resume::{agents_of, furthest, nobody_listens};
 use eyrie_supervision::place::{is_locked, CONTROLLER};
 use eyrie_transport::role;
-use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
+use eyrie_wire::role_address::Addr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

@@ -137,7 +137,8 @@ impl JobDir {
         make_way(&path, name)?;
         DirBuilder::new().mode(0o700).create(&path).with_context(&failed)?;
         let secret = Secret(random());
-        let (kvsname, run) = (kvsname.into(), secret.run());
+        let kvsname = kvsname.into();
+        let run = secret.run();
         let mark = Mark { name: name.into(), run, kvsname, ranks, launched: true };
         let controller = new_file(&path.join(CONTROLLER)).with_context(&failed)?;
         flock(&controller, FlockOperation::LockExclusive)?;

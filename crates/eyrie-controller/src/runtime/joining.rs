@@ -54,7 +54,8 @@ impl Job {
 
     /// What an agent does when this controller has died.
     fn orphans(&self, node: NodeId) -> Orphans {
-        let (peer, name) = (self.agents.peer(node), format!("agent-{node}"));
+        let peer = self.agents.peer(node);
+        let name = format!("agent-{node}");
         let listen = self.beginning.options.reach.bind_for(peer, &self.dir, &name);
         let JobOptions { orphan_timeout, heartbeat_timeout, .. } = self.beginning.options;
         let save = self.beginning.options.images.is_some();
@@ -174,7 +175,8 @@ impl Job {
         };
         self.handle_event(Event::Joining { host });
         if let Err(e) = started {
-            let (node, line) = (Some(node), e.to_string());
+            let node = Some(node);
+            let line = e.to_string();
             self.hear_later([Heard::LauncherSaid { node, line }, Heard::LauncherGone { node }]);
         }
     }

@@ -279,8 +279,8 @@ impl Session {
 mod tests {
     use super::*;
     use eyrie_transport::Listener;
-    use eyrie_wire::addr::Bind;
     use eyrie_wire::entries::Entry;
+    use eyrie_wire::role_address::Bind;
     use std::io::Read;
     use std::time::Duration;
 

@@ -54,6 +54,7 @@ mod written;
 
 pub use elsewhere::Elsewhere;
 pub use event_file::appended;
+pub use eyrie_keeper::check as check_ledgers;
 pub use journal::Beginning;
 pub use launcher::{lead, Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
 pub use options::{JobOptions, Reach};
@@ -92,7 +93,8 @@ impl Resumption {
         let images = ImagesDir::open(images)?;
         let saved = images.saved()?;
         let version = saved.as_ref().map(|saved| saved.beginning.version.as_str());
-        let (ours, shown) = (journal::this_version(), images.path().display());
+        let ours = journal::this_version();
+        let shown = images.path().display();
         match version {
             Some(theirs) if theirs != ours => {
                 bail!("this is Eyrie {ours}, and {theirs} saved the job in {shown}")
@@ -271,7 +273,8 @@ fn can_go_on_here(beginning: &Beginning, saved: Option<&SavedJob>) -> anyhow::Re
 
 /// Removes what dead jobs left below `base`; says how much.
 fn clean(base: &std::path::Path) -> Vec<String> {
-    let (mut removed, mut said) = (Vec::new(), Vec::new());
+    let mut removed = Vec::new();
+    let mut said = Vec::new();
     for job in jobdir::dead_jobs(base) {
         let (name, amount) = (job.name.clone(), job.amount);
         match job.remove() {

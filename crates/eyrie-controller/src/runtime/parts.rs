@@ -10,7 +10,7 @@ use super::program::Provided;
 use anyhow::Context;
 use crossbeam_channel::Sender;
 use eyrie_transport::server;
-use eyrie_wire::addr::{Addr, Bind};
+use eyrie_wire::role_address::{Addr, Bind};
 use eyrie_wire::NodeId;
 use signal_hook::consts::{
     SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGURG, SIGUSR1, SIGUSR2, SIGXCPU,

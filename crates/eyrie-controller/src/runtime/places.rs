@@ -3,8 +3,8 @@
 
 use super::options::JobOptions;
 use eyrie_interface::RolesAt;
-use eyrie_wire::addr::Addr;
 use eyrie_wire::directory::{Directory, MessagePath};
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::RouterId;
 use std::time::{Duration, Instant};
 

@@ -68,7 +68,8 @@ impl Refusals {
 
 /// The text with one letter for each number, which may go on in hexadecimal digits.
 fn without_numbers(text: &str) -> String {
-    let (mut out, mut in_number) = (String::new(), false);
+    let mut out = String::new();
+    let mut in_number = false;
     for c in text.chars() {
         let begins = c.is_ascii_digit() && !in_number;
         in_number = begins || in_number && matches!(c, '0'..='9' | 'a'..='f');

@@ -24,10 +24,10 @@ use eyrie_placement::Placement;
 use eyrie_store::role::StoreEvent;
 use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::role;
-use eyrie_wire::addr::{Addr, Interface};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, FromAgent};
 use eyrie_wire::formats::JOURNAL;
+use eyrie_wire::role_address::{Addr, Interface};
 use eyrie_wire::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -335,7 +335,8 @@ impl Job {
             Some(_) => LAST_TIMEOUT,
             None => RETURN_TIMEOUT + self.beginning.options.heartbeat_timeout,
         };
-        let (until, mut early) = (Instant::now() + patience, Vec::new());
+        let until = Instant::now() + patience;
+        let mut early = Vec::new();
         let mut gone = BTreeSet::new();
         while !missing.iter().all(|peer| self.returns.has(*peer) || gone.contains(peer)) {
             let Some(left) = until.checked_duration_since(Instant::now()) else { break };

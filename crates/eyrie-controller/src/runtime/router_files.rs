@@ -86,7 +86,7 @@ fn give(path: &Path, stream: &mut Stream) -> io::Result<()> {
 mod tests {
     use super::*;
     use eyrie_transport::Listener;
-    use eyrie_wire::addr::Bind;
+    use eyrie_wire::role_address::Bind;
     use std::io::{Read, Write};
 
     /// Two ends of a connection.

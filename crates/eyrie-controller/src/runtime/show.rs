@@ -15,7 +15,8 @@ use std::time::Duration;
 
 impl Job {
     pub fn record(&mut self, record: Record) {
-        let (now, progress) = (self.clock.time(), self.journal.progress());
+        let now = self.clock.time();
+        let progress = self.journal.progress();
         let held = self.event_file.add(now, &record, progress.position);
         self.events_failed(held.err());
         if self.is_replaying || !self.journal.is_kept() {

@@ -49,7 +49,8 @@ impl Stdin {
 
     /// Starts to read our own standard input, as far ahead as [`AHEAD`], unless all has come.
     pub fn start(&self, inbound: Sender<Inbound>) {
-        let (wanted, mut read) = (Arc::clone(&self.wanted), self.read);
+        let wanted = Arc::clone(&self.wanted);
+        let mut read = self.read;
         let mut eof = self.eof;
         std::thread::spawn(move || {
             let mut bytes = vec![0; PIECE];

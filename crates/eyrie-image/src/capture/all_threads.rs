@@ -1,9 +1,10 @@
 //! All threads of the process. A signal stops them for an image, they are resumed afterwards, and a
-//! restored process starts them anew. What a thread needs for that is in static memory, so that it
-//! is part of the image, and not on a stack that may be small. A stopped thread may hold any lock
-//! of the program or the C library, so nothing that could need one may be called before all are
-//! resumed. The first thread of a process may have ended before the others. Then /proc/self has
-//! almost no information about the process, but /proc/thread-self, of the calling thread, does.
+//! restored process starts them anew: they go on when its holders have restored their state. What a
+//! thread needs for that is in static memory, so that it is part of the image, and not on a stack
+//! that may be small. A stopped thread may hold any lock of the program or the C library, so
+//! nothing that could need one may be called before all are resumed. The first thread of a process
+//! may have ended before the others. Then /proc/self has almost no information about the process,
+//! but /proc/thread-self, of the calling thread, does.
 
 use super::enter::{eyrie_image_clone, eyrie_image_enter};
 use super::proc::{for_each_number, read_file, PathBuf};
@@ -146,6 +147,8 @@ struct Board {
     /// Slot of the process's first thread.
     leader: AtomicUsize,
     begun_ns: AtomicU64,
+    /// The stop from whose image this process was restored, when its threads may continue.
+    restored: AtomicU32,
     /// Id of a thread that did not stop.
     unresponsive: AtomicI32,
     hooks: UnsafeCell<Hooks>,
@@ -163,6 +166,7 @@ static BOARD: Board = Board {
     tid_offset: AtomicU64::new(0),
     leader: AtomicUsize::new(0),
     begun_ns: AtomicU64::new(0),
+    restored: AtomicU32::new(0),
     unresponsive: AtomicI32::new(0),
     hooks: UnsafeCell::new(Hooks { interrupted: None, clock_jumped: None }),
     action: UnsafeCell::new(SigAction { handler: 0, flags: 0, restorer: 0, mask: 0 }),
@@ -224,7 +228,7 @@ impl Own {
     }
 
     /// Sets the state of the calling thread, which was restored. The first thread of the process
-    /// starts all others anew.
+    /// starts all others anew, which stand still until [`resume_restored`].
     ///
     /// # Safety
     /// Only in a restored process, in the thread that has this slot.
@@ -249,6 +253,24 @@ impl Own {
             unsafe { self.0.thread().set_again(leader.thread()) };
         }
         self.end();
+    }
+}
+
+/// In a restored process, in the thread that took the image: resumes all others.
+pub fn resume_restored() {
+    BOARD.restored.store(BOARD.stop.load(Ordering::Relaxed), Ordering::Release);
+    let _ = futex(&BOARD.restored, FUTEX_WAKE, i32::MAX as u32, None);
+}
+
+/// In a restored process, in another thread: waits for [`resume_restored`]. Holders, which come
+/// before it, wait for nothing.
+fn await_resumption(stop: u32) {
+    loop {
+        let restored = BOARD.restored.load(Ordering::Acquire);
+        if restored == stop {
+            return;
+        }
+        let _ = futex(&BOARD.restored, FUTEX_WAIT, restored, None);
     }
 }
 
@@ -575,11 +597,13 @@ unsafe extern "C" fn on_stop(signal: i32, info: *mut StopInfo, context: *mut c_v
     // until it returns.
     let restored = unsafe { eyrie_image_enter(stand_still, (&raw mut job).cast(), top) };
     let own = Own(slot);
-    match restored {
+    if restored == 1 {
         // SAFETY: the result 1 means that this is a restored process, in the thread that stopped
         // here.
-        1 => unsafe { own.come_back() },
-        _ => own.end(),
+        unsafe { own.come_back() };
+        await_resumption(stop);
+    } else {
+        own.end();
     }
     // Not earlier: a signal that arrived meanwhile interrupts the call, and code that repeats the
     // call would wait for the next signal.

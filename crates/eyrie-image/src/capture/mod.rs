@@ -2,10 +2,10 @@
 //! program: raw system calls only, no allocation, no lock, no panic, little stack.
 
 mod all_threads;
-mod described;
 mod descriptors;
 mod enter;
 mod helper;
+mod holder_records;
 mod kernel_files;
 mod locks;
 mod memory;
@@ -27,7 +27,6 @@ use crate::outcome::Outcome;
 use crate::refusal::{Refusal, Text};
 use crate::request::{Mode, Request};
 use all_threads::{Own, Threads};
-use described::Described;
 use descriptors::Table;
 use enter::{eyrie_image_enter, eyrie_image_resume};
 use eyrie_image_format::stream::Kind;
@@ -37,6 +36,7 @@ use eyrie_image_format::{
 };
 use eyrie_image_kernel::fingerprint;
 use eyrie_image_kernel::sys::{self, nr};
+use holder_records::Described;
 use memory::{AddressSpace, Changes, Contents, FirstLook, Lifted, Range, Scan};
 use output::Output;
 use scratch::{List, Scratch};
@@ -64,10 +64,11 @@ pub unsafe fn capture(request: &Request) -> Outcome {
         Ok(own) => unsafe { capture_with(request, own, started_ns) },
         Err(refusal) => Outcome::Refused(refusal),
     };
-    sys::set_signal_mask(mask);
     if matches!(outcome, Outcome::Restored) {
         request.holders.iter().for_each(|holder| holder.restore());
+        all_threads::resume_restored();
     }
+    sys::set_signal_mask(mask);
     request.holders.iter().for_each(|holder| holder.resume(&outcome));
     outcome
 }
@@ -212,7 +213,7 @@ impl Engine<'_> {
             let tracking = tracker.map_or(-1, |t| t.descriptor());
             let own = [request.out_fd, tracking];
             let table = Table::take(scratch, own, request)?;
-            let described = described::describe(scratch, request.holders)?;
+            let described = holder_records::describe(scratch, request.holders)?;
             let is_taken = |start: u64| {
                 let mut holders = request.holders.iter();
                 request.names_stay && holders.any(|holder| holder.maps_again(start as usize))
@@ -485,7 +486,8 @@ impl Engine<'_> {
             let cuts = self.cuts.as_slice();
             let lifted = self.lifted.as_slice();
             let policy = (self.state.context.memory_policy, self.state.context.memory_nodes);
-            let (contents, stay) = (&self.contents, self.request.names_stay);
+            let contents = &self.contents;
+            let stay = self.request.names_stay;
             let mut space = AddressSpace::new(scratch, cuts, lifted, contents, stay, policy)?;
             let taken = space.take(scratch, (&self.look, &self.contents), &mut fp);
             let written = taken.and_then(|()| {

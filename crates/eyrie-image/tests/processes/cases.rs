@@ -63,6 +63,8 @@ pub const TESTS: &[Test] = &[
     ("threads_captured_by_another_sync", || threads("sync", "other", false)),
     ("threads_unprivileged", || threads("async", "other", true)),
     ("threads_of_three_generations", pool),
+    ("threads_stand_still_until_holders_have_restored", || holder_first("first")),
+    ("threads_stand_still_for_another_ones_holders", || holder_first("other")),
     ("interrupted_calls_go_on_when_their_threads_do", hooks),
     ("first_thread_that_has_ended_async", || without_the_first("async")),
     ("first_thread_that_has_ended_sync", || without_the_first("sync")),
@@ -663,6 +665,19 @@ fn threads(mode: &str, who: &str, unprivileged: bool) {
         }
         same_output(&original, &finish(restored));
     }
+}
+
+/// No other thread of a restored process runs before holders have restored their state.
+fn holder_first(who: &str) {
+    let dir = make_dir();
+    let mut running = start(dir.path(), &["holder first", who]);
+    let image = running.read_image();
+    let original = running.wait();
+    succeeded(&original);
+    assert_eq!(original.output, b"another thread ran: false\n");
+    let restored = restore(dir.path(), &image.join().unwrap()).wait();
+    succeeded(&restored);
+    same_output(&original, &restored);
 }
 
 /// The ids of a target's threads.

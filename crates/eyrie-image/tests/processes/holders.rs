@@ -178,7 +178,9 @@ pub fn other_formats() {
 
 /// The image with its records changed, and a trailer that fits them.
 fn changed(image: &[u8], mut change: impl FnMut(&RecordHeader, &mut [u8])) -> Vec<u8> {
-    let (mut changed, mut at, mut hash) = (image.to_vec(), 0, MetaHash::new());
+    let mut changed = image.to_vec();
+    let mut at = 0;
+    let mut hash = MetaHash::new();
     loop {
         let (head, rest) = changed[at..].split_first_chunk_mut::<RECORD_HEADER_LEN>().unwrap();
         let record = RecordHeader::decode(head).unwrap();

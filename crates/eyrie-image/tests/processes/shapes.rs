@@ -32,6 +32,7 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "database" => database(dir, mode, &args[1]),
         "device" => super::holders::device(mode, &args[1..]),
         "hooks" => super::threads::hooks(dir),
+        "holder first" => super::threads::holder_first(&args[0]),
         "first thread" => super::threads::without_the_first(mode),
         "rotates" => rotates(dir, mode),
         "renames" => renames(dir, mode),

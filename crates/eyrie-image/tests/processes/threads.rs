@@ -1,7 +1,7 @@
 //! Targets with threads in every state. They are captured in these states, and must do and see the
 //! same afterwards in the restored process.
 
-use super::target::{print, take_image, Random};
+use super::target::{print, take_image, take_image_with, Random};
 use eyrie_image::{capture, Holder, Hooks, Mode, Outcome, Request};
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -400,6 +400,44 @@ pub fn hooks(dir: &Path) {
         }
         std::thread::yield_now();
     }
+}
+
+/// A holder restores its state while another thread would run: that thread must stand still. The
+/// first thread captures, or ("other") another one.
+pub fn holder_first(who: &str) {
+    static RESTORES: AtomicBool = AtomicBool::new(false);
+    static RAN: AtomicBool = AtomicBool::new(false);
+    struct Restores;
+    impl Holder for Restores {
+        fn restore(&self) {
+            RESTORES.store(true, Ordering::SeqCst);
+            let begun = Instant::now();
+            while !RAN.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_millis(300) {
+                std::hint::spin_loop();
+            }
+            RESTORES.store(false, Ordering::SeqCst);
+        }
+    }
+    let runs = std::thread::spawn(|| {
+        there();
+        while !OVER.load(Ordering::SeqCst) {
+            RAN.fetch_or(RESTORES.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+    });
+    while THERE.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    let take = || take_image_with(Mode::Async, &[&Restores]);
+    let outcome = match who {
+        "other" => std::thread::spawn(take).join().unwrap(),
+        _ => take(),
+    };
+    if let Outcome::Refused(_) = outcome {
+        std::process::exit(3);
+    }
+    OVER.store(true, Ordering::SeqCst);
+    runs.join().unwrap();
+    println!("another thread ran: {}", RAN.load(Ordering::SeqCst));
 }
 
 /// The first thread ends. Another one takes the image, while a third one waits and a signal of

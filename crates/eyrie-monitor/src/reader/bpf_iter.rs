@@ -1,7 +1,7 @@
 //! The BPF iterator over tasks: a read returns a record of every task. This reader adds the threads
 //! of a process up. It needs Linux 5.8, CAP_BPF and CAP_PERFMON.
 
-use super::bpf;
+use super::bpf_record;
 use super::kind::Kind;
 use super::tick::{Reader, Tally, Tick};
 use crate::adapt::Rates;
@@ -125,7 +125,7 @@ impl Reader for Iter {
     fn read(&mut self, tick: &Tick, out: &mut Vec<Process>) -> Tally {
         let Ok(beyond) = self.gather() else { return Tally { failed: 1, ..Tally::default() } };
         for (at, record) in self.records.iter().enumerate() {
-            let mut process = bpf::process(record, self.page);
+            let mut process = bpf_record::process(record, self.page);
             self.rates.judge(at, &mut process, tick);
             out.push(process);
         }

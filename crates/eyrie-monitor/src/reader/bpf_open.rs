@@ -2,7 +2,7 @@
 //! It is the cheapest reader, and needs Linux 6.7, CAP_BPF and CAP_PERFMON. It must never read
 //! memory that the kernel is writing: it reads only when the call is over.
 
-use super::bpf;
+use super::bpf_record;
 use super::kind::Kind;
 use super::tick::{Reader, Tally, Tick};
 use crate::adapt::Rates;
@@ -64,7 +64,7 @@ impl Reader for Open {
         // SAFETY: any bytes are a valid `Record`, and the program has ended: `run` is over.
         let records = unsafe { self.records.slice::<Record>(count) };
         for (at, record) in records.iter().enumerate() {
-            let mut process = bpf::process(record, self.page);
+            let mut process = bpf_record::process(record, self.page);
             self.rates.judge(at, &mut process, tick);
             out.push(process);
         }

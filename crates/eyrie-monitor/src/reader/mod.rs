@@ -2,9 +2,9 @@
 //! works. Each is one file, and all fill the same record. A reader must never allocate in `read`,
 //! nor stop because a process is gone.
 
-mod bpf;
 mod bpf_iter;
 mod bpf_open;
+mod bpf_record;
 mod clocks;
 pub mod kind;
 mod plain;

@@ -15,7 +15,7 @@ use crate::clock::{Clock, Steadiness};
 use crate::metrics::Exporter;
 use crate::names::{CommandLines, Directory};
 use crate::ring::Frame;
-use crate::sampler::{Config, Sampler};
+use crate::sampling_thread::{Config, Sampler};
 use crate::serve;
 use crate::shared::{lock, Shared};
 use anyhow::Context;

@@ -25,7 +25,8 @@ impl Again {
 
 /// The bytes behind `from`, as far as none is missing, and where parts end.
 pub fn behind(mut from: u64, parts: Vec<ObservedPart>) -> (Vec<u8>, Again) {
-    let (mut bytes, mut again) = (Vec::new(), Again::default());
+    let mut bytes = Vec::new();
+    let mut again = Again::default();
     for part in parts {
         let Some(known) = from.checked_sub(part.from) else { break };
         if part.end() < from {

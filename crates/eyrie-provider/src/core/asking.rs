@@ -157,7 +157,8 @@ mod tests {
 
     #[test]
     fn who_asks_all_the_time_has_polled_all_the_time_and_then_sleeps() {
-        let (mut asking, mut now) = (Asking::default(), 1 << 40);
+        let mut asking = Asking::default();
+        let mut now = 1 << 40;
         assert_eq!(polled(&mut asking, &mut now, &[500; 100]), 100 * 1500 - 500);
         assert!(!asking.begin(now, || 0));
         asking.end(now, true);
@@ -182,7 +183,8 @@ mod tests {
 
     #[test]
     fn what_is_computed_between_calls_or_by_others_in_one_is_not_polled() {
-        let (mut asking, mut now) = (Asking::default(), 1 << 40);
+        let mut asking = Asking::default();
+        let mut now = 1 << 40;
         let computes = [10_000_000; 10];
         assert_eq!(polled(&mut asking, &mut now, &computes), 10 * 1000);
         asking.begin(now, || now);
@@ -197,7 +199,9 @@ mod tests {
     /// Calls of 1000 ticks, each after `pause`, in which the rank uses so many ns. Whether one of
     /// them sleeps.
     fn sleeps_after(calls: u32, pause: u64, uses: u64) -> bool {
-        let (mut asking, mut now, mut used) = (Asking::default(), 1 << 40, 0);
+        let mut asking = Asking::default();
+        let mut now = 1 << 40;
+        let mut used = 0;
         let mut sleeps = false;
         for _ in 0..calls {
             (now, used) = (now + pause, used + uses);
@@ -217,7 +221,8 @@ mod tests {
     /// How many of so many rounds sleep in which a program asks `calls` times, which takes it 300
     /// ns, and then sends, or gets a message.
     fn rounds_that_sleep(rounds: u32, calls: u32, acts: bool) -> u32 {
-        let (mut asking, mut now) = (Asking::default(), 1 << 40);
+        let mut asking = Asking::default();
+        let mut now = 1 << 40;
         let mut sleep = 0;
         for _ in 0..rounds {
             let mut sleeps = false;
@@ -242,7 +247,8 @@ mod tests {
         assert_eq!(rounds_that_sleep(100, 2000, true), 1);
         assert!(rounds_that_sleep(100, 50_000, true) <= 3);
         assert_eq!(rounds_that_sleep(100, 2000, false), 100, "who waits for others sleeps");
-        let (mut asking, mut now) = (Asking { doubled: 3, ..Asking::default() }, 1 << 40);
+        let mut asking = Asking { doubled: 3, ..Asking::default() };
+        let mut now = 1 << 40;
         for _ in 0..3 {
             polled(&mut asking, &mut now, &[500; SPINS as usize + 1]);
             asking.found();

@@ -42,6 +42,13 @@ impl Content for [u8] {
     }
 }
 
+impl Content for &[u8] {
+    unsafe fn copy_to(&self, to: *mut u8, len: usize) -> io::Result<()> {
+        // SAFETY: handed on to the caller.
+        unsafe { (**self).copy_to(to, len) }
+    }
+}
+
 /// A receive that waits for its message.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {

@@ -168,7 +168,8 @@ unsafe extern "C" fn inject(
     datatype: c_int,
     op: c_int,
 ) -> ssize_t {
-    let (context, flags) = (std::ptr::null_mut(), None);
+    let context = std::ptr::null_mut();
+    let flags = None;
     // SAFETY: the endpoint is ours; the library gives a buffer of so many elements.
     unsafe {
         Operation { target, offset, key, datatype, op, count, context, flags }.issue(

@@ -3,7 +3,7 @@
 
 use super::{absent, base_ops, close_box};
 use eyrie_libfabric::abi::*;
-use eyrie_wire::address::{address, rank_of, ADDRESS_LEN};
+use eyrie_wire::rank_address::{address, rank_of, ADDRESS_LEN};
 use eyrie_wire::Rank;
 use libc::{c_char, c_int, c_void, size_t};
 

@@ -4,7 +4,7 @@
 use super::queue::{Cq, Entry};
 use super::{absent, base_ops, ep};
 use crate::core::rank::Unread;
-use crate::{library, process, signals};
+use crate::{mpi_library, process, signals};
 use eyrie_libfabric::abi::*;
 use libc::{c_char, c_int, c_void, size_t, ssize_t};
 use std::collections::VecDeque;
@@ -79,7 +79,7 @@ pub fn progress(unread: Unread) {
 }
 
 unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: size_t) -> ssize_t {
-    library::report_once();
+    mpi_library::report_once();
     let cq = cq.cast::<Cq>();
     // SAFETY: the queue is ours. What a progress call finds may be put into this very queue, so no
     // reference to it is held meanwhile.

@@ -155,7 +155,7 @@ unsafe extern "C" fn control(_: *mut fid, command: c_int, _: *mut c_void) -> c_i
 }
 
 unsafe extern "C" fn getname(_: *mut fid, to: *mut c_void, len: *mut size_t) -> c_int {
-    let address = process::call(|rank| eyrie_wire::address::address(rank.path.number()));
+    let address = process::call(|rank| eyrie_wire::rank_address::address(rank.path.number()));
     // SAFETY: the library gives room for `*len` bytes.
     unsafe { av::copy_out(&address, to, len) }
 }

@@ -71,7 +71,8 @@ unsafe extern "C" fn send(
     // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     let report = ep.send_flags();
-    let (content, envelope) = ((buf, len), Envelope::Untagged { data: None });
+    let content = (buf, len);
+    let envelope = Envelope::Untagged { data: None };
     ep.send(&SendCall { content, destination, envelope, context, report })
 }
 
@@ -136,7 +137,8 @@ unsafe extern "C" fn inject(
     len: size_t,
     destination: u64,
 ) -> ssize_t {
-    let (content, context) = ((buf, len), std::ptr::null_mut());
+    let content = (buf, len);
+    let context = std::ptr::null_mut();
     let envelope = Envelope::Untagged { data: None };
     // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
@@ -155,7 +157,8 @@ unsafe extern "C" fn senddata(
     // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     let report = ep.send_flags();
-    let (content, envelope) = ((buf, len), Envelope::Untagged { data: Some(data) });
+    let content = (buf, len);
+    let envelope = Envelope::Untagged { data: Some(data) };
     ep.send(&SendCall { content, destination, envelope, context, report })
 }
 
@@ -166,7 +169,8 @@ unsafe extern "C" fn injectdata(
     data: u64,
     destination: u64,
 ) -> ssize_t {
-    let (content, context) = ((buf, len), std::ptr::null_mut());
+    let content = (buf, len);
+    let context = std::ptr::null_mut();
     let envelope = Envelope::Untagged { data: Some(data) };
     // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };

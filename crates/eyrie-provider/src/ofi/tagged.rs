@@ -122,7 +122,8 @@ unsafe extern "C" fn send(
     // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     let report = ep.send_flags();
-    let (content, envelope) = ((buf, len), Envelope::Tagged { tag, data: None });
+    let content = (buf, len);
+    let envelope = Envelope::Tagged { tag, data: None };
     ep.send(&SendCall { content, destination, envelope, context, report })
 }
 
@@ -165,7 +166,8 @@ unsafe extern "C" fn inject(
     destination: u64,
     tag: u64,
 ) -> ssize_t {
-    let (content, context) = ((buf, len), std::ptr::null_mut());
+    let content = (buf, len);
+    let context = std::ptr::null_mut();
     let envelope = Envelope::Tagged { tag, data: None };
     // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
@@ -185,7 +187,8 @@ unsafe extern "C" fn senddata(
     // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };
     let report = ep.send_flags();
-    let (content, envelope) = ((buf, len), Envelope::Tagged { tag, data: Some(data) });
+    let content = (buf, len);
+    let envelope = Envelope::Tagged { tag, data: Some(data) };
     ep.send(&SendCall { content, destination, envelope, context, report })
 }
 
@@ -197,7 +200,8 @@ unsafe extern "C" fn injectdata(
     destination: u64,
     tag: u64,
 ) -> ssize_t {
-    let (content, context) = ((buf, len), std::ptr::null_mut());
+    let content = (buf, len);
+    let context = std::ptr::null_mut();
     let envelope = Envelope::Tagged { tag, data: Some(data) };
     // SAFETY: the library passes an endpoint that we opened, and calls do not overlap.
     let ep = unsafe { Ep::of(ep) };

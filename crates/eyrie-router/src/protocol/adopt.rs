@@ -4,13 +4,13 @@
 //! the messages that such a rank would need are lost.
 
 use super::acknowledge::Acknowledge;
-use super::adoption::{Adoptions, Pending};
 use super::append::Append;
 use super::conns::Conns;
 use super::kept::Kept;
 use super::mutation::{active, Mutation};
 use super::orders::RouterEvent;
 use super::output::Output;
+use super::pending_adoptions::{Adoptions, Pending};
 use super::ranks::Ranks;
 use super::receipts::Receipts;
 use super::room::Room;

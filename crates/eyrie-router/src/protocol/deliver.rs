@@ -39,7 +39,8 @@ impl<S: Store> Deliver<'_, S> {
                         if conn.passes_files {
                             pass_segment(id, &mut conn.segments, self.space, segment, out);
                         } else if let Some((from, len)) = stream.ahead.next(&logged.deliver) {
-                            let (offset, piece) = (offset + from, &mut buffer[..len]);
+                            let offset = offset + from;
+                            let piece = &mut buffer[..len];
                             if let Err(e) = self.space.read_piece(segment, offset, piece) {
                                 unreadable(rank, &e, out);
                                 break;

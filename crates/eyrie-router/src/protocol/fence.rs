@@ -1,12 +1,12 @@
 //! Fencing: only the new incarnation of a rank may connect from then on.
 
-use super::adoption::Adoptions;
 use super::closing::Close;
 use super::conns::Conns;
 use super::kept::Kept;
 use super::mutation::{active, Mutation};
 use super::orders::RouterEvent;
 use super::output::Output;
+use super::pending_adoptions::Adoptions;
 use super::ranks::Ranks;
 use super::room::Room;
 use super::streams::Streams;

@@ -2,17 +2,17 @@
 //! have received. No delivery stream may begin before its rank's recovery is prepared.
 
 use super::adopt::Adopt;
-use super::adoption::Adoptions;
 use super::ahead::Ahead;
+use super::await_receipt::AwaitReceipt;
 use super::conns::Conns;
 use super::deliver::Deliver;
 use super::kept::Kept;
 use super::mutation::{active, Mutation};
 use super::orders::RouterEvent;
 use super::output::{unreadable, ConnId, Output};
+use super::pending_adoptions::Adoptions;
 use super::ranks::Ranks;
 use super::receipts::Receipts;
-use super::received::Receive;
 use super::room::Room;
 use super::streams::Streams;
 use crate::space::{Space, Store};
@@ -84,7 +84,7 @@ impl<S: Store> FromReceiver<'_, S> {
 
     fn received(&mut self, rank: Rank, rsn: u64, out: &mut impl Output<S::File>) {
         let FromReceiver { conns, ranks, kept, receipts, space, .. } = self;
-        Receive { conns, ranks, kept, receipts, space }.received(rank, rsn, out);
+        AwaitReceipt { conns, ranks, kept, receipts, space }.received(rank, rsn, out);
     }
 
     /// Why a delivery stream cannot begin there.

@@ -2,16 +2,16 @@
 //! delivered or acknowledged before it is logged.
 
 use super::acknowledge::Acknowledge;
-use super::adoption::Adoptions;
 use super::append::Append;
+use super::await_receipt::AwaitReceipt;
 use super::conns::Conns;
 use super::kept::Kept;
 use super::mutation::{active, Mutation};
 use super::orders::RouterEvent;
 use super::output::{ConnId, Output};
+use super::pending_adoptions::Adoptions;
 use super::ranks::Ranks;
 use super::receipts::Receipts;
-use super::received::Receive;
 use super::room::Room;
 use super::segments::GiveSegments;
 use crate::space::{Space, Store};
@@ -121,7 +121,7 @@ impl<S: Store> FromSender<'_, S> {
     fn answer(&mut self, id: ConnId, rank: Rank, frame: &Frame, out: &mut impl Output<S::File>) {
         let FromSender { conns, ranks, kept, receipts, space, .. } = self;
         let received = receipts.kept_until() == KeptUntil::Received;
-        let mut receive = Receive { conns, ranks, kept, receipts, space };
+        let mut receive = AwaitReceipt { conns, ranks, kept, receipts, space };
         match &frame.header {
             Header::Message(m) if received => {
                 receive.await_receipt(id, rank, m, self.adoptions, out);

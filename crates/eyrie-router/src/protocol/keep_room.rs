@@ -9,12 +9,12 @@
 //!   event says so. No rank is held back for them: a rank that waits in the middle of a call on
 //!   files cannot be captured.
 
-use super::adoption::Adoptions;
 use super::conns::Conns;
 use super::kept::Kept;
 use super::log::Log;
 use super::orders::RouterEvent;
 use super::output::Output;
+use super::pending_adoptions::Adoptions;
 use super::ranks::Ranks;
 use super::receipts::Receipts;
 use super::room::Room;
@@ -126,7 +126,8 @@ impl<S: Store> KeepRoom<'_, S> {
             taken(*rank, log) > log.floor() && may(log, self.ranks.needed_after(*rank))
         });
         let Some((rank, log)) = cuts.max_by_key(|(_, log)| log.held()) else { return false };
-        let (rsn, before) = (taken(rank, log), log.floor());
+        let rsn = taken(rank, log);
+        let before = log.floor();
         // A restarted rank may still have to read what its predecessor has received.
         for segment in log.segments_up_to(rsn) {
             self.space.segments.forbid_reuse(segment);

@@ -4,9 +4,9 @@
 
 mod acknowledge;
 mod adopt;
-mod adoption;
 mod ahead;
 mod append;
+mod await_receipt;
 mod closing;
 mod conns;
 mod deliver;
@@ -21,9 +21,9 @@ mod noted;
 mod observed;
 mod orders;
 mod output;
+mod pending_adoptions;
 mod ranks;
 mod receipts;
-mod received;
 mod room;
 mod saved;
 mod scarcity;
@@ -37,7 +37,7 @@ mod tests;
 
 use crate::space::{Bounds, Space, Store};
 use acknowledge::Acknowledge;
-use adoption::Adoptions;
+use await_receipt::AwaitReceipt;
 use closing::Close;
 use conns::{Conn, Conns};
 use deliver::Deliver;
@@ -54,10 +54,10 @@ use log::Log;
 use mutation::{active, Mutation};
 pub use orders::{RouterCommand, RouterEvent, SavedAt, Stats};
 pub use output::{ConnId, Output};
+use pending_adoptions::Adoptions;
 use ranks::Ranks;
 use receipts::Receipts;
 pub use receipts::UNRECEIVED_BYTES;
-use received::Receive;
 use room::Room;
 use saved::{Restore, Save};
 use scarcity::Scarcity;
@@ -317,7 +317,7 @@ impl<S: Store> Protocol<S> {
         self.keep_room(out);
         let Protocol { conns, ranks, kept, receipts, adoptions, room, space, .. } = self;
         Scarcity { ranks, kept, room, space }.report(out);
-        Receive { conns, ranks, kept, receipts, space }.end_flushes(now, adoptions, out);
+        AwaitReceipt { conns, ranks, kept, receipts, space }.end_flushes(now, adoptions, out);
     }
 
     fn sending(&mut self) -> FromSender<'_, S> {

@@ -1,7 +1,7 @@
 //! The commands of the controller to a router, and the events of a router to the controller.
 
-use eyrie_wire::addr::Addr;
 use eyrie_wire::data::{Determinant, ObservedPart};
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::{Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

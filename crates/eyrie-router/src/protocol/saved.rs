@@ -2,7 +2,6 @@
 //! goes on with it. No rank sends meanwhile. Every logged message must be in it: ranks that come
 //! back from images need them as after a death.
 
-use super::adoption::Adoptions;
 use super::append::Append;
 use super::conns::Conns;
 use super::keep_room::KeepRoom;
@@ -11,6 +10,7 @@ use super::log::Log;
 use super::mutation::{active, Mutation};
 use super::orders::RouterEvent;
 use super::output::{ConnId, Output};
+use super::pending_adoptions::Adoptions;
 use super::ranks::{Ranks, SavedProgress};
 use super::receipts::{Receipts, SavedReceipts};
 use super::room::Room;

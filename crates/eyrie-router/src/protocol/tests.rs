@@ -1172,7 +1172,8 @@ fn observations_have_a_bound() {
     let loses =
         |event: &RouterEvent| matches!(event, RouterEvent::Unprotected { rank: Rank(0), .. });
     let part = vec![7; 1 << 14];
-    let (mut from, mut asked_at) = (0, None);
+    let mut from = 0;
+    let mut asked_at = None;
     while !said.events.iter().any(loses) {
         let part = ObservedPart { from, clock: 3, bytes: &part[..] };
         let mut bytes = Vec::new();

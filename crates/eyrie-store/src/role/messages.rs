@@ -1,7 +1,7 @@
 //! The messages between the controller and a store.
 
-use eyrie_wire::addr::{Addr, Bind};
 use eyrie_wire::control::StoreAt;
+use eyrie_wire::role_address::{Addr, Bind};
 use eyrie_wire::{ImageId, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Copies that are ordered and not yet begun: a bounded queue.
 
 use crossbeam_channel::{unbounded, Receiver, Sender};
-use eyrie_wire::addr::Addr;
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::{ImageId, RankInstance};
 
 /// Most copies that can be pending.

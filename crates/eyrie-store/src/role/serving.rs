@@ -9,9 +9,9 @@ use eyrie_transport::handshake::HandshakeError;
 use eyrie_transport::role::{self, Follow};
 use eyrie_transport::server::{self, Service};
 use eyrie_transport::Stream;
-use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::RankInstance;
 use std::io;
 use std::path::Path;
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::role::Stored;
     use crossbeam_channel::{unbounded, Receiver};
-    use eyrie_wire::addr::Bind;
+    use eyrie_wire::role_address::Bind;
     use eyrie_wire::{ImageId, Incarnation, Rank};
 
     fn role(dir: &Path) -> (Arc<StoreRole>, Receiver<StoreEvent>) {

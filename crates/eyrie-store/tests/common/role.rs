@@ -3,9 +3,9 @@
 
 use eyrie_store::role::Config;
 use eyrie_transport::{frame, role};
-use eyrie_wire::addr::{Addr, Bind, Interface, Ports, Security};
 use eyrie_wire::auth::{Secret, SECRET_LEN};
 use eyrie_wire::control::{Claim, ImageAnswer, ImageMeta};
+use eyrie_wire::role_address::{Addr, Bind, Interface, Ports, Security};
 use eyrie_wire::{ImageId, Rank, RankInstance};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;

@@ -3,8 +3,9 @@
 use anyhow::Context;
 use eyrie_controller::runtime::{self, SLURM_NODE};
 use eyrie_host::enough;
+use eyrie_interface::options;
 use eyrie_transport::role;
-use eyrie_wire::addr::Addr;
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::NodeId;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ pub struct AgentArgs {
     #[arg(long, value_delimiter = ',', value_parser = led, requires = "node")]
     lead: Vec<(u32, String)>,
     /// The command for that, which takes ssh's arguments
-    #[arg(long, default_value = "ssh")]
+    #[arg(long, default_value = options::LAUNCHER_EXEC)]
     ssh: OsString,
     /// A directory with files that were sent along; it is removed at the end
     #[arg(long)]

@@ -1,7 +1,6 @@
 //! `eyrie balance` and `eyrie consolidate`: what should move by what was measured, and then the
 //! moves. The job decides; here it is shown, and asked to be done.
 
-use super::migrate::MannerArgs;
 use super::JobPlace;
 use eyrie_cli::out;
 use eyrie_cli::table::align;
@@ -9,7 +8,8 @@ use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::ask;
 use eyrie_interface::answer::{Accepted, Proposed};
 use eyrie_interface::proposal::{Goal, NodeShare, Proposal, RankShare};
-use eyrie_interface::{Request, Status};
+use eyrie_interface::proposal::{BALANCE_OVER, CONSOLIDATE_OVER, PAYBACK};
+use eyrie_interface::{Manner, Request, Status};
 use eyrie_units::{bytes, duration, time};
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ use std::time::Duration;
 #[derive(clap::Args)]
 pub struct BalanceArgs {
     /// For how long to measure
-    #[arg(long, default_value = "5s", value_parser = duration, value_name = "TIME")]
+    #[arg(long, default_value = BALANCE_OVER, value_parser = duration, value_name = "TIME")]
     over: Duration,
     /// Moves must have paid within this time: only then does the job win more than they may cost
-    #[arg(long, default_value = "1min", value_parser = duration, value_name = "TIME")]
+    #[arg(long, default_value = PAYBACK, value_parser = duration, value_name = "TIME")]
     payback: Duration,
     #[command(flatten)]
     rest: RearrangeArgs,
@@ -40,7 +40,7 @@ pub struct ConsolidateArgs {
     #[arg(long, value_name = "N")]
     nodes: u32,
     /// For how long to measure what ranks compute: it is spread over the nodes
-    #[arg(long, default_value = "1s", value_parser = duration, value_name = "TIME")]
+    #[arg(long, default_value = CONSOLIDATE_OVER, value_parser = duration, value_name = "TIME")]
     over: Duration,
     #[command(flatten)]
     rest: RearrangeArgs,
@@ -57,7 +57,7 @@ struct RearrangeArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    manner: MannerArgs,
+    manner: Manner,
     #[command(flatten)]
     place: JobPlace,
 }
@@ -84,7 +84,7 @@ impl RearrangeArgs {
         if self.dry_run || moves.is_empty() && proposal.left.is_empty() {
             return Ok(0);
         }
-        let manner = self.manner.manner();
+        let manner = self.manner;
         ask::<Accepted>(&dir, &Request::Rearrange { moves, drains: proposal.left, manner })?;
         Ok(0)
     }

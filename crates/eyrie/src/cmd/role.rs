@@ -3,9 +3,9 @@
 
 use eyrie_transport::role::{self, Follow};
 use eyrie_transport::Stream;
-use eyrie_wire::addr::Addr;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Claim, Role, RoleKind};
+use eyrie_wire::role_address::Addr;
 use std::path::PathBuf;
 
 #[derive(clap::Args)]

@@ -6,7 +6,7 @@ use eyrie_controller::hosts::{self, Host};
 use eyrie_controller::machine::schedule::Interval;
 use eyrie_controller::machine::SAVED_CODE;
 use eyrie_controller::runtime::{
-    self, Cluster, JobOptions, Launcher, Reach, Resumption, ENV_SPARES,
+    self, check_ledgers, Cluster, JobOptions, Launcher, Reach, Resumption, ENV_SPARES,
 };
 use eyrie_host::enough;
 use eyrie_interface::options::{
@@ -18,9 +18,9 @@ use eyrie_placement::spares::Arrangement;
 use eyrie_placement::{Placement, Words};
 use eyrie_topology::spec::Files;
 use eyrie_units::{duration, size};
-use eyrie_wire::addr::{Interface, Ports, Security};
 use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::directory::MessagePath;
+use eyrie_wire::role_address::{Interface, Ports, Security};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
@@ -87,10 +87,11 @@ pub struct RunArgs {
         hide_short_help = true
     )]
     slots: u32,
-    /// Number of routers, which log and deliver the messages; ranks are spread over them
+    /// Number of routers, which log and deliver the messages where these do not go straight; ranks
+    /// are spread over them
     #[arg(long, default_value_t = options::ROUTERS, value_name = "K")]
     routers: u32,
-    /// The way that messages take [default: router]. The direct one needs all nodes on this host
+    /// The way that messages take [default: direct where all nodes are on this host, else router]
     #[arg(long, value_enum, value_name = "WAY", env = "EYRIE_PATH", hide_short_help = true)]
     path: Option<MessagePath>,
     /// Where routers and stores run [default: nodes with two hosts or more, else here; with
@@ -381,7 +382,15 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let usual_timeout = options::heartbeat_timeout(nodes.cluster.is_some());
     let hosts = nodes.cluster.as_ref().map_or(1, |cluster| cluster.hosts.len());
     let roles = roles(args.roles, hosts, resumption.as_ref().and_then(Resumption::options))?;
-    let routers = args.routers.max(roles.least_routers());
+    let saved = resumption.as_ref().and_then(Resumption::options);
+    let is_here = nodes.cluster.is_none() && roles == RolesAt::Here && matches!(reach, Reach::Unix);
+    let bytes = args.log_memory.unwrap_or_else(|| usual_log_memory(1));
+    let path = path(args.path, is_here, saved, || check_ledgers(nodes.ranks, bytes))?;
+    let routers = match path {
+        MessagePath::Router => args.routers.max(roles.least_routers()),
+        // The keeper of the ledgers takes the place of one.
+        MessagePath::Direct => 1,
+    };
     let log_memory = args.log_memory.unwrap_or_else(|| usual_log_memory(routers));
     let notice_file = args.notice_file.map(std::path::absolute).transpose()?;
     let options = JobOptions {
@@ -390,18 +399,16 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         spares: nodes.spares,
         roles,
         routers,
-        path: path(&args, roles, hosts)?,
+        path,
         reach,
         cluster: nodes.cluster,
         slots: args.slots,
-        checkpoint_every: match args.checkpoint_every {
-            CheckpointEvery::Off => Interval::Off,
-            CheckpointEvery::Auto => {
-                let all = log_memory.saturating_mul(routers.into());
-                Interval::Auto { mtbf: args.mtbf, log_share: all / u64::from(nodes.ranks.max(1)) }
-            }
-            CheckpointEvery::Time(d) => Interval::Every(d),
-        },
+        checkpoint_every: Interval::asked(
+            args.checkpoint_every,
+            args.mtbf,
+            log_memory.saturating_mul(routers.into()),
+            nodes.ranks,
+        ),
         checkpoint_order: args.checkpoint_order,
         checkpoint_mode: args.checkpoint_mode,
         record: args.record == Recording::On,
@@ -441,20 +448,33 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     Ok(code)
 }
 
-/// The way that messages take.
-fn path(args: &RunArgs, roles: RolesAt, hosts: usize) -> anyhow::Result<MessagePath> {
-    let path = args.path.unwrap_or_default();
-    if path == MessagePath::Direct {
-        if hosts > 1 || roles == RolesAt::Nodes {
-            anyhow::bail!(
-                "messages go straight only where all nodes are on this host: leave --path out"
-            );
+/// The way that messages take: straight where that can be. Those of a job that was saved take the
+/// way that they took before.
+fn path(
+    asked: Option<MessagePath>,
+    is_here: bool,
+    saved: Option<&JobOptions>,
+    can: impl FnOnce() -> std::io::Result<()>,
+) -> anyhow::Result<MessagePath> {
+    match (asked, saved.map(|saved| saved.path)) {
+        (Some(asked), Some(saved)) if asked != saved => {
+            anyhow::bail!("the job was saved with messages on another way: leave --path out")
         }
-        if args.routers > 1 {
-            anyhow::bail!("there are no routers where messages go straight: leave --routers out");
-        }
+        (_, Some(saved)) => Ok(saved),
+        (Some(MessagePath::Direct), None) if !is_here => anyhow::bail!(
+            "messages go straight only where all nodes are on this host, and routers are not on \
+             nodes: leave --path out"
+        ),
+        (Some(asked), None) => Ok(asked),
+        (None, None) if !is_here => Ok(MessagePath::Router),
+        (None, None) => match can() {
+            Ok(()) => Ok(MessagePath::Direct),
+            Err(e) => {
+                eprintln!("eyrie: messages go through a router, not straight: {e}");
+                Ok(MessagePath::Router)
+            }
+        },
     }
-    Ok(path)
 }
 
 /// Where routers and stores run. Those of a job that was saved run where they did before: what its

@@ -3,6 +3,7 @@
 
 use anyhow::Context;
 use eyrie_controller::runtime::{ENV_NO_KILL, ENV_SPARES};
+use eyrie_interface::options;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -16,7 +17,7 @@ use std::path::Path;
 #[command(after_long_help = EXAMPLES)]
 pub struct SbatchArgs {
     /// Number of nodes held free for the ranks of failed ones, on top of --nodes
-    #[arg(long, default_value_t = 1, value_name = "S")]
+    #[arg(long, default_value_t = options::BATCH_SPARES, value_name = "S")]
     spares: u32,
     /// Show the command, and do not run it
     #[arg(long)]

@@ -11,12 +11,12 @@ use eyrie_interface::Order;
 use eyrie_router::{RouterCommand, RouterEvent};
 use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
 use eyrie_transport::frame;
-use eyrie_wire::address::address;
 use eyrie_wire::control::{
     CheckpointMode, FromAgent, ImageAt, JobOnHost, Notices, Program, RankReport, Role, RoleKind,
     ToAgent,
 };
 use eyrie_wire::data::Determinant;
+use eyrie_wire::rank_address::address;
 use eyrie_wire::{ImageId, NodeId, Rank, RankInstance, StoreId};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -11,7 +11,7 @@ use eyrie_cli::out;
 use eyrie_cli::progress::Progress;
 use eyrie_cli::table::align;
 use eyrie_placement::evaluate::Evaluator;
-use eyrie_placement::{fluid, CostModel, Instance, Method};
+use eyrie_placement::{fluid, method, CostModel, Instance, Method};
 use eyrie_topology::NetworkNode;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
@@ -51,7 +51,7 @@ pub struct SweepArgs {
     fails: String,
 
     /// Methods of the sequences, comma-separated, or all
-    #[arg(long, default_value = "all", requires = "sequences")]
+    #[arg(long, default_value = method::ALL, requires = "sequences")]
     method: String,
 
     /// Directory for sweep.csv and the SVG plots
@@ -257,7 +257,7 @@ fn sequences(
     let by_rank = args.fails == "rank";
     let planner = args.instance.planner(instance)?;
     let mut methods = methods(&args.method, instance)?;
-    methods.retain(|m| *m != Method::Squeeze || args.method != "all");
+    methods.retain(|m| *m != Method::Squeeze || args.method != method::ALL);
     let mut csv = String::from("method,seed,failures,busiest_link,slowdown,ranks_moved\n");
     let mut table: Vec<Vec<String>> = vec![[
         "method",

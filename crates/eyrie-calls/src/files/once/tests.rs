@@ -346,7 +346,8 @@ impl Program {
     }
 
     fn text(&mut self) -> Vec<u8> {
-        let (len, byte) = (1 + self.draw.below(12), b'a' + (self.seen % 26) as u8);
+        let len = 1 + self.draw.below(12);
+        let byte = b'a' + (self.seen % 26) as u8;
         (0..len).map(|i| byte ^ i as u8).collect()
     }
 
@@ -586,7 +587,8 @@ impl Job {
                     give();
                 }
             };
-            let (world, seen) = (&self.world, &self.seen);
+            let world = &self.world;
+            let seen = &self.seen;
             let program = &mut self.ranks[me].program;
             let ran = catch_unwind(AssertUnwindSafe(|| {
                 for (at, seen) in (from..phase).zip(&seen[from..]) {

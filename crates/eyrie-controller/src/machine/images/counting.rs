@@ -142,7 +142,8 @@ impl Counting<'_> {
         let capture = capture.clone();
         let is_whole = capture.copies().count() >= promised;
         let Some(image) = capture.usable().filter(|_| is_whole) else { return };
-        let (now, rank) = (self.out.now(), instance.rank);
+        let now = self.out.now();
+        let rank = instance.rank;
         let Counted { needless, healed, reach } =
             self.ranks[rank].count_image(now, image, &capture);
         let total = now - capture.asked();

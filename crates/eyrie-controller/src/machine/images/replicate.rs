@@ -41,7 +41,8 @@ impl Counting<'_> {
             let instance = r.instance();
             let Some(capture) = r.capture_mut() else { continue };
             if capture.lose_store(store) {
-                let (image, cause) = (capture.image(), format!("store {store} is lost"));
+                let image = capture.image();
+                let cause = format!("store {store} is lost");
                 self.capture_failed(instance, image, cause, true, now);
                 self.schedule.want(rank, now);
             }
@@ -320,7 +321,8 @@ mod tests {
         let mut job = Running::new(2, 2);
         let (image, _) = job.capture(Rank(0));
         job.stored(StoreId(0), Rank(0), image);
-        let (instance, reason) = (first(Rank(0)), "the disk is full".to_string());
+        let instance = first(Rank(0));
+        let reason = "the disk is full".to_string();
         let told = job.handle(said::failed(StoreId(1), instance, image, reason));
         assert_eq!(told[0], said::discard(StoreId(0), Rank(0), image));
         assert!(job.checked(Rank(0), image).is_empty() && job.images(Rank(0)).is_empty());
@@ -363,7 +365,8 @@ mod tests {
         assert!(job.stored(StoreId(2), Rank(1), newer[1]).is_empty());
         // One that cannot be copied is replaced by a new one.
         let reason = "chunk 3 is damaged".to_string();
-        let (instance, image) = (first(Rank(1)), older[1]);
+        let instance = first(Rank(1));
+        let image = older[1];
         let told = job.handle(said::failed(StoreId(2), instance, image, reason));
         assert_eq!(captured(&told).0.rank, Rank(1));
         let told = job.handle(Event::StoreLost { store: StoreId(0) });

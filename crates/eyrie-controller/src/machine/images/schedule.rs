@@ -1,6 +1,7 @@
 //! When which rank is due for a checkpoint: by the clock, or because its log has grown. Pure: it
 //! starts nothing.
 
+use eyrie_interface::options::CheckpointEvery;
 use eyrie_interface::Order;
 use eyrie_wire::Rank;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,19 @@ pub enum Interval {
         mtbf: Duration,
         log_share: u64,
     },
+}
+
+impl Interval {
+    /// What a user asks for. `log_memory`: what all logs of the job have, in bytes.
+    pub fn asked(every: CheckpointEvery, mtbf: Duration, log_memory: u64, ranks: u32) -> Interval {
+        match every {
+            CheckpointEvery::Off => Interval::Off,
+            CheckpointEvery::Auto => {
+                Interval::Auto { mtbf, log_share: log_memory / u64::from(ranks.max(1)) }
+            }
+            CheckpointEvery::Time(time) => Interval::Every(time),
+        }
+    }
 }
 
 /// The interval of `auto` before anything has been measured.

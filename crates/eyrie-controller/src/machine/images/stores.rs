@@ -3,8 +3,8 @@
 use super::copies::Copies;
 use crate::machine::outbox::Outbox;
 use eyrie_store::role::StoreCommand;
-use eyrie_wire::addr::Addr;
 use eyrie_wire::control::StoreAt;
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::{ImageId, Rank, RankInstance, StoreId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;

@@ -174,7 +174,8 @@ impl Mover<'_> {
 
     /// Looks whether drained nodes without ranks are being left by their roles, too.
     fn watch_roles_left(&mut self) {
-        let (now, roles) = (self.out.now(), self.roles);
+        let now = self.out.now();
+        let roles = self.roles;
         let patience = patience_with_roles(self.ranks);
         let ages =
             ImageAges { now, ranks: self.ranks, schedule: self.schedule, stores: self.stores };

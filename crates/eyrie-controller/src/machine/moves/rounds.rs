@@ -91,7 +91,8 @@ impl Mover<'_> {
         image: ImageId,
         result: Result<u64, String>,
     ) {
-        let (rank, now) = (instance.rank, self.out.now());
+        let rank = instance.rank;
+        let now = self.out.now();
         let Some(moving) = self.moves.get_mut(rank) else { return };
         let (from, Manner { pause_budget, if_slow, .. }) = (moving.from(), moving.manner());
         let is_it = |live: &&Live| live.node() == node && live.instance() == instance;

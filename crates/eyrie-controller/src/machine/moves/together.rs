@@ -137,7 +137,8 @@ mod tests {
 
     #[test]
     fn roles_have_their_time_anew_with_each_that_leaves() {
-        let (s, mut drain) = (Duration::from_secs, asked(&[], &[NodeId(7)]));
+        let s = Duration::from_secs;
+        let mut drain = asked(&[], &[NodeId(7)]);
         assert!(!drain.are_roles_late(2, s(0), s(10)) && drain.are_roles_late(2, s(10), s(10)));
         assert!(!drain.are_roles_late(1, s(11), s(10)) && !drain.are_roles_late(1, s(20), s(10)));
         drain.extend(s(5));

@@ -124,7 +124,8 @@ mod tests {
 
         /// So much time passes, in which these nodes answer; what is said of nodes.
         fn pass(&mut self, time: Duration, answer: &[NodeId]) -> Vec<String> {
-            let (until, mut said) = (self.now + time, Vec::new());
+            let until = self.now + time;
+            let mut said = Vec::new();
             while self.now < until && !self.machine.has_ended() {
                 let next = self.machine.next_tick().map_or(until, |at| at.max(self.now));
                 self.now = next.min(until) + Duration::from_micros(1);

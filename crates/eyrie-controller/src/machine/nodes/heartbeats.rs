@@ -111,7 +111,8 @@ impl Watch<'_> {
     }
 
     fn ask_nodes(&mut self) {
-        let (now, interval) = (self.out.now(), self.nodes.heartbeat_interval());
+        let now = self.out.now();
+        let interval = self.nodes.heartbeat_interval();
         for (node, heartbeat) in self.nodes.heartbeats_mut() {
             if heartbeat.is_due(now, interval) {
                 let n = heartbeat.ask(now);
@@ -140,7 +141,8 @@ impl Watch<'_> {
 
     /// Notes that a node is dead. The ranks that it had; `None` when that was known before.
     fn record_dead(&mut self, lost: LostNode) -> Option<(LostNode, Vec<Rank>)> {
-        let (now, node) = (self.out.now(), lost.node);
+        let now = self.out.now();
+        let node = lost.node;
         let entry = self.nodes.get_mut(node)?;
         let was_up = entry.is_up();
         if !entry.advance(lost.event, now) {

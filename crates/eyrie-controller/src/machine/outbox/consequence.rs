@@ -40,8 +40,8 @@ pub enum Consequence {
     RouterFenced { router: RouterId, instance: RankInstance, rsn: u64 },
     /// All routers do.
     RankFenced { instance: RankInstance, mark: Mark },
-    /// The rank is fenced, and is to come back.
-    RankReturns { instance: RankInstance, mark: Mark },
+    /// These ranks are fenced, and are to come back, each once.
+    RanksReturn(Vec<RankInstance>),
     /// The rank could not be restored where it was to go.
     RankNotRestored(Rank),
     /// The rank does not move.

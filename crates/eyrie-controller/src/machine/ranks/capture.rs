@@ -62,7 +62,9 @@ impl Capture {
         asked: Duration,
         until: Duration,
     ) -> Capture {
-        let (pause, copies, state) = (None, Copies::default(), CaptureState::Asked);
+        let pause = None;
+        let copies = Copies::default();
+        let state = CaptureState::Asked;
         Capture { image, asked, until, pause, store, copies, hold, state }
     }
 

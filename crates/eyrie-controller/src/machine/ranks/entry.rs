@@ -241,7 +241,8 @@ impl RankEntry {
         unheard: Option<Duration>,
         fence: Fence,
     ) -> Option<(RankInstance, Option<Capture>)> {
-        let (ended, capture) = (self.instance(), self.end_capture());
+        let ended = self.instance();
+        let capture = self.end_capture();
         if !self.state.advance(Step::Died { now, death, unheard, fence }) {
             return None;
         }

@@ -334,7 +334,8 @@ impl RankState {
             (RankStateName::Running, _) => RankState::Running { on_node },
             (RankStateName::Lost, Step::Died { now, death, unheard, fence }) => {
                 let detected = unheard.or(on_node.hit_for(now)).unwrap_or(Duration::ZERO);
-                let (failed, from) = (self.recovery(), on_node.started_from);
+                let failed = self.recovery();
+                let from = on_node.started_from;
                 let recovery = RankRecovery::after(failed, now, death, detected, from);
                 RankState::Lost { fence, recovery }
             }

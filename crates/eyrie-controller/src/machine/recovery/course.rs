@@ -163,6 +163,14 @@ impl Recovery<'_> {
         self.assign(&ranks);
     }
 
+    /// These ranks are to come back together: nodes are asked for once for all that have none.
+    pub fn assign_returning(&mut self, instances: &[RankInstance]) {
+        let to = self.destinations();
+        let has_none = |rank: &Rank| to.assigned_node(*rank).is_none();
+        let ranks: Vec<Rank> = instances.iter().map(|i| i.rank).filter(has_none).collect();
+        self.assign(&ranks);
+    }
+
     fn assign(&mut self, ranks: &[Rank]) {
         let assigned = assign(self.placement, self.destinations(), ranks);
         self.ranks.assign(assigned);
@@ -343,7 +351,8 @@ mod tests {
             let image =
                 Stored { image: ImageId(1), clock: 5, rsn: 5, observed: 0, stdin: 0, bytes: 1000 };
             tell(said::stored(StoreId(0), first, image));
-            let (image, output) = (1, [0; 2]);
+            let image = 1;
+            let output = [0; 2];
             tell(said::rank(first, RankReport::ImageUsable { image: ImageId(image), output }));
         }
         tell(Event::AgentGone(NodeId(0)));

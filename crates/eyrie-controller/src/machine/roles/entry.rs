@@ -2,7 +2,7 @@
 //! The state changes by the table of [`crate::machine::state`] and by nothing else.
 
 use crate::machine::state::{next, RoleEvent, RoleStateName, ROLES};
-use eyrie_wire::addr::Addr;
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

@@ -32,7 +32,8 @@ pub struct Hosting<'a> {
 
 impl Hosting<'_> {
     pub fn places(&self) -> Places<'_> {
-        let (now, reach) = (self.out.now(), self.reach);
+        let now = self.out.now();
+        let reach = self.reach;
         Places { now, nodes: self.nodes, reach, ranks: self.ranks, roles: self.roles }
     }
 

@@ -7,7 +7,7 @@ use super::redundancy::Missing;
 use super::Roles;
 use crate::machine::config::Config;
 use crate::machine::images::why::ImageAges;
-use eyrie_wire::addr::Addr;
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::Rank;
 
 /// Something to look at when time has passed.

@@ -55,7 +55,8 @@ impl Redundancy {
 
     /// Says what is missing, and what is there again.
     pub fn watch(&mut self, config: &Config, places: Places<'_>) -> Vec<Record> {
-        let (now, mut records) = (places.now, Vec::new());
+        let now = places.now;
+        let mut records = Vec::new();
         let missing = self.missing_copies(config, places);
         self.missing.retain(|what, (_, said)| {
             let is_missing = missing.iter().any(|m| m.what == *what);

@@ -26,9 +26,9 @@ mod tests {
     use crate::machine::ToPeer;
     use crate::machine::{Command, Config, Event, Machine};
     use crate::record::Record;
-    use eyrie_wire::addr::Addr;
     use eyrie_wire::control::RankReport;
     use eyrie_wire::control::ToAgent;
+    use eyrie_wire::role_address::Addr;
     use eyrie_wire::RankInstance;
     use eyrie_wire::{Incarnation, Rank};
     use std::time::Duration;

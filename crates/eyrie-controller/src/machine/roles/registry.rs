@@ -10,8 +10,8 @@ use super::stores::StoreKind;
 use super::Roles;
 use crate::machine::config::Config;
 use crate::machine::images::why::ImageAges;
-use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{Role, RoleKind};
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::NodeId;
 
 /// The list of kinds.

@@ -18,9 +18,9 @@ use crate::machine::state::RankStateName;
 use crate::machine::timeouts::{ROLE_TIMEOUT, WRITE_TIMEOUT};
 use crate::record::{in_words, Record};
 use eyrie_interface::status::Kept;
-use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{Role, RoleKind, ToAgent};
 use eyrie_wire::directory::{Directory, KeptUntil};
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::{NodeId, Rank, RankInstance, RouterId};
 use std::time::Duration;
 
@@ -76,9 +76,8 @@ impl Hosting<'_> {
         // not there cannot be connected to.
         let Some(routers) = addrs.collect::<Option<Vec<Addr>>>() else { return };
         let (epoch, primaries) = (self.roles.next_epoch(), self.roles.primaries().to_vec());
-        let beside = Vec::new();
-        let directory =
-            Directory { epoch, primaries, routers, beside, kept_until: KeptUntil::Received };
+        let kept_until = KeptUntil::Received;
+        let directory = Directory { epoch, primaries, routers, kept_until, ..Directory::default() };
         self.out.push(Command::Directory(directory));
     }
 
@@ -209,7 +208,9 @@ impl Hosting<'_> {
         let silent: Vec<NodeId> = silent.into_iter().map(|(node, _)| node).collect();
         for id in 0..self.config.routers {
             let Some(entry) = self.roles.get(RoleKind::Router, id) else { continue };
-            let (node, role, places) = (entry.node(), router(RouterId(id), entry), self.places());
+            let node = entry.node();
+            let role = router(RouterId(id), entry);
+            let places = self.places();
             let Some(far) = places.rank_that_cannot_meet(node).filter(|_| entry.is_up()) else {
                 continue;
             };

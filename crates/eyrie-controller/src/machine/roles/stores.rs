@@ -17,8 +17,8 @@ use crate::machine::ranks::entry::RankEntry;
 use crate::machine::timeouts::ROLE_TIMEOUT;
 use crate::record::{in_words, list, Record};
 use eyrie_interface::status::Kept;
-use eyrie_wire::addr::Addr;
 use eyrie_wire::control::{Role, RoleKind, ToAgent};
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::{NodeId, Rank, StoreId};
 use std::time::Duration;
 
@@ -93,7 +93,8 @@ impl Hosting<'_> {
     fn move_stores(&mut self) {
         let all_are_up = self.roles.of(RoleKind::Store).all(|(_, store)| store.is_up());
         let has_room = all_are_up && self.places().node_for_store().is_some();
-        let (places, hosts) = (self.places(), self.nodes.hosts());
+        let places = self.places();
+        let hosts = self.nodes.hosts();
         // A store that others do not reach moves to where they do.
         let meets = |id: StoreId| {
             let node = places.node_for_store().filter(|_| all_are_up);

@@ -2,8 +2,8 @@
 
 use crate::machine::said;
 use crate::machine::{Command, Config, Event, Machine};
-use eyrie_wire::addr::Addr;
 use eyrie_wire::control::Role;
+use eyrie_wire::role_address::Addr;
 use eyrie_wire::NodeId;
 use std::time::Duration;
 

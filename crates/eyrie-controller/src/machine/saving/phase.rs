@@ -237,7 +237,8 @@ mod tests {
     use super::*;
 
     fn step(event: SavingEvent) -> Step {
-        let (until, bytes) = (Duration::from_secs(9), 0);
+        let until = Duration::from_secs(9);
+        let bytes = 0;
         match event {
             SavingEvent::Asked => Step::Asked { waiting: BTreeSet::new(), until },
             SavingEvent::ImagesMissing => Step::ImagesMissing { waiting: BTreeSet::new(), until },

@@ -13,9 +13,10 @@ use crate::machine::config::Config;
 use crate::machine::images::overdue::Overdue;
 use crate::machine::images::schedule::Schedule;
 use crate::machine::images::stores::{copy_image, SAVED};
-use crate::machine::io::{Command, Mark};
+use crate::machine::io::Command;
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::outbox::Outbox;
+use crate::machine::ranks::entry::RankEntry;
 use crate::machine::ranks::Ranks;
 use crate::machine::recovery::stop::{stop_of, Stop};
 use crate::machine::roles::Roles;
@@ -184,10 +185,8 @@ impl Saver<'_> {
             self.out.answer(request, Answer::Refused(text.clone()));
         }
         self.out.record(Record::Note { text });
-        let mark = Mark::default();
-        for r in self.ranks.iter().filter(|r| self.ranks.is_fenced(r.rank())) {
-            self.out.follows(Consequence::RankReturns { instance: r.instance(), mark });
-        }
+        let fenced = self.ranks.iter().filter(|r| self.ranks.is_fenced(r.rank()));
+        self.out.follows(Consequence::RanksReturn(fenced.map(RankEntry::instance).collect()));
     }
 
     /// Each rank has the image that the job is saved with: all that the archive lacks is copied.
@@ -266,8 +265,8 @@ mod tests {
     use super::*;
     use crate::machine::{said, Config, Event, Machine, Source};
     use eyrie_store::role::Stored;
-    use eyrie_wire::addr::Addr;
     use eyrie_wire::control::{RankReport, ToAgent};
+    use eyrie_wire::role_address::Addr;
     use eyrie_wire::StoreId;
     use eyrie_wire::{Incarnation, NodeId};
     use std::time::Duration;

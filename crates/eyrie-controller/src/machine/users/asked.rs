@@ -83,7 +83,8 @@ impl Asked<'_> {
 
     /// Users wait for images of these ranks, and none could be begun.
     pub fn give_up(&mut self, late: Vec<(Rank, String)>) {
-        let (now, waited) = (self.out.now(), eyrie_units::time(IMAGE_TIMEOUT));
+        let now = self.out.now();
+        let waited = eyrie_units::time(IMAGE_TIMEOUT);
         for (rank, why) in late {
             let why = format!("none could be begun for {waited}: {why}");
             self.out.requests_mut().give_up(rank, &why, now, IMAGE_TIMEOUT);

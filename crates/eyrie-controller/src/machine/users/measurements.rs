@@ -44,7 +44,8 @@ impl Measurements {
         until: Duration,
     ) -> u64 {
         self.last += 1;
-        let (n, heard) = (self.last, BTreeMap::new());
+        let n = self.last;
+        let heard = BTreeMap::new();
         self.pending.push(Measurement { n, request, goal, until, awaited, heard });
         n
     }

@@ -1,8 +1,10 @@
-//! How a rank comes to its ledgers: the keeper lets this incarnation in, its own ledger says what it
-//! has sent, received and observed before, and the others' ledgers are read behind what the rank
+//! How a rank comes to its ledgers: the keeper lets this incarnation in, its own ledger says what
+//! it has sent, received and observed before, and the others' ledgers are read behind what the rank
 //! has shown. A pointer into a ledger lives no longer than [`Attached`], which no image holds.
 
+use super::attached::Attached;
 use super::host::{AdmissionError, LedgerHost, Windows};
+use super::spilled::SpilledMessages;
 use super::LedgerPath;
 use crate::core::again::behind;
 use crate::core::error::RankError;
@@ -20,7 +22,7 @@ use eyrie_wire::Rank;
 use std::time::Duration;
 
 /// How long the keeper may be out of reach, and how long it may take to let a rank in.
-const ADMISSION_TIMEOUT: Duration = Duration::from_secs(120);
+pub(super) const ADMISSION_TIMEOUT: Duration = Duration::from_secs(120);
 /// The pauses between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
@@ -31,41 +33,6 @@ fn sizes() -> Sizes {
         Sizes { at_once: 3000, step: 1000 }
     } else {
         Sizes::default()
-    }
-}
-
-/// The ledgers as this process has them.
-pub(super) struct Attached<H: LedgerHost> {
-    pub writer: Writer<H::Own>,
-    /// What each rank sends to this one.
-    pub readers: Vec<Reader<H::Region>>,
-    pub bells: Bells<H::Bells>,
-    /// Messages passed of each rank: what boards are compared with.
-    pub passed: Vec<u64>,
-    /// What becomes visible in the progress call under way: how many messages of which ranks.
-    pub showing: Vec<(u32, u32)>,
-    /// The source that is looked at first.
-    pub first: u32,
-    /// Of each source, the large message that was not whole when it was last looked at: its number,
-    /// and how much of it there was.
-    pub partial: Vec<(u64, u64)>,
-    /// There is a message that no board names.
-    pub is_unnamed: bool,
-}
-
-impl<H: LedgerHost> Attached<H> {
-    /// Looks for messages that no board names, or that were published and are not where they
-    /// should be. Boards are hints: a stray write there may hide a message.
-    fn look_for_unnamed(&mut self, me: u32) -> Result<(), LedgerError> {
-        for (source, reader) in (0..).zip(&mut self.readers) {
-            reader.look_for_lost()?;
-            let is_named = self.bells.has_new(me, source, self.passed[source as usize]);
-            self.is_unnamed |= !is_named && reader.look()?.is_some();
-        }
-        if active(Mutation::TrustBoards) {
-            self.is_unnamed = false;
-        }
-        Ok(())
     }
 }
 
@@ -117,31 +84,9 @@ impl<H: LedgerHost> LedgerPath<H> {
         }
     }
 
-    /// What a rank that waits looks at now and then: whether a message is there that no hint names,
-    /// and whether the keeper still knows of this rank.
-    ///
-    /// # Errors
-    /// When a ledger is damaged, or the keeper refuses this incarnation.
-    #[cold]
-    pub(super) fn look_rarely(&mut self) -> Result<(), RankError> {
-        if let Some(attached) = &mut self.attached {
-            attached.look_for_unnamed(self.number.0).map_err(RankError::Ledger)?;
-        }
-        self.try_observe_much()?;
-        if self.host.is_connected() {
-            return Ok(());
-        }
-        match self.host.connect_again(ADMISSION_TIMEOUT) {
-            Ok(()) => {
-                // What was told last may be lost with the connection.
-                self.owes_replayed = true;
-                self.report_if_replayed();
-                Ok(())
-            }
-            // It is tried again at the next look.
-            Err(AdmissionError::Unreachable(_)) => Ok(()),
-            Err(AdmissionError::Refused(reason)) => Err(RankError::Refused(reason)),
-        }
+    pub(super) fn trace(&mut self, what: What, peer: Rank, number: u64) {
+        let clock = self.script.clock();
+        self.host.trace(what, clock, peer.0, number);
     }
 
     fn be_admitted(&mut self) -> Result<Windows<H>, RankError> {
@@ -164,7 +109,7 @@ impl<H: LedgerHost> LedgerPath<H> {
     }
 
     fn open(&mut self, windows: Windows<H>) -> Result<(), LedgerError> {
-        let Windows { ledgers, own, mut regions, bells } = windows;
+        let Windows { ledgers, own, mut regions, bells, spilled } = windows;
         let layout = |rank| Layout::new(rank, ledgers.ranks, ledgers.region_bytes);
         let me = self.number.0;
         let sent = &self.sent;
@@ -187,12 +132,13 @@ impl<H: LedgerHost> LedgerPath<H> {
         // Two readers of the own region: of what it sends to itself, and of its order.
         let order = regions[me as usize].clone();
         self.script.load(order, layout(me), observed_at)?;
+        let spilled = SpilledMessages::behind(&self.shown, spilled);
         let readers = (0..)
             .zip(regions.drain(..))
             .map(|(from, region)| {
+                let behind = self.shown[from as usize].max(spilled.newest(from));
                 let early = u64::from(active(Mutation::BeginTooEarly));
-                let shown = self.shown[from as usize].saturating_sub(early);
-                Reader::new(region, layout(from), me, shown)
+                Reader::new(region, layout(from), me, behind.saturating_sub(early))
             })
             .collect();
         let bells = Bells::new(bells, ledgers.ranks);
@@ -200,6 +146,7 @@ impl<H: LedgerHost> LedgerPath<H> {
             writer,
             readers,
             bells,
+            spilled,
             passed: self.shown.clone(),
             showing: Vec::with_capacity(self.shown.len()),
             first: 0,

@@ -23,6 +23,9 @@ pub struct Windows<H: LedgerHost> {
     /// The regions of all ranks, also its own, by their number.
     pub regions: Vec<H::Region>,
     pub bells: H::Bells,
+    /// Messages that were taken out of the ledgers, which this rank has received before
+    /// ([`eyrie_ledger::spilled`]).
+    pub spilled: Vec<u8>,
 }
 
 /// A process that has ledgers.

@@ -6,26 +6,28 @@
 //!
 //! Each file calls only those before it: [`attaching`], [`sending`], [`receiving`].
 
+mod attached;
 mod attaching;
 mod envelope;
 pub mod host;
 mod receiving;
 mod script;
 mod sending;
+mod spilled;
 #[cfg(test)]
 mod tests;
+mod unwritten;
 
-use self::attaching::Attached;
+use self::attached::Attached;
 use self::host::LedgerHost;
 use self::script::{Script, Step};
-use self::sending::Unwritten;
+use self::unwritten::Unwritten;
 use super::again::Again;
 use super::error::RankError;
 use super::mutation::{active, Mutation};
 use super::path::{Found, Path, Show, Turn};
 use eyrie_ledger::error::LedgerError;
 use eyrie_wire::data::Envelope;
-use eyrie_wire::page::What;
 use eyrie_wire::Rank;
 use std::time::Duration;
 
@@ -163,6 +165,7 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
     }
 
     fn store_observed(&mut self) -> Result<(), RankError> {
+        self.attach_ledgers()?;
         // It depends on what was shown until now, too, when nothing was observed since.
         self.observe()?;
         self.record_nothing()
@@ -187,35 +190,6 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
 
     fn reconnect(&mut self) -> Result<(), RankError> {
         self.attach_ledgers()
-    }
-}
-
-impl<H: LedgerHost> LedgerPath<H> {
-    /// A step of the script is over; the keeper hears when it was the last one.
-    fn end_step(&mut self) -> Result<(), RankError> {
-        self.script.followed().map_err(RankError::Ledger)?;
-        self.report_if_replayed();
-        Ok(())
-    }
-
-    /// The clock has ticked: what was observed before has been observed again, or never will be.
-    fn end_observed(&mut self) {
-        if let Some(end) = self.again.end_before(self.script.clock()) {
-            self.host.skip_observed(end);
-        }
-    }
-
-    #[cold]
-    fn record_late(&mut self) {
-        let is_shown = self.attached.as_ref().is_some_and(|a| !a.showing.is_empty());
-        if is_shown && self.record_shown().is_ok() {
-            self.attached.iter_mut().for_each(|a| a.showing.clear());
-        }
-    }
-
-    fn trace(&mut self, what: What, peer: Rank, number: u64) {
-        let clock = self.script.clock();
-        self.host.trace(what, clock, peer.0, number);
     }
 }
 

@@ -2,9 +2,10 @@
 //! rank's ledger before the call returns to MPI. Messages of one source are shown in the order in
 //! which it has sent them, and only when they are whole.
 
-use super::attaching::Attached;
+use super::attached::Attached;
+use super::attaching::ADMISSION_TIMEOUT;
 use super::envelope::decode;
-use super::host::LedgerHost;
+use super::host::{AdmissionError, LedgerHost};
 use super::LedgerPath;
 use crate::core::error::RankError;
 use crate::core::matching::Content;
@@ -88,6 +89,47 @@ impl<H: LedgerHost> LedgerPath<H> {
         self.end_step()
     }
 
+    /// A step of the script is over; the keeper hears when it was the last one.
+    pub(super) fn end_step(&mut self) -> Result<(), RankError> {
+        self.script.followed().map_err(RankError::Ledger)?;
+        self.report_if_replayed();
+        Ok(())
+    }
+
+    /// The clock has ticked: what was observed before has been observed again, or never will be.
+    pub(super) fn end_observed(&mut self) {
+        if let Some(end) = self.again.end_before(self.script.clock()) {
+            self.host.skip_observed(end);
+        }
+    }
+
+    /// What a rank that waits looks at now and then: whether a message is there that no hint names,
+    /// and whether the keeper still knows of this rank.
+    ///
+    /// # Errors
+    /// When a ledger is damaged, or the keeper refuses this incarnation.
+    #[cold]
+    pub(super) fn look_rarely(&mut self) -> Result<(), RankError> {
+        if let Some(attached) = &mut self.attached {
+            attached.look_for_unnamed(self.number.0).map_err(RankError::Ledger)?;
+        }
+        self.try_observe_much()?;
+        if self.host.is_connected() {
+            return Ok(());
+        }
+        match self.host.connect_again(ADMISSION_TIMEOUT) {
+            Ok(()) => {
+                // What was told last may be lost with the connection.
+                self.owes_replayed = true;
+                self.report_if_replayed();
+                Ok(())
+            }
+            // It is tried again at the next look.
+            Err(AdmissionError::Unreachable(_)) => Ok(()),
+            Err(AdmissionError::Refused(reason)) => Err(RankError::Refused(reason)),
+        }
+    }
+
     /// Shows so many messages of a source; waits for them.
     fn show_of(&mut self, source: u32, count: u32, show: &mut impl Show) -> Result<(), RankError> {
         let mut begun = self.host.now();
@@ -147,6 +189,14 @@ struct Shown<'a, H> {
     rsn: &'a mut u64,
 }
 
+impl<H: LedgerHost> Shown<'_, H> {
+    #[inline]
+    fn note(&mut self, source: u32) {
+        *self.rsn += 1;
+        self.host.trace(What::Shown, self.clock, source, *self.rsn);
+    }
+}
+
 impl<H: LedgerHost> Attached<H> {
     /// Looks at all sources. True: something came, if no whole message.
     #[inline]
@@ -173,7 +223,7 @@ impl<H: LedgerHost> Attached<H> {
         }
         let any = !self.showing.is_empty();
         if any && sources > 1 {
-            // The source that was served first comes last the next time, when others have something.
+            // The source that was served first comes last next time, when others have something.
             let (last, _) = self.showing[0];
             self.first = if self.showing.len() > 1 { last + 1 } else { last };
             if self.first == sources {
@@ -181,6 +231,27 @@ impl<H: LedgerHost> Attached<H> {
             }
         }
         Ok(something || any)
+    }
+
+    /// Shows the next message of a source that was taken out of its ledger, if there is one.
+    #[cold]
+    fn show_spilled(
+        &mut self,
+        source: u32,
+        shown: &mut Shown<'_, H>,
+        show: &mut impl Show,
+    ) -> Result<bool, RankError> {
+        let Some(message) = self.spilled.first(source) else { return Ok(false) };
+        let (envelope, payload) = (message.envelope, message.payload);
+        let envelope = decode(&envelope).map_err(|what| damaged(source, what))?;
+        shown.note(source);
+        let arrived = Arrived { source: Rank(source), envelope, len: payload.len() };
+        // Only messages that were recorded are taken out, so that no other one comes behind.
+        show.show(&arrived, &payload)?;
+        self.spilled.pass(source);
+        self.passed[source as usize] += 1;
+        self.showing.push((source, 1));
+        Ok(true)
     }
 
     /// Shows what a source has, at most so many messages.
@@ -192,6 +263,9 @@ impl<H: LedgerHost> Attached<H> {
         shown: &mut Shown<'_, H>,
         show: &mut impl Show,
     ) -> Result<Looked, RankError> {
+        if !self.spilled.is_empty() && self.show_spilled(source, shown, show)? {
+            return Ok(Looked::Enough);
+        }
         let reader = &mut self.readers[source as usize];
         let mut count = 0;
         let looked = loop {
@@ -205,12 +279,10 @@ impl<H: LedgerHost> Attached<H> {
             if filled < entry.len && !active(Mutation::ShowParts) {
                 let part = (entry.ssn, filled);
                 let before = std::mem::replace(&mut self.partial[source as usize], part);
-                let is_new = before != part;
-                break Looked::Part { is_new };
+                break Looked::Part { is_new: before != part };
             }
             let envelope = decode(&entry.envelope).map_err(|what| damaged(source, what))?;
-            *shown.rsn += 1;
-            shown.host.trace(What::Shown, shown.clock, source, *shown.rsn);
+            shown.note(source);
             let arrived = Arrived { source: Rank(source), envelope, len: entry.len as usize };
             let more = show.show(&arrived, &Payload { reader, entry: &entry })?;
             reader.pass(&entry);

@@ -114,3 +114,58 @@ impl<V: View> Script<V> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use eyrie_ledger::heap::Heap;
+    use eyrie_ledger::region;
+    use eyrie_ledger::writer::{Sizes, Writer};
+
+    const BYTES: u64 = 1 << 20;
+
+    /// What a rank does that has recorded this, whose image was taken at `clock`, and that has
+    /// observed something at `observed_at`: a step for each progress call, up to the first free
+    /// one.
+    fn steps(records: &[(u64, &[(u32, u32)])], clock: u64, observed_at: u64) -> Vec<Step> {
+        let (memory, layout) = (Heap::new(BYTES), Layout::new(0, 3, BYTES));
+        region::prepare(&memory, &layout, 1, BYTES);
+        let mut writer = Writer::open(&memory, layout, |_| 0, Sizes::default()).unwrap();
+        records.iter().for_each(|(clock, shown)| writer.record(*clock, shown).unwrap());
+        let mut script = Script::at(clock);
+        script.load(&memory, layout, observed_at).unwrap();
+        let mut steps = Vec::new();
+        while steps.last() != Some(&Step::Free) {
+            let was_over = script.is_over();
+            let step = script.tick();
+            assert_eq!(was_over, step == Step::Free);
+            if step == Step::Due {
+                assert!(records.contains(&(script.clock(), script.due())));
+            }
+            script.followed().unwrap();
+            steps.push(step);
+        }
+        steps
+    }
+
+    use Step::{Due, Free, Nothing};
+
+    #[test]
+    fn messages_show_at_their_clock_and_the_order_is_free_behind_the_last() {
+        let records: &[(u64, &[_])] = &[(1, &[(2, 1)]), (3, &[(0, 2), (1, 1)])];
+        assert_eq!(steps(&[], 0, 0), [Free]);
+        assert_eq!(steps(records, 0, 0), [Due, Nothing, Due, Free]);
+        assert_eq!(steps(records, 1, 0), [Nothing, Due, Free]);
+        assert_eq!(steps(records, 3, 0), [Free]);
+    }
+
+    #[test]
+    fn nothing_is_shown_up_to_a_no_delivery_determinant_or_an_observation() {
+        let records: &[(u64, &[_])] = &[(1, &[(2, 1)]), (3, &[])];
+        assert_eq!(steps(records, 0, 0), [Due, Nothing, Nothing, Free]);
+        assert_eq!(steps(records, 0, 2), [Due, Nothing, Nothing, Free]);
+        assert_eq!(steps(records, 0, 4), [Due, Nothing, Nothing, Nothing, Free]);
+        assert_eq!(steps(records, 3, 5), [Nothing, Nothing, Free]);
+        assert_eq!(steps(records, 6, 5), [Free]);
+    }
+}

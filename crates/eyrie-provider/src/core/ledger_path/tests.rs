@@ -124,10 +124,19 @@ impl LedgersJob {
             let r = world.random.borrow_mut().gen_range(0..world.ranks());
             self.step(r);
         }
+        world.lives.iter().for_each(|life| life.dies_in.set(None));
         for r in 0..world.ranks() {
             self.with(r, |p| p.rank.path.flush().unwrap());
         }
         self.all_are_recovered();
+        // One that has come back since has followed what was recorded. What it did to its own
+        // memory behind that was not.
+        for _ in 0..1000 {
+            if self.is_done() {
+                break;
+            }
+            (0..world.ranks()).for_each(|r| self.step(r));
+        }
         (self.computed(), self.kills.get())
     }
 }

@@ -181,7 +181,8 @@ impl Path for InMemory {
     }
 
     fn show_new(&mut self, _: bool, show: &mut impl Show) -> Result<Found, RankError> {
-        let (before, all) = (self.shown, self.messages.borrow()[self.number.index()].len());
+        let before = self.shown;
+        let all = self.messages.borrow()[self.number.index()].len();
         self.show_up_to(all, show)?;
         let messages = self.shown > before;
         if messages {
@@ -237,10 +238,18 @@ fn tagged(tag: u64) -> Envelope {
 
 /// Posts a receive of up to eight bytes.
 fn post(rank: &mut RankCore<InMemory>, context: Context, tag: u64, buffer: &mut [u8; 8]) {
-    let buffer = buffer.as_mut_ptr();
-    let (source, tagged, ignore, multi, used) = (None, true, 0, None, 0);
-    let (len, report) = (8, true);
-    let p = Posted { context, buffer, len, source, tagged, tag, ignore, multi, used, report };
+    let p = Posted {
+        context,
+        buffer: buffer.as_mut_ptr(),
+        len: 8,
+        source: None,
+        tagged: true,
+        tag,
+        ignore: 0,
+        multi: None,
+        used: 0,
+        report: true,
+    };
     rank.post(p, |_| panic!("it has come already"));
 }
 
@@ -270,9 +279,18 @@ fn messages_meet_receives_in_progress_calls_only() {
     a.send(Rank(1), tagged(7), b"seven").unwrap();
     assert_eq!(progress(&mut b), [1]);
     let mut later = Vec::new();
-    let (buffer, len, ignore) = (second.as_mut_ptr(), 8, 0);
-    let (source, tagged, multi, used, report) = (Some(Rank(0)), true, None, 0, true);
-    let p = Posted { context: 2, buffer, len, source, tagged, tag: 8, ignore, multi, used, report };
+    let p = Posted {
+        context: 2,
+        buffer: second.as_mut_ptr(),
+        len: 8,
+        source: Some(Rank(0)),
+        tagged: true,
+        tag: 8,
+        ignore: 0,
+        multi: None,
+        used: 0,
+        report: true,
+    };
     b.post(p, |c| later.push((c.context, c.len)));
     assert_eq!((later, &first[..5], &second[..5]), (vec![(2, 5)], &b"seven"[..], &b"eight"[..]));
 }
@@ -284,9 +302,9 @@ fn a_request_is_answered_before_later_messages_are_visible() {
     let (mut window, mut answer) = (*b"before..", [0u8; 8]);
     let region = Region { base: window.as_mut_ptr() as usize, len: 8 };
     assert!(b.regions.add(1, region));
-    let (buffer, len, report) = (answer.as_mut_ptr(), 8, true);
-    let reads = Pending { context: 1, kind: Kind::Read, report, buffer, len };
-    let writes = Pending { context: 2, kind: Kind::Write, report, buffer, len: 0 };
+    let buffer = answer.as_mut_ptr();
+    let reads = Pending { context: 1, kind: Kind::Read, report: true, buffer, len: 8 };
+    let writes = Pending { context: 2, kind: Kind::Write, report: true, buffer, len: 0 };
     let (key, offset) = (1, 0);
     a.request(Rank(1), reads, |request| Envelope::Read { key, offset, request, len: 8 }, &[])
         .unwrap();

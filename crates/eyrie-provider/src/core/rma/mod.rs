@@ -328,10 +328,16 @@ mod tests {
         regions.add(7, Region { base: memory.as_mut_ptr() as usize, len });
         let mut before = [0u8; 8];
         let mut apply = |offset, operand: u64| {
-            let (key, request, what) = (7, 0, AtomicOp::Fetch);
-            // libfabric's FI_UINT64 and FI_ATOMIC_WRITE.
-            let (datatype, op, count) = (7, 11, 1);
-            let swap = Envelope::Atomic { key, offset, request, what, op, datatype, count };
+            let swap = Envelope::Atomic {
+                key: 7,
+                offset,
+                request: 0,
+                what: AtomicOp::Fetch,
+                // libfabric's FI_ATOMIC_WRITE and FI_UINT64.
+                op: 11,
+                datatype: 7,
+                count: 1,
+            };
             // SAFETY: the region is `memory`, which nothing else uses.
             let own = |p| unsafe { regions.apply_own(p, &swap, &operand.to_ne_bytes()) };
             let done = own(pending(3, &mut before));

@@ -80,7 +80,8 @@ impl<H: Host> RouterPath<H> {
     }
 
     fn try_delivery(&mut self, live: bool) -> Result<Result<(), ConnectError>, RankError> {
-        let (router, clock) = (self.host.primary_router(self.number), self.replay.clock());
+        let router = self.host.primary_router(self.number);
+        let clock = self.replay.clock();
         match self.host.connect(router, data::StreamKind::Delivery) {
             Ok(stream) => self.delivery.begin(stream, clock, live),
             Err(e) => return Ok(Err(e)),
@@ -144,7 +145,8 @@ impl<H: Host> RouterPath<H> {
     }
 
     pub(super) fn lose_delivery(&mut self, e: &io::Error) -> Result<(), RankError> {
-        let (router, code) = (self.host.primary_router(self.number), e.raw_os_error().unwrap_or(0));
+        let router = self.host.primary_router(self.number);
+        let code = e.raw_os_error().unwrap_or(0);
         self.host.trace(What::DeliveryLost, self.replay.clock(), router.0, code as u64);
         self.drop_delivery();
         refused(e)

@@ -5,7 +5,7 @@
 //! to.
 
 use super::host::{File, Host, RouterStream};
-use super::sender::refusal;
+use super::send_stream::refusal;
 use crate::core::matching::Content;
 use crate::core::mutation::{active, Mutation};
 use eyrie_wire::data::{put_plain, Deliver, Determinant, Frame, Header, Piece, Place, MAX_FRAME};

@@ -10,7 +10,7 @@ mod delivery;
 pub mod host;
 mod progress;
 mod replay;
-mod sender;
+mod send_stream;
 mod sending;
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ mod tests;
 use self::delivery::Delivery;
 use self::host::Host;
 use self::replay::Replay;
-use self::sender::{Sender, Unstored};
+use self::send_stream::{Sender, Unstored};
 use super::again::Again;
 use super::error::RankError;
 use super::path::{Found, Path, Show, Turn};

@@ -127,7 +127,8 @@ impl<H: Host> RouterPath<H> {
 
     /// Shows messages that have been read, up to `up_to`.
     fn show(&mut self, up_to: u64, show: &mut impl Show) -> Result<io::Result<()>, RankError> {
-        let (host, clock) = (&mut self.host, self.replay.clock());
+        let host = &mut self.host;
+        let clock = self.replay.clock();
         self.delivery.show(up_to, |deliver, payload| {
             host.trace(What::Shown, clock, deliver.source.0, deliver.rsn);
             let (source, envelope) = (deliver.source, deliver.envelope);

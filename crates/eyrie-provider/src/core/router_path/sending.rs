@@ -3,7 +3,7 @@
 
 use super::connecting::ANSWER_TIMEOUT;
 use super::host::Host;
-use super::sender::{Offer, Outgoing};
+use super::send_stream::{Offer, Outgoing};
 use super::{refused, RouterPath};
 use crate::core::error::RankError;
 use crate::core::mutation::{active, Mutation};
@@ -47,7 +47,8 @@ impl<H: Host> RouterPath<H> {
             self.cut_observed();
         }
         let ssn = self.ssn[destination.index()] + 1;
-        let (clock, size) = (self.replay.clock(), content.len() as u64);
+        let clock = self.replay.clock();
+        let size = content.len() as u64;
         let message = Message { destination, ssn, clock, envelope, size, place: None };
         let k = self.host.primary_router(destination).index();
         if self.dies_with(k) {
@@ -270,7 +271,8 @@ impl<H: Host> RouterPath<H> {
 
     /// What was observed until now goes before whatever is sent next.
     pub(super) fn cut_observed(&mut self) {
-        let (clock, unstored) = (self.replay.clock(), &mut self.unstored);
+        let clock = self.replay.clock();
+        let unstored = &mut self.unstored;
         self.host.take_observed(&mut |from, bytes| {
             ObservedPart::cut(clock, from, bytes).for_each(|part| unstored.push_observed(part));
         });

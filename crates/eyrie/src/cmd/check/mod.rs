@@ -12,7 +12,7 @@ use clap::Args;
 use eyrie_cli::out;
 use eyrie_controller::hosts;
 use eyrie_host::trial::{ask_library, be_a_rank, be_captured, show_start};
-use eyrie_wire::addr::{Interface, Ports};
+use eyrie_wire::role_address::{Interface, Ports};
 use report::HostReport;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

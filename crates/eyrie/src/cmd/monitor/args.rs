@@ -2,33 +2,9 @@
 
 use anyhow::Context;
 use eyrie_monitor::health::HealthState;
-use eyrie_monitor::names::CommandLines;
-use eyrie_monitor::policy::Policy;
 use eyrie_monitor::sync::Key;
-use eyrie_units::{share, size};
+use eyrie_units::size;
 use std::path::Path;
-
-/// off, busy, busy=10%, error=1%.
-pub fn policy(text: &str) -> Result<Policy, String> {
-    match text.split_once('=').unwrap_or((text, "")) {
-        ("off", "") => Ok(Policy::Off),
-        ("busy", "") => Ok(Policy::Threshold { share: 0.1 }),
-        ("busy", limit) => Ok(Policy::Threshold { share: share(limit)? }),
-        ("error", "") => Ok(Policy::Error { share: 0.01 }),
-        ("error", limit) => Ok(Policy::Error { share: share(limit)? }),
-        _ => Err(format!("unknown policy {text:?}: choose off, busy, busy=10%, error or error=1%")),
-    }
-}
-
-/// none, own, all.
-pub fn command_lines(text: &str) -> Result<CommandLines, String> {
-    match text {
-        "none" => Ok(CommandLines::None),
-        "own" => Ok(CommandLines::Own),
-        "all" => Ok(CommandLines::All),
-        _ => Err(format!("whose command lines? {text:?} is none of none, own and all")),
-    }
-}
 
 /// RULE or RULE=STATE.
 pub fn injection(text: &str) -> Result<(String, HealthState), String> {
@@ -70,9 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_sizes_and_injections() {
-        assert_eq!(policy("busy"), Ok(Policy::Threshold { share: 0.1 }));
-        assert!(policy("error=5").is_err() && policy("lazy").is_err());
+    fn sizes_and_injections() {
         assert_eq!(ring("2MiB"), Ok(2 << 20));
         assert!(ring("2").unwrap_err().contains("2MiB"));
         assert!(ring("99999999GiB").is_err() && ring("MiB").is_err());

@@ -12,7 +12,7 @@ use eyrie_monitor::json;
 use eyrie_monitor::names::CommandLines;
 use eyrie_monitor::policy::Policy;
 use eyrie_monitor::reader::Kind;
-use eyrie_monitor::sampler::{Config, Started};
+use eyrie_monitor::sampling_thread::{Config, Started};
 use eyrie_monitor::shared::Shared;
 use eyrie_monitor::sync::Mode;
 use eyrie_monitor::watch::client::address;
@@ -51,7 +51,7 @@ pub struct WatchArgs {
     budget: Option<f64>,
     /// Which processes may wait: off, busy=10% (those below), error=1% (those that a straight line
     /// foretells)
-    #[arg(long, value_name = "POLICY", default_value = "off", value_parser = args::policy)]
+    #[arg(long, value_name = "POLICY", default_value = "off")]
     adapt: Policy,
     /// Write samples as JSON lines to FILE, or - for standard output
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
@@ -75,7 +75,7 @@ pub struct WatchArgs {
     #[arg(long = "for", value_name = "TIME", value_parser = positive_duration)]
     length: Option<Duration>,
     /// Whose command lines are shown and written: none, own, all
-    #[arg(long, value_name = "WHOSE", default_value = "own", value_parser = args::command_lines)]
+    #[arg(long, value_name = "WHOSE", default_value = "own")]
     command_lines: CommandLines,
     /// Memory for recent samples, which `eyrie monitor dump` writes
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = args::ring, hide_short_help = true)]

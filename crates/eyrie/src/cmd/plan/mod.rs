@@ -13,7 +13,7 @@ use eyrie_cli::instance::{methods, InstanceArgs};
 use eyrie_cli::out;
 use eyrie_cli::progress;
 use eyrie_placement::emit::{self, Format};
-use eyrie_placement::{Instance, Method, Outcome, Planner, Progress, Stuck};
+use eyrie_placement::{method, Instance, Method, Outcome, Planner, Progress, Stuck};
 use eyrie_topology::NetworkNode;
 use eyrie_units::{duration, written};
 
@@ -47,7 +47,7 @@ pub struct PlanArgs {
     at_once: bool,
 
     /// squeeze, first-free, 0d, 1d, 2d, 3d (any nd), hybrid, search, or all of them
-    #[arg(long, default_value = "all")]
+    #[arg(long, default_value = method::ALL)]
     method: String,
 
     /// Print JSON (docs/plan-schema.json) instead of a table

@@ -67,10 +67,7 @@ impl Keeper {
         let (before, counts) = &mut self.imaged[rank];
         assert!(clock >= *before, "an image of clock {clock} after one of {before}");
         let mut order = OrderReader::open(&*heap, layout, *before).unwrap();
-        while let Some(determinant) = order.next().unwrap() {
-            if determinant.clock > clock {
-                break;
-            }
+        while let Some(determinant) = order.next_until(clock).unwrap() {
             for (source, count) in determinant.shown {
                 counts[*source as usize] += u64::from(*count);
             }

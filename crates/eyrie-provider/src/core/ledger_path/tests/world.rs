@@ -185,6 +185,7 @@ impl LedgerHost for TestHost {
             own: window(&keeper.heaps[rank]),
             regions: keeper.heaps.iter().map(window).collect(),
             bells: Hint { hints: world.hints.clone(), world: world.clone(), rank },
+            spilled: Vec::new(),
         })
     }
 

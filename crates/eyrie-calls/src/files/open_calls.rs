@@ -8,7 +8,7 @@ use super::keeping;
 use super::kernel::{self, errno, look, look_at, Found, Identity, HERE};
 use super::mapping::opened_to_change;
 use super::memory;
-use super::opened::{How, FOPEN, OPEN};
+use super::open_records::{How, FOPEN, OPEN};
 use super::own_mapping;
 use super::path::Path;
 use super::places::NOWHERE;
@@ -221,7 +221,8 @@ impl Opening<'_> {
     /// It was opened before.
     fn open_again(&self, mut opened: Record) -> i64 {
         let how = How::of(opened.number());
-        let (real, size) = (opened.identity(), opened.number() as u64);
+        let real = opened.identity();
+        let size = opened.number() as u64;
         let path = self.absolute();
         let writes = !matches!(how, How::Read | How::Directory);
         if let Some(path) = path.as_ref().filter(|_| writes) {

@@ -4,8 +4,8 @@
 
 use super::calling::{of_file, outcome};
 use super::far;
+use super::held_locks::{self, Kind, Lock, NONE};
 use super::kernel;
-use super::locks::{self, Kind, Lock, NONE};
 use super::looking::{STAT, STATX};
 use super::reading::{READ, SEEK};
 use super::recent;
@@ -30,10 +30,10 @@ next! {
 const LOCK: u8 = 86;
 /// A descriptor is about to be closed: its locks are gone.
 fn closed(fd: c_int) {
-    if locks::any() || far::holds_any() {
+    if held_locks::any() || far::holds_any() {
         of_file(fd, &mut |file| {
             far::closed(file.number);
-            locks::closed(fd, file.number);
+            held_locks::closed(fd, file.number);
             recent::forget(file.number);
             0
         });
@@ -94,7 +94,7 @@ fn locked(fd: c_int, of: &dyn Fn(u64) -> Option<Lock>, make: &dyn Fn() -> c_int)
         let Some(lock) = of(file.size) else { return 0 };
         let mut since = 0;
         if call.result_again().is_none() && is_new_change() {
-            since = locks::now();
+            since = held_locks::now();
             call.write_result(result);
         }
         if result == 0 {

@@ -4,12 +4,12 @@
 //! because a receiver computes or is being restored.
 
 use super::acknowledge::Acknowledge;
-use super::adoption::Adoptions;
 use super::conns::Conns;
 use super::kept::Kept;
 use super::mutation::{active, Mutation};
 use super::orders::RouterEvent;
 use super::output::{unreadable, ConnId, Output};
+use super::pending_adoptions::Adoptions;
 use super::ranks::Ranks;
 use super::receipts::{Awaited, Receipts};
 use crate::space::{Space, Store};
@@ -21,7 +21,7 @@ use std::time::Duration;
 const FLUSH: Duration = Duration::from_secs(1);
 
 /// Notes what was received, and releases it at its senders.
-pub struct Receive<'a, S: Store> {
+pub struct AwaitReceipt<'a, S: Store> {
     pub conns: &'a mut Conns,
     pub ranks: &'a Ranks,
     pub kept: &'a Kept,
@@ -29,9 +29,9 @@ pub struct Receive<'a, S: Store> {
     pub space: &'a Space<S>,
 }
 
-impl<S: Store> Receive<'_, S> {
+impl<S: Store> AwaitReceipt<'_, S> {
     fn acknowledge(&mut self, id: ConnId, now: bool, out: &mut impl Output<S::File>) {
-        let Receive { conns, ranks, receipts, .. } = self;
+        let AwaitReceipt { conns, ranks, receipts, .. } = self;
         Acknowledge { conns, ranks, receipts }.acknowledge(id, now, out);
     }
 

@@ -8,7 +8,7 @@ pub const BEGINNING: u8 = 5;
 
 /// The file and its length, if there is one. It is left in the channel for the provider, which
 /// ignores it.
-pub fn beginning(channel: c_int) -> Option<(c_int, usize)> {
+pub fn first_observations(channel: c_int) -> Option<(c_int, usize)> {
     let mut kind = 0u8;
     let mut iov = libc::iovec { iov_base: (&raw mut kind).cast(), iov_len: 1 };
     let mut control = [0u64; 8];

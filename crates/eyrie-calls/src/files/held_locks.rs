@@ -130,7 +130,8 @@ pub fn has_left(number: (u64, u64)) -> bool {
 
 fn remove(at: usize) {
     let all = locks();
-    let (removed, last) = (all[at], all.len() - 1);
+    let removed = all[at];
+    let last = all.len() - 1;
     all[at] = all[last];
     COUNT.store(last, Ordering::Relaxed);
     if removed.again {

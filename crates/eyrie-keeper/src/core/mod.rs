@@ -1,0 +1,256 @@
+//! What the keeper decides: connections, messages of ranks and commands of the controller in;
+//! admissions, closes and events out. It has no socket, no clock and no thread of its own, and the
+//! same code runs over memory of one process. It must never admit two processes that write one
+//! region, and never release what an image that counts does not have without saying so.
+
+mod history;
+mod images;
+mod output;
+mod ranks;
+mod regions;
+mod room;
+mod saved;
+
+#[cfg(test)]
+mod schedules;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+use eyrie_ledger::memory::Memory;
+use eyrie_ledger::region;
+use eyrie_router::{RouterCommand, RouterEvent, Stats};
+use eyrie_wire::keeper::ToKeeper;
+use eyrie_wire::{Incarnation, Rank, RankInstance};
+use images::Images;
+pub use output::{ConnId, Output};
+use ranks::Ranks;
+use regions::Regions;
+use room::Room;
+pub use saved::Head;
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+/// The keeper of the ledgers of a job.
+pub struct Core<M> {
+    regions: Regions<M>,
+    ranks: Ranks,
+    images: Images,
+    room: Room,
+    /// Messages and their bytes before the start.
+    before: (u64, u64),
+}
+
+impl<M: Memory> Core<M> {
+    /// Ledgers in zeroed memory: a region of `region_bytes` bytes for each rank. Together they may
+    /// use `log_memory` bytes. These incarnations may connect.
+    pub fn new(
+        memories: Vec<M>,
+        region_bytes: u64,
+        log_memory: u64,
+        incarnations: &[Incarnation],
+    ) -> Core<M> {
+        let regions = Regions::new(memories, region_bytes);
+        let ranks = Ranks::new(incarnations);
+        let images = Images::none(regions.count());
+        Core::over(regions, ranks, images, log_memory)
+    }
+
+    /// Ledgers that go on with what [`Core::save`] has written, behind its [`Head`].
+    ///
+    /// # Errors
+    /// Those of the reader; when what is read does not fit the job; when there is no memory.
+    pub fn restored(
+        memories: Vec<M>,
+        region_bytes: u64,
+        log_memory: u64,
+        incarnations: &[Incarnation],
+        from: &mut impl Read,
+    ) -> io::Result<Core<M>> {
+        let regions = Regions::new(memories, region_bytes);
+        let mut ranks = Ranks::new(incarnations);
+        let mut images = Images::none(regions.count());
+        saved::restore(&regions, &mut ranks, &mut images, from)?;
+        Ok(Core::over(regions, ranks, images, log_memory))
+    }
+
+    fn over(regions: Regions<M>, ranks: Ranks, images: Images, log_memory: u64) -> Core<M> {
+        let room = Room::new(&regions, log_memory);
+        let before = regions.sent();
+        Core { regions, ranks, images, room, before }
+    }
+
+    /// Writes all from which another keeper can go on. No rank writes meanwhile.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn save(&self, to: &mut impl Write) -> io::Result<()> {
+        saved::save(&self.regions, &self.ranks, &self.images, to)
+    }
+
+    /// Whether this incarnation may connect.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn admit(&self, instance: RankInstance) -> Result<(), String> {
+        self.ranks.admit(instance)
+    }
+
+    /// A rank has connected. `process`: the number of its process; `None` when that is not known.
+    pub fn connected(
+        &mut self,
+        id: ConnId,
+        instance: RankInstance,
+        process: Option<u32>,
+        out: &mut impl Output,
+    ) {
+        match self.ranks.connected(id, instance, process, out) {
+            Ok(()) => self.give_ledgers(instance.rank, out),
+            Err(reason) => {
+                out.event(RouterEvent::Refused { instance: Some(instance), reason });
+                out.close(id);
+            }
+        }
+    }
+
+    /// Sends the ledgers to a rank that may have them and is connected.
+    fn give_ledgers(&mut self, rank: Rank, out: &mut impl Output) {
+        let Some(id) = self.ranks.next_admitted(rank) else { return };
+        let instance = self.ranks.instance(rank);
+        let (memory, layout) = self.regions.of(rank);
+        if !memory.populate(0, layout.extents()) {
+            let reason = format!("there is no memory for the ledger of rank {rank}");
+            return out.event(RouterEvent::Fatal { reason });
+        }
+        region::prepare(memory, layout, instance.incarnation.0, self.room.granted(rank));
+        out.admit(id);
+        out.event(RouterEvent::Connected(instance));
+    }
+
+    /// A rank has sent a message on its connection. Those of connections that were replaced, or
+    /// have no ledgers yet, mean nothing.
+    pub fn message(&mut self, id: ConnId, rank: Rank, message: ToKeeper, out: &mut impl Output) {
+        if !self.ranks.is_admitted(rank, id) {
+            return;
+        }
+        match message {
+            ToKeeper::Replayed { messages } => {
+                let instance = self.ranks.instance(rank);
+                self.ranks.replayed(rank);
+                out.event(RouterEvent::Replayed { instance, messages });
+            }
+            ToKeeper::RoomWanted => self.room.keep(&self.regions, &self.ranks, out),
+            ToKeeper::ContentDiffers { reason } => {
+                if self.ranks.content_differs(rank) {
+                    out.event(RouterEvent::ContentDiffers { rank, reason });
+                }
+            }
+            ToKeeper::Diverged { reason } => out.event(RouterEvent::Divergence { rank, reason }),
+        }
+    }
+
+    /// A connection of a rank has ended.
+    pub fn disconnected(&mut self, id: ConnId, rank: Rank, out: &mut impl Output) {
+        self.ranks.disconnected(rank, id, out);
+    }
+
+    /// The process that [`Output::end`] has killed has ended, or has not ended in time, with the
+    /// reason.
+    pub fn ended(&mut self, rank: Rank, result: Result<(), String>, out: &mut impl Output) {
+        let Some(instance) = self.ranks.ended(rank) else { return };
+        match result {
+            Ok(()) => self.report_fenced(instance, out),
+            Err(reason) => out.event(RouterEvent::Fatal { reason }),
+        }
+    }
+
+    /// Carries out a command of the controller. [`RouterCommand::Save`] is carried out above.
+    pub fn command(&mut self, command: RouterCommand, out: &mut impl Output) {
+        match command {
+            RouterCommand::Fence(instance) if self.regions.has(instance.rank) => {
+                if self.ranks.fence(instance, out) {
+                    self.report_fenced(instance, out);
+                }
+            }
+            RouterCommand::Recover { instance, .. } => {
+                if self.ranks.recover(instance) {
+                    self.give_ledgers(instance.rank, out);
+                }
+            }
+            RouterCommand::Truncate { rank, clock, rsn, observed } if self.regions.has(rank) => {
+                self.truncate(rank, (clock, rsn, observed), out);
+            }
+            RouterCommand::BreakConnections(rank) => self.ranks.break_connection(rank, out),
+            RouterCommand::Stats => out.event(RouterEvent::Stats(self.stats())),
+            RouterCommand::Fence(_) | RouterCommand::Truncate { .. } | RouterCommand::Save(_) => {}
+        }
+    }
+
+    fn report_fenced(&self, instance: RankInstance, out: &mut impl Output) {
+        let (memory, layout) = self.regions.of(instance.rank);
+        let last = history::last_determinant(memory, layout);
+        let history = last.and_then(|last| Ok((last, history::beginning(memory, layout)?)));
+        out.event(match history {
+            Ok((last, observed)) => {
+                RouterEvent::Fenced { instance, determinants: Vec::from_iter(last), observed }
+            }
+            Err(e) => RouterEvent::Fatal { reason: e.to_string() },
+        });
+    }
+
+    /// An image of the rank counts, up to this clock, rsn and byte of its observations.
+    fn truncate(&mut self, rank: Rank, image: (u64, u64, u64), out: &mut impl Output) {
+        if let Err(reason) = self.images.truncate(&self.regions, rank, image) {
+            return out.event(RouterEvent::Fatal { reason });
+        }
+        self.room.keep(&self.regions, &self.ranks, out);
+    }
+
+    /// Does what is due at `now` (since the keeper's start).
+    pub fn tick(&mut self, now: Duration, out: &mut impl Output) {
+        self.room.set_time(now);
+        self.room.keep(&self.regions, &self.ranks, out);
+        if self.room.has_waited_long() {
+            self.cut(out);
+            self.room.wait_again();
+            self.room.keep(&self.regions, &self.ranks, out);
+        }
+        self.room.report_growth(&self.regions, out);
+    }
+
+    /// Releases what one receiver has, without an image: that for which most is kept, of those that
+    /// have something. It cannot be recovered until its next image.
+    fn cut(&mut self, out: &mut impl Output) {
+        let Core { regions, ranks, images, room, .. } = self;
+        let mut receivers: Vec<_> =
+            regions.ranks().filter(|rank| ranks.is_past_replay(*rank)).collect();
+        receivers.sort_by_key(|rank| std::cmp::Reverse(regions.needed_for(*rank)));
+        for rank in receivers {
+            match images.cut(regions, rank) {
+                Ok(None) => {}
+                Ok(Some(clock)) => {
+                    let reason = format!(
+                        "no space is left for the log of messages: what it has received up to \
+                         clock {clock} is no longer logged"
+                    );
+                    return out.event(RouterEvent::Unprotected { rank, reason });
+                }
+                Err(reason) => return out.event(RouterEvent::Fatal { reason }),
+            }
+        }
+        room.grant_pieces(regions, ranks);
+    }
+
+    fn stats(&self) -> Stats {
+        let regions = &self.regions;
+        let (messages, bytes) = regions.sent();
+        Stats {
+            memory_bytes: regions.ranks().map(|rank| regions.used(rank)).sum(),
+            disk_bytes: 0,
+            messages: messages.saturating_sub(self.before.0),
+            bytes: bytes.saturating_sub(self.before.1),
+            log_bytes: regions.ranks().map(|rank| regions.needed_for(rank)).collect(),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! What the core asks of the sockets and processes around it.
+
+use eyrie_router::RouterEvent;
+use eyrie_wire::Rank;
+
+/// The number of a connection: never used twice.
+pub type ConnId = u64;
+
+/// The connections, the processes at their other ends, and the controller.
+pub trait Output {
+    /// Sends an event to the controller.
+    fn event(&mut self, event: RouterEvent);
+
+    /// Sends the ledgers to the rank of this connection.
+    fn admit(&mut self, id: ConnId);
+
+    /// Closes a connection.
+    fn close(&mut self, id: ConnId);
+
+    /// The process of this connection is the rank's from now on.
+    fn adopt(&mut self, id: ConnId, rank: Rank);
+
+    /// Whether the rank's process is known and has not ended.
+    fn runs(&self, rank: Rank) -> bool;
+
+    /// Kills the rank's process. Its end is an input of the core, also where it has ended before.
+    fn end(&mut self, rank: Rank);
+}

@@ -1,0 +1,259 @@
+//! How much memory each region may use. The sum of what is granted must never be more than the
+//! memory for logs, but where no wait could help: each rank has one extent for each channel, and a
+//! message that is longer than all of that memory is granted what it needs.
+//!
+//! A region that nears its end gets more, as long as there is some. Then what others do not use is
+//! taken back. Then images are asked for, which release what is kept for a receiver. A rank that
+//! needs more meanwhile waits, and an event says so. When it has waited long, what a receiver has
+//! is released without an image; that is decided above.
+
+use super::output::Output;
+use super::ranks::Ranks;
+use super::regions::Regions;
+use eyrie_ledger::layout::PAGE;
+use eyrie_ledger::memory::Memory;
+use eyrie_ledger::region;
+use eyrie_router::RouterEvent;
+use eyrie_wire::Rank;
+use std::time::Duration;
+
+/// What is granted is a multiple of this, where there is so much.
+const STEP: u64 = 4 << 20;
+/// Most bytes that are granted to a region at the start.
+const MOST_AT_START: u64 = 64 << 20;
+/// A region nears its end when less than this share is left.
+const SHARE_LEFT: u64 = 4;
+/// How long ranks wait before something is released without an image.
+const HOLD: Duration = Duration::from_secs(10);
+/// How often an image is asked for while there is too little.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// The growth of what is kept for a receiver is reported in steps of this share of the memory for
+/// logs, and of at least these bytes.
+const GROWTH_SHARE: u64 = 64;
+const MIN_GROWTH: u64 = 1 << 20;
+
+/// What is granted, and whether there is too little.
+pub struct Room {
+    /// Bytes of memory for logs.
+    bound: u64,
+    /// Bytes that each region has at least.
+    least: u64,
+    granted: Vec<u64>,
+    /// Bytes that were granted beyond the bound, because no wait could help.
+    pub beyond: u64,
+    /// Since the keeper's start.
+    now: Duration,
+    /// When an image was last asked for, while there is too little.
+    asked: Option<Duration>,
+    /// Since when a rank waits, or since something was released without an image.
+    held: Option<Duration>,
+    growth: Vec<Growth>,
+}
+
+/// How much has been sent to a rank, in bytes.
+#[derive(Clone, Copy, Default)]
+struct Growth {
+    /// Before the start.
+    before: u64,
+    reported: u64,
+}
+
+impl Room {
+    /// Room for these ranks within `bound` bytes.
+    pub fn new<M: Memory>(regions: &Regions<M>, bound: u64) -> Room {
+        let ranks = regions.count() as u64;
+        let share = (bound / ranks.max(1)).min(MOST_AT_START);
+        let share = if share < STEP { share / PAGE * PAGE } else { share / STEP * STEP };
+        // A rank can send to each rank once, and record.
+        let least = (ranks + 2) * PAGE;
+        let used = |rank| regions.used(rank).next_multiple_of(PAGE).max(least);
+        let shares = regions.ranks().map(|rank| share.max(used(rank)).min(limit(regions, rank)));
+        let mut granted: Vec<_> = shares.collect();
+        if granted.iter().sum::<u64>() > bound {
+            // What was saved takes so much: each has what it uses, and gets more when it needs it.
+            granted = regions.ranks().map(used).collect();
+        }
+        let beyond = granted.iter().sum::<u64>().saturating_sub(bound);
+        let growth =
+            regions.ranks().map(|rank| Growth { before: regions.sent_to(rank), reported: 0 });
+        Room {
+            bound,
+            least,
+            granted,
+            beyond,
+            now: Duration::ZERO,
+            asked: None,
+            held: None,
+            growth: growth.collect(),
+        }
+    }
+
+    /// Bytes that the region of a rank may use.
+    pub fn granted(&self, rank: Rank) -> u64 {
+        self.granted[rank.index()]
+    }
+
+    /// Sets the time since the keeper's start.
+    pub fn set_time(&mut self, now: Duration) {
+        self.now = now;
+    }
+
+    /// Grants more where it is needed, and reports what cannot be granted.
+    pub fn keep<M: Memory>(&mut self, regions: &Regions<M>, ranks: &Ranks, out: &mut impl Output) {
+        let (mut scarce, mut waits) = (false, false);
+        for rank in regions.ranks().filter(|rank| ranks.has_ledgers(*rank)) {
+            let (memory, layout) = regions.of(rank);
+            let wanted = region::wanted(memory, layout);
+            let granted = self.granted(rank);
+            let needed = if wanted > 0 {
+                regions.used(rank).saturating_add(wanted)
+            } else if self.nears_its_end(regions, rank) {
+                granted + PAGE
+            } else {
+                continue;
+            };
+            let has_room = needed <= granted
+                || self.raise(regions, rank, needed)
+                || wanted > self.bound && self.exceed(regions, rank, needed);
+            scarce |= !has_room;
+            waits |= !has_room && wanted > 0;
+        }
+        if waits && self.held.is_none() {
+            let reason = "no space is left for the log of messages".into();
+            out.event(RouterEvent::HeldBack { reason });
+        }
+        self.held = waits.then(|| self.held.unwrap_or(self.now));
+        self.ask(regions, scarce, out);
+    }
+
+    fn nears_its_end<M: Memory>(&self, regions: &Regions<M>, rank: Rank) -> bool {
+        let near =
+            |bytes: u64| self.granted(rank).saturating_sub(bytes) < self.granted(rank) / SHARE_LEFT;
+        // It needs no more than it has used.
+        near(regions.used(rank)) && near(regions.needed(rank))
+    }
+
+    /// Grants a region at least `needed` bytes, and some more. False: there are not so many.
+    fn raise<M: Memory>(&mut self, regions: &Regions<M>, rank: Rank, needed: u64) -> bool {
+        let limit = limit(regions, rank);
+        if needed > limit {
+            return false;
+        }
+        let granted = self.granted(rank);
+        let wish = needed.max(granted + granted / 2).next_multiple_of(STEP).min(limit);
+        if wish - granted > self.left() {
+            self.take_back(regions, rank, wish - granted);
+        }
+        let possible = wish.min(granted + self.left()) / PAGE * PAGE;
+        if possible < needed {
+            return false;
+        }
+        self.grant(regions, rank, possible);
+        true
+    }
+
+    /// Grants a region so many bytes, whatever is left. False: it has not so many addresses.
+    fn exceed<M: Memory>(&mut self, regions: &Regions<M>, rank: Rank, needed: u64) -> bool {
+        let fits = needed <= limit(regions, rank);
+        if fits {
+            self.beyond += needed.next_multiple_of(PAGE) - self.granted(rank);
+            self.grant(regions, rank, needed.next_multiple_of(PAGE));
+        }
+        fits
+    }
+
+    /// Whether ranks have waited so long that something is to be released without an image.
+    pub fn has_waited_long(&self) -> bool {
+        self.held.is_some_and(|since| self.now >= since + HOLD)
+    }
+
+    /// Something was released without an image, or cannot be: waits again.
+    pub fn wait_again(&mut self) {
+        self.held = Some(self.now);
+    }
+
+    /// Nothing more can be released. Grants ranks that wait what they need, where that fits beside
+    /// what all need: their regions are in pieces that are too small.
+    pub fn grant_pieces<M: Memory>(&mut self, regions: &Regions<M>, ranks: &Ranks) {
+        let needed = regions.ranks().map(|rank| regions.needed(rank));
+        let mut needed = needed.fold(0, u64::saturating_add);
+        for rank in regions.ranks().filter(|rank| ranks.has_ledgers(*rank)) {
+            let (memory, layout) = regions.of(rank);
+            let wanted = region::wanted(memory, layout);
+            let all = regions.used(rank).saturating_add(wanted);
+            let with_it = needed.saturating_add(wanted);
+            if wanted == 0 || all <= self.granted(rank) || with_it > self.bound {
+                continue;
+            }
+            needed = with_it;
+            self.exceed(regions, rank, all);
+        }
+    }
+
+    /// Takes back what regions do not use, until so much is left for another one, if it can be.
+    fn take_back<M: Memory>(&mut self, regions: &Regions<M>, except: Rank, wanted: u64) {
+        let spare = |room: &Room, rank: Rank| {
+            let used = regions.used(rank);
+            // With less it would near its end at once.
+            let stays = (used + used / 2).max(room.least).next_multiple_of(PAGE);
+            room.granted(rank).saturating_sub(stays)
+        };
+        let mut others: Vec<_> = regions.ranks().filter(|rank| *rank != except).collect();
+        others.sort_by_key(|rank| std::cmp::Reverse(spare(self, *rank)));
+        for rank in others {
+            let lacks = wanted.saturating_sub(self.left());
+            let taken = spare(self, rank).min(lacks.next_multiple_of(PAGE));
+            if taken == 0 {
+                return;
+            }
+            // If its rank uses it at this moment, a little more than the bound is used.
+            self.grant(regions, rank, self.granted(rank) - taken);
+        }
+    }
+
+    fn grant<M: Memory>(&mut self, regions: &Regions<M>, rank: Rank, bytes: u64) {
+        self.granted[rank.index()] = bytes;
+        let (memory, layout) = regions.of(rank);
+        region::grant(memory, layout, bytes);
+    }
+
+    /// Bytes that are not granted.
+    fn left(&self) -> u64 {
+        self.bound.saturating_sub(self.granted.iter().sum())
+    }
+
+    /// Asks for an image of the receiver for which most is kept, while there is too little.
+    fn ask<M: Memory>(&mut self, regions: &Regions<M>, scarce: bool, out: &mut impl Output) {
+        if !scarce {
+            self.asked = None;
+            return;
+        }
+        if self.asked.is_some_and(|asked| self.now < asked + ASK_EVERY) {
+            return;
+        }
+        self.asked = Some(self.now);
+        if let Some(rank) = regions.ranks().max_by_key(|rank| regions.needed_for(*rank)) {
+            out.event(RouterEvent::LogScarce { rank });
+        }
+    }
+
+    /// Reports how much has been sent to each rank since the start, whenever that has grown by a
+    /// step.
+    pub fn report_growth<M: Memory>(&mut self, regions: &Regions<M>, out: &mut impl Output) {
+        let step = self.bound / (GROWTH_SHARE * regions.count().max(1) as u64);
+        let step = step.max(MIN_GROWTH);
+        for (rank, growth) in regions.ranks().zip(&mut self.growth) {
+            let bytes = regions.sent_to(rank).saturating_sub(growth.before);
+            if bytes.saturating_sub(growth.reported) >= step {
+                growth.reported = bytes;
+                out.event(RouterEvent::LogGrown { rank, bytes });
+            }
+        }
+    }
+}
+
+/// Most bytes that a region can use.
+fn limit<M: Memory>(regions: &Regions<M>, rank: Rank) -> u64 {
+    let (_, layout) = regions.of(rank);
+    layout.end() - layout.extents()
+}

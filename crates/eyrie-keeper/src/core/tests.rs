@@ -1,0 +1,459 @@
+use super::testing::{heaps, layout, observation, Image, Process, World, RANKS, REGION};
+use super::{Core, Head};
+use eyrie_ledger::error::LedgerError;
+use eyrie_ledger::layout::{Channel, PAGE};
+use eyrie_ledger::reader::Reader;
+use eyrie_ledger::region;
+use eyrie_router::{RouterCommand, RouterEvent, BEGINNING};
+use eyrie_wire::data::{Determinant, MAX_PART};
+use eyrie_wire::keeper::ToKeeper;
+use eyrie_wire::{Incarnation, Rank, RankInstance};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+/// A keeper and processes of all ranks.
+fn started(log_memory: u64) -> (World, Vec<Process>) {
+    let mut world = World::new(log_memory);
+    let processes = (0..RANKS).map(|rank| world.start(rank, &Image::default())).collect();
+    world.events();
+    (world, processes)
+}
+
+fn named(world: &mut World, is: impl Fn(&RouterEvent) -> bool) -> Vec<RouterEvent> {
+    world.events().into_iter().filter(is).collect()
+}
+
+fn is_scarce(event: &RouterEvent) -> bool {
+    matches!(event, RouterEvent::LogScarce { .. })
+}
+
+#[test]
+fn all_ranks_are_admitted_at_the_start_and_older_incarnations_are_not() {
+    let mut world = World::new(64 * MIB);
+    for rank in 0..RANKS {
+        let id = world.connect(rank);
+        assert_eq!(world.asked.admitted.pop(), Some(id));
+        assert_eq!(world.events(), [RouterEvent::Connected(world.instance(rank))]);
+    }
+    let no_rank = RankInstance { rank: Rank(RANKS), incarnation: Incarnation(1) };
+    assert!(world.core.admit(no_rank).is_err());
+    let old = world.instance(1);
+    world.fence(1);
+    let said = world.core.admit(old).unwrap_err();
+    assert_eq!(said, "incarnation 1 of rank 1 has been replaced by 2");
+    world.events();
+    world.core.connected(77, old, Some(5), &mut world.asked);
+    let refused = RouterEvent::Refused { instance: Some(old), reason: said };
+    assert_eq!((world.events(), world.asked.closed.pop()), (vec![refused], Some(77)));
+}
+
+#[test]
+fn a_connection_replaces_an_older_one_and_the_end_of_the_older_one_is_none() {
+    let mut world = World::new(64 * MIB);
+    let (first, second) = (world.connect(0), world.connect(0));
+    assert_eq!((&world.asked.closed, &world.asked.admitted), (&vec![first], &vec![first, second]));
+    world.events();
+    world.core.disconnected(first, Rank(0), &mut world.asked);
+    assert_eq!(world.events(), []);
+    world.core.disconnected(second, Rank(0), &mut world.asked);
+    assert_eq!(world.events(), [RouterEvent::Disconnected(world.instance(0))]);
+    let third = world.connect(0);
+    world.events();
+    world.command(RouterCommand::BreakConnections(Rank(0)));
+    assert_eq!(world.events(), [RouterEvent::Disconnected(world.instance(0))]);
+    assert_eq!(world.asked.closed.last(), Some(&third));
+}
+
+#[test]
+fn a_second_process_of_an_incarnation_is_refused_while_the_first_one_runs() {
+    let mut world = World::new(64 * MIB);
+    let first = world.connect(0);
+    let instance = world.instance(0);
+    world.events();
+    world.core.connected(50, instance, Some(4321), &mut world.asked);
+    let reason = "process 100 of incarnation 1 of rank 0 has not ended".to_string();
+    assert_eq!(world.events(), [RouterEvent::Refused { instance: Some(instance), reason }]);
+    assert_eq!((&world.asked.closed, &world.asked.admitted), (&vec![50], &vec![first]));
+    world.asked.running.clear();
+    world.core.connected(51, instance, Some(4321), &mut world.asked);
+    assert_eq!(world.asked.admitted, [first, 51]);
+}
+
+#[test]
+fn a_fenced_rank_is_admitted_after_its_process_has_ended_and_its_recovery() {
+    let (mut world, mut all) = started(64 * MIB);
+    all[1].send(1, 0).unwrap();
+    all[0].progress(0, &[1]).unwrap();
+    all[0].progress(0, &[1]).unwrap();
+    all[0].observe(0).unwrap();
+    let fenced = world.fence(0);
+    let RouterEvent::Fenced { instance, determinants, observed } = fenced else { panic!() };
+    assert_eq!(instance, RankInstance { rank: Rank(0), incarnation: Incarnation(2) });
+    assert_eq!(determinants, [Determinant { clock: 1, rsn: 1 }]);
+    assert_eq!((observed[0].from, observed[0].clock), (0, 2));
+    assert_eq!(observed[0].bytes, observation(0, 0));
+    let early = world.connect(0);
+    assert!(!world.asked.admitted.contains(&early), "its recovery is not prepared");
+    world.recover(0);
+    assert_eq!(world.asked.admitted.last(), Some(&early));
+    assert_eq!(region::incarnation(&world.heaps[0], &layout(0)), Ok(2));
+}
+
+#[test]
+fn a_recovery_that_comes_before_the_end_of_the_old_process_admits_nothing() {
+    let (mut world, _) = started(64 * MIB);
+    world.incarnations[2] = Incarnation(2);
+    let instance = world.instance(2);
+    world.command(RouterCommand::Fence(instance));
+    world.recover(2);
+    let conn = world.connect(2);
+    assert!(!world.asked.admitted.contains(&conn));
+    assert_eq!(region::incarnation(&world.heaps[2], &layout(2)), Ok(1));
+    world.events();
+    world.core.ended(Rank(2), Err("it has not".into()), &mut world.asked);
+    assert_eq!(world.events(), [RouterEvent::Fatal { reason: "it has not".into() }]);
+}
+
+#[test]
+fn a_rank_that_never_connected_is_fenced_with_nothing() {
+    let mut world = World::new(64 * MIB);
+    let fenced = world.fence(1);
+    let nothing = RouterEvent::Fenced {
+        instance: world.instance(1),
+        determinants: Vec::new(),
+        observed: Vec::new(),
+    };
+    assert_eq!(fenced, nothing);
+}
+
+#[test]
+fn the_beginning_of_what_was_observed_is_cut_and_bounded() {
+    let (mut world, mut all) = started(64 * MIB);
+    let mut end = 0;
+    while end < 2 * BEGINNING {
+        all[0].observe(0).unwrap();
+        end = all[0].state.observed;
+    }
+    let RouterEvent::Fenced { observed, .. } = world.fence(0) else { panic!() };
+    let mut next = 0;
+    for part in &observed {
+        assert_eq!(part.from, next);
+        assert!(part.bytes.len() <= MAX_PART);
+        next = part.end();
+    }
+    assert!((BEGINNING..BEGINNING + MIB / 4).contains(&next), "{next} bytes");
+}
+
+#[test]
+fn a_damaged_order_ends_the_job_with_its_sentence() {
+    let (mut world, mut all) = started(64 * MIB);
+    all[1].send(1, 0).unwrap();
+    all[0].progress(0, &[1]).unwrap();
+    let used = layout(0).extents();
+    (used..used + PAGE).step_by(8).for_each(|at| world.heaps[0].flip(at, 1));
+    let RouterEvent::Fatal { reason } = world.fence(0) else { panic!() };
+    assert!(reason.starts_with("rank 0's ledger is damaged"), "{reason}");
+}
+
+#[test]
+fn an_image_releases_what_it_has_and_nothing_more() {
+    let (mut world, mut all) = started(64 * MIB);
+    for round in 0..200 {
+        all[1].send(1, 0).unwrap();
+        all[2].send(2, 0).unwrap();
+        all[0].progress(0, if round % 3 == 0 { &[1, 2, 1] } else { &[2] }).unwrap();
+        all[0].observe(0).unwrap();
+    }
+    let image = all[0].state.clone();
+    all[2].send(2, 0).unwrap();
+    all[0].progress(0, &[1, 1, 2]).unwrap();
+    world.truncate(0, &image);
+    assert_eq!(world.events(), []);
+    let heaps = world.heaps.clone();
+    let released = |source: u32, to: u32| {
+        region::released(&heaps[source as usize], &layout(source), Channel::Rank(to))
+    };
+    assert_eq!((released(1, 0), released(2, 0)), (image.received[1], image.received[2]));
+    assert_eq!((released(1, 2), released(0, 1)), (0, 0), "other receivers");
+    for source in [1, 2u32] {
+        let from = image.received[source as usize];
+        let mut reader = Reader::new(world.heaps[source as usize], layout(source), 0, from);
+        assert_eq!(reader.look().unwrap().unwrap().ssn, from + 1);
+    }
+    // An older image changes nothing.
+    world.truncate(0, &Image::default());
+    assert_eq!(released(1, 0), image.received[1]);
+}
+
+#[test]
+fn an_image_that_does_not_agree_with_the_order_ends_the_job() {
+    let (mut world, mut all) = started(64 * MIB);
+    all[1].send(1, 0).unwrap();
+    all[0].progress(0, &[1]).unwrap();
+    let mut image = all[0].state.clone();
+    image.received[2] = 1;
+    world.truncate(0, &image);
+    let reason = "an image of rank 0 has 2 messages at clock 1, and its ledger says 1".to_string();
+    assert_eq!(world.events(), [RouterEvent::Fatal { reason }]);
+    assert_eq!(region::released(&world.heaps[1], &layout(1), Channel::Rank(0)), 0);
+}
+
+/// Sends until the ledger is full, and says so to the keeper each time; at most `most` bytes.
+fn fill(world: &mut World, process: &mut Process, rank: u32, to: u32, most: u64) -> bool {
+    while region::used(&world.heaps[rank as usize], &layout(rank)) < most {
+        match process.send(rank, to) {
+            Ok(_) => {}
+            Err(LedgerError::Full { .. }) => {
+                world.want_room(rank, process.conn);
+                if matches!(process.send(rank, to), Err(LedgerError::Full { .. })) {
+                    return true;
+                }
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+    false
+}
+
+#[test]
+fn grants_grow_within_the_bound_and_what_others_do_not_use_is_taken_back() {
+    let (mut world, mut all) = started(6 * MIB);
+    let granted = |world: &World| -> Vec<u64> {
+        let of = |rank: u32| region::granted(&world.heaps[rank as usize], &layout(rank));
+        (0..RANKS).map(of).collect()
+    };
+    assert_eq!(granted(&world), [2 * MIB; 3]);
+    assert!(fill(&mut world, &mut all[0], 0, 1, 8 * MIB), "it is full in the end");
+    let grants = granted(&world);
+    assert!(grants[0] > 5 * MIB, "{grants:?}");
+    assert!(grants.iter().sum::<u64>() <= 6 * MIB, "{grants:?}");
+    all[1].send(1, 2).unwrap();
+    let events = world.events();
+    let held = RouterEvent::HeldBack { reason: "no space is left for the log of messages".into() };
+    assert_eq!(events.iter().filter(|event| **event == held).count(), 1);
+    assert!(events.contains(&RouterEvent::LogScarce { rank: Rank(1) }), "{events:?}");
+}
+
+#[test]
+fn an_image_is_asked_for_every_second_until_one_gives_room() {
+    let (mut world, mut all) = started(6 * MIB);
+    let received = |all: &mut Vec<Process>| {
+        while all[2].state.received[0] < all[0].state.sent[2] {
+            all[2].progress(2, &[0; 16]).unwrap();
+        }
+    };
+    assert!(fill(&mut world, &mut all[0], 0, 2, 8 * MIB));
+    received(&mut all);
+    world.events();
+    for ms in (100..2000).step_by(100) {
+        world.core.tick(Duration::from_millis(ms), &mut world.asked);
+    }
+    let scarce = named(&mut world, is_scarce);
+    assert_eq!(scarce, [RouterEvent::LogScarce { rank: Rank(2) }]);
+    let image = all[2].state.clone();
+    world.truncate(2, &image);
+    assert!(all[0].send(0, 2).is_ok(), "there is room again");
+    world.events();
+    world.core.tick(Duration::from_secs(4), &mut world.asked);
+    assert_eq!(named(&mut world, |event| matches!(event, RouterEvent::HeldBack { .. })), []);
+    assert!(fill(&mut world, &mut all[0], 0, 2, 8 * MIB) || all[0].state.sent[2] > 0);
+}
+
+#[test]
+fn growth_is_reported_in_steps_and_figures_are_of_what_was_sent() {
+    let (mut world, mut all) = started(64 * MIB);
+    let mut bytes = 0;
+    let mut messages = 0;
+    while bytes < 3 * MIB {
+        bytes += super::testing::payload(0, 1, messages + 1).len() as u64;
+        all[0].send(0, 1).unwrap();
+        messages += 1;
+    }
+    world.core.tick(Duration::from_secs(1), &mut world.asked);
+    world.core.tick(Duration::from_secs(2), &mut world.asked);
+    let grown = RouterEvent::LogGrown { rank: Rank(1), bytes: bytes + 64 * messages };
+    assert_eq!(world.events(), [grown]);
+    world.command(RouterCommand::Stats);
+    let Some(RouterEvent::Stats(stats)) = world.events().pop() else { panic!() };
+    assert_eq!((stats.messages, stats.bytes, stats.disk_bytes), (messages, bytes, 0));
+    assert!(stats.log_bytes[1] > bytes && stats.memory_bytes >= stats.log_bytes[1]);
+    assert_eq!((stats.log_bytes[0], stats.log_bytes[2]), (0, 0));
+}
+
+#[test]
+fn reports_of_a_rank_are_events_and_content_that_differs_is_reported_once_a_recovery() {
+    let (mut world, all) = started(64 * MIB);
+    let conn = all[0].conn;
+    let say = |world: &mut World, conn, message| {
+        world.core.message(conn, Rank(0), message, &mut world.asked);
+        world.events()
+    };
+    let replayed = say(&mut world, conn, ToKeeper::Replayed { messages: 7 });
+    let instance = world.instance(0);
+    assert_eq!(replayed, [RouterEvent::Replayed { instance, messages: 7 }]);
+    let differs = ToKeeper::ContentDiffers { reason: "a time".into() };
+    let reported = RouterEvent::ContentDiffers { rank: Rank(0), reason: "a time".into() };
+    assert_eq!(say(&mut world, conn, differs.clone()), std::slice::from_ref(&reported));
+    assert_eq!(say(&mut world, conn, differs.clone()), []);
+    let diverged = say(&mut world, conn, ToKeeper::Diverged { reason: "x".into() });
+    assert_eq!(diverged, [RouterEvent::Divergence { rank: Rank(0), reason: "x".into() }]);
+    world.fence(0);
+    world.recover(0);
+    let again = world.connect(0);
+    world.events();
+    assert_eq!(say(&mut world, conn, differs.clone()), [], "an older connection");
+    assert_eq!(say(&mut world, again, differs), [reported]);
+}
+
+#[test]
+fn another_keeper_goes_on_with_what_was_saved() {
+    let (mut world, mut all) = started(64 * MIB);
+    for _ in 0..300 {
+        all[1].send(1, 0).unwrap();
+        all[0].progress(0, &[1]).unwrap();
+        all[0].observe(0).unwrap();
+        all[0].send(0, 2).unwrap();
+    }
+    let image = all[0].state.clone();
+    world.truncate(0, &image);
+    all[1].send(1, 0).unwrap();
+    all[0].progress(0, &[1]).unwrap();
+    let mut saved = Vec::new();
+    world.core.save(&mut saved).unwrap();
+    let mut from = &saved[..];
+    let head = Head::read(&mut from).unwrap();
+    assert_eq!(head, Head { ranks: u64::from(RANKS), region_bytes: REGION });
+    let (new, log) = (heaps(), world.log_memory);
+    let core = Core::restored(new.clone(), REGION, log, &world.incarnations, &mut from).unwrap();
+    assert!(from.is_empty());
+    let sent: Vec<_> = all.iter().map(|process| process.state.sent.clone()).collect();
+    world.replace(core, new);
+    for rank in 0..RANKS {
+        world.fence(rank);
+        world.recover(rank);
+        let from = if rank == 0 { image.clone() } else { Image::default() };
+        let mut process = world.start(rank, &from);
+        process.replay(rank, &sent[rank as usize]);
+        if rank == 0 {
+            assert_eq!(process.state.received[1], 301);
+        }
+    }
+    // What comes later is counted from the saved image on.
+    world.truncate(0, &Image { received: vec![0, 301, 0], clock: 301, ..image });
+    assert!(!world.events().iter().any(|event| matches!(event, RouterEvent::Fatal { .. })));
+    assert_eq!(region::released(&world.heaps[1], &layout(1), Channel::Rank(0)), 301);
+    for cut in [8, saved.len() / 2, saved.len() - 1] {
+        let mut from = &saved[24..cut.max(24)];
+        assert!(Core::restored(heaps(), REGION, log, &world.incarnations, &mut from).is_err());
+    }
+}
+
+#[test]
+fn what_is_saved_must_fit_the_regions() {
+    let mut world = World::new(64 * MIB);
+    world.connect(0);
+    let mut saved = Vec::new();
+    world.core.save(&mut saved).unwrap();
+    // The place of the first piece of the first region.
+    let at = 24 + 3 * 8 + RANKS as usize * 8;
+    assert_eq!(saved[at..at + 8], [0; 8]);
+    for place in [REGION, REGION - 1, u64::MAX, 7] {
+        let mut changed = saved.clone();
+        changed[at..at + 8].copy_from_slice(&place.to_le_bytes());
+        let log = world.log_memory;
+        let from = &mut &changed[24..];
+        let restored = Core::restored(heaps(), REGION, log, &world.incarnations, from);
+        assert!(restored.err().unwrap().to_string().contains("outside"), "{place}");
+    }
+}
+
+#[test]
+fn released_order_and_observations_leave_what_the_image_goes_on_from() {
+    let (mut world, mut all) = started(64 * MIB);
+    for _ in 0..5000 {
+        all[1].send(1, 0).unwrap();
+        all[0].progress(0, &[1]).unwrap();
+        all[0].observe(0).unwrap();
+    }
+    let image = all[0].state.clone();
+    world.truncate(0, &image);
+    for _ in 0..5000 {
+        all[1].send(1, 0).unwrap();
+        all[0].progress(0, &[1]).unwrap();
+        all[0].observe(0).unwrap();
+    }
+    let sent = all[0].newest();
+    let RouterEvent::Fenced { observed, determinants, .. } = world.fence(0) else { panic!() };
+    assert_eq!(
+        (observed, determinants),
+        (vec![], vec![Determinant { clock: 10_000, rsn: 10_000 }])
+    );
+    world.recover(0);
+    let mut process = world.start(0, &image);
+    process.replay(0, &sent);
+    assert_eq!((process.state.clock, process.state.received[1]), (10_000, 10_000));
+}
+
+/// Without images ranks wait, and then go on unprotected.
+#[test]
+fn what_was_received_is_cut_after_a_long_wait_and_what_was_not_is_kept() {
+    let (mut world, mut all) = started(6 * MIB);
+    for rank in [1, 2] {
+        let conn = all[rank as usize].conn;
+        let message = ToKeeper::Replayed { messages: 0 };
+        world.core.message(conn, Rank(rank), message, &mut world.asked);
+    }
+    assert!(fill(&mut world, &mut all[0], 0, 2, 5 * MIB / 2) || all[0].state.sent[2] > 0);
+    while all[2].state.received[0] < all[0].state.sent[2] {
+        all[2].progress(2, &[0; 16]).unwrap();
+    }
+    assert!(fill(&mut world, &mut all[0], 0, 1, 8 * MIB));
+    let is_cut = |event: &RouterEvent| matches!(event, RouterEvent::Unprotected { .. });
+    world.core.tick(Duration::from_secs(9), &mut world.asked);
+    assert_eq!(named(&mut world, is_cut), []);
+    world.core.tick(Duration::from_secs(10), &mut world.asked);
+    let cut = named(&mut world, is_cut);
+    let [RouterEvent::Unprotected { rank: Rank(2), reason }] = &cut[..] else { panic!("{cut:?}") };
+    assert!(reason.contains("no space is left"), "{reason}");
+    assert!(fill(&mut world, &mut all[0], 0, 1, 8 * MIB), "there was room, and it is full again");
+    // What rank 1 has not received is kept, however long the others wait.
+    for seconds in 11..60 {
+        world.core.tick(Duration::from_secs(seconds), &mut world.asked);
+    }
+    assert_eq!(named(&mut world, is_cut), []);
+    assert!(fill(&mut world, &mut all[0], 0, 1, 8 * MIB));
+    while all[1].state.received[0] < all[0].state.sent[1] {
+        all[1].progress(1, &[0; 16]).unwrap();
+    }
+    // Neither is what a rank has not received again.
+    world.fence(2);
+    world.core.tick(Duration::from_secs(80), &mut world.asked);
+    world.core.tick(Duration::from_secs(91), &mut world.asked);
+    let cut = named(&mut world, is_cut);
+    assert!(matches!(cut[..], [RouterEvent::Unprotected { rank: Rank(1), .. }]), "{cut:?}");
+}
+
+#[test]
+fn what_a_rank_has_yet_to_receive_again_is_not_cut() {
+    let (mut world, mut all) = started(6 * MIB);
+    assert!(fill(&mut world, &mut all[0], 0, 2, 8 * MIB));
+    while all[2].state.received[0] < all[0].state.sent[2] {
+        all[2].progress(2, &[0; 16]).unwrap();
+    }
+    for seconds in 0..60 {
+        world.core.tick(Duration::from_secs(seconds), &mut world.asked);
+    }
+    let released = region::released(&world.heaps[0], &layout(0), Channel::Rank(2));
+    assert_eq!(released, 0, "it has not said that it is past its replay");
+}
+
+#[test]
+fn a_message_that_is_longer_than_the_memory_for_logs_is_granted() {
+    let (mut world, mut all) = started(2 * MIB);
+    let payload = vec![7; 3 * MIB as usize];
+    assert!(matches!(all[0].send_content(1, &payload), Err(LedgerError::Full { .. })));
+    world.want_room(0, all[0].conn);
+    all[0].send_content(1, &payload).unwrap();
+    assert_eq!(named(&mut world, |event| matches!(event, RouterEvent::HeldBack { .. })), []);
+}
