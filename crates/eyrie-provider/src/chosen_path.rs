@@ -11,7 +11,9 @@ use eyrie_wire::directory::MessagePath;
 use eyrie_wire::Rank;
 use std::time::Duration;
 
-/// The way of this rank's messages.
+/// The way of this rank's messages. A process has one, so its size does not matter: each call would
+/// follow a pointer if the larger kind were boxed.
+#[allow(clippy::large_enum_variant)]
 pub enum ChosenPath {
     Router(RouterPath<Sockets>),
     Direct(LedgerPath<Sockets>),
@@ -63,11 +65,6 @@ impl Path for ChosenPath {
     #[inline]
     fn rsn(&self) -> u64 {
         chosen!(self, path => path.rsn())
-    }
-
-    #[inline]
-    fn follows(&self) -> bool {
-        chosen!(self, path => path.follows())
     }
 
     fn attach(&mut self) -> Result<(), RankError> {

@@ -23,19 +23,19 @@ impl Signals {
         memory::page().signals().set_got(self.got);
     }
 
-    /// The signal that the program gets at the end of the progress call at this clock. `is_over`:
-    /// there are no determinants to follow any more.
+    /// The signal that the program gets at the end of the progress call at this clock. `is_new`:
+    /// there was no determinant to follow at this clock, nor behind it.
     #[inline]
-    pub fn at(&mut self, clock: u64, is_over: bool) -> Option<c_int> {
+    pub fn at(&mut self, clock: u64, is_new: bool) -> Option<c_int> {
         if self.is_new && memory::page().signals().sent() <= self.got {
             None
         } else {
-            self.look(clock, is_over)
+            self.look(clock, is_new)
         }
     }
 
     #[cold]
-    fn look(&mut self, clock: u64, is_over: bool) -> Option<c_int> {
+    fn look(&mut self, clock: u64, is_new: bool) -> Option<c_int> {
         let page = memory::page();
         if !self.is_new {
             match signal_before(clock) {
@@ -44,7 +44,7 @@ impl Signals {
                     page.signals().set_got(self.got);
                     return Some(signal.into());
                 }
-                Before::Unknown if is_over => {
+                Before::Unknown if is_new => {
                     self.is_new = true;
                     page.set_new(true);
                 }

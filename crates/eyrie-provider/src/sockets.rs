@@ -154,8 +154,8 @@ impl Host for Sockets {
 
 impl World for Sockets {
     #[inline]
-    fn signal(&mut self, clock: u64, is_over: bool) -> Option<i32> {
-        self.identity.signals.at(clock, is_over)
+    fn signal(&mut self, clock: u64, is_new: bool) -> Option<i32> {
+        self.identity.signals.at(clock, is_new)
     }
 
     fn take_observed(&mut self, take: &mut dyn FnMut(u64, &[u8])) {

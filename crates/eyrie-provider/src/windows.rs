@@ -269,11 +269,7 @@ fn receive_some(
 ///
 /// # Errors
 /// Why they cannot be, in words for the user.
-fn map(
-    rank: u32,
-    admitted: &Admitted,
-    mapped: &mut Vec<Stretch>,
-) -> Result<Opened, String> {
+fn map(rank: u32, admitted: &Admitted, mapped: &mut Vec<Stretch>) -> Result<Opened, String> {
     // What an earlier attempt has mapped. A restored process has none of it.
     for (at, bytes) in mapped.drain(..) {
         // SAFETY: a window of ours, of which no view is in use: this process is only being let in.

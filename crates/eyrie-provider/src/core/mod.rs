@@ -13,4 +13,6 @@ pub mod path;
 pub mod rank;
 pub mod rma;
 pub mod router_path;
+#[cfg(test)]
+mod testing;
 pub mod world;

@@ -26,10 +26,31 @@ pub enum Mutation {
     ForgetNoDelivery,
     /// A message becomes visible before it is whole.
     ShowParts,
+    /// It is not recorded what became visible.
+    ForgetWhatWasShown,
+    /// A rank that re-executes may be shown something new before it has done all that it did before
+    /// its last observation.
+    ForgetWhenItObserved,
+    /// An image forgets what was observed and does not lie in the ledger yet.
+    ForgetUnwritten,
+    /// An image forgets how many messages were sent.
+    ForgetWhatWasSent,
+    /// What became visible is recorded when the progress call is over.
+    RecordLate,
+    /// Readers begin one message too early after an image.
+    BeginTooEarly,
+    /// Boards are not written again by the next incarnation.
+    ForgetBoards,
+    /// Who goes to sleep does not look again.
+    SleepAtOnce,
+    /// A message that no board names is not looked for.
+    TrustBoards,
+    /// A keeper releases one message more than an image has.
+    ReleaseTooMuch,
 }
 
 #[cfg(test)]
-pub const ALL: [Mutation; 7] = {
+pub const OF_ROUTER_PATH: [Mutation; 7] = {
     use Mutation::*;
     [
         StoredAnywhere,
@@ -39,6 +60,26 @@ pub const ALL: [Mutation; 7] = {
         SendUnobserved,
         ForgetWhatToObserve,
         HideReplay,
+    ]
+};
+
+#[cfg(test)]
+pub const OF_LEDGER_PATH: [Mutation; 13] = {
+    use Mutation::*;
+    [
+        SendUnobserved,
+        ForgetNoDelivery,
+        ShowParts,
+        ForgetWhatWasShown,
+        ForgetWhenItObserved,
+        ForgetUnwritten,
+        ForgetWhatWasSent,
+        RecordLate,
+        BeginTooEarly,
+        ForgetBoards,
+        SleepAtOnce,
+        TrustBoards,
+        ReleaseTooMuch,
     ]
 };
 

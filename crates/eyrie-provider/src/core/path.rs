@@ -73,9 +73,6 @@ pub trait Path {
     /// Receive sequence number of the last visible message.
     fn rsn(&self) -> u64;
 
-    /// Whether the rank follows determinants.
-    fn follows(&self) -> bool;
-
     /// Connects the rank, so that others' messages are taken from the start.
     ///
     /// # Errors

@@ -46,6 +46,8 @@ pub struct RankCore<P> {
     /// Whether the next progress call shows nothing, see [`Aside`].
     aside: Aside,
     asking: Asking,
+    /// The last progress call was none that the rank is known to have made before.
+    is_new: bool,
 }
 
 /// An MPI library polls the network before it handles what it has told itself by other ways
@@ -89,6 +91,7 @@ impl<P: Path> RankCore<P> {
             owed: BTreeMap::new(),
             aside: Aside::default(),
             asking: Asking::default(),
+            is_new: false,
         }
     }
 
@@ -176,16 +179,19 @@ impl<P: Path> RankCore<P> {
     }
 
     /// The signal that the program gets at the end of this progress call: when it re-executes, what
-    /// it got there before.
+    /// it got there before. Behind the last determinant, but before the next call, it may have sent
+    /// something: so it gets nothing new there.
     #[inline]
     pub fn signal(&mut self) -> Option<i32> {
-        let (clock, is_over) = (self.path.clock(), !self.path.follows());
-        self.path.world_mut().signal(clock, is_over)
+        let (clock, is_new) = (self.path.clock(), self.is_new);
+        self.path.world_mut().signal(clock, is_new)
     }
 
     fn advance(&mut self, unread: Unread, done: &mut impl FnMut(Event)) -> Result<(), RankError> {
         let steps_aside = self.aside.steps();
-        match self.path.tick()? {
+        let turn = self.path.tick()?;
+        self.is_new = turn == Turn::New;
+        match turn {
             Turn::Nothing => Ok(()),
             Turn::Again => {
                 let (path, mut view) = self.view(done);
@@ -321,6 +327,7 @@ impl<P> RankCore<P> {
             owed: owed.clone(),
             aside,
             asking: Asking::default(),
+            is_new: false,
         }
     }
 }

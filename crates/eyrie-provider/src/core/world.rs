@@ -20,9 +20,9 @@ pub trait World: Sized {
     /// Bytes up to this one are not observed again any more.
     fn skip_observed(&mut self, to: u64);
 
-    /// The signal that the program gets at the end of the progress call at this clock. `is_over`:
-    /// there are no determinants to follow any more.
-    fn signal(&mut self, clock: u64, is_over: bool) -> Option<i32>;
+    /// The signal that the program gets at the end of the progress call at this clock. `is_new`:
+    /// there was no determinant to follow at this clock, nor behind it.
+    fn signal(&mut self, clock: u64, is_new: bool) -> Option<i32>;
 
     /// What the rank does next it has never done before, as far as is known; cheap when it does not
     /// re-execute.

@@ -1,5 +1,5 @@
-//! How a rank comes to its ledgers: the keeper lets this incarnation in, its own ledger says what it
-//! has sent, received and observed before, and the others' ledgers are read behind what the rank
+//! How a rank comes to its ledgers: the keeper lets this incarnation in, its own ledger says what
+//! it has sent, received and observed before, and the others' ledgers are read behind what the rank
 //! has shown. A pointer into a ledger lives no longer than [`Attached`], which no image holds.
 
 use super::attached::Attached;
@@ -8,7 +8,9 @@ use super::spilled::SpilledMessages;
 use super::LedgerPath;
 use crate::core::again::behind;
 use crate::core::error::RankError;
+use crate::core::mutation::{active, Mutation};
 use eyrie_ledger::bells::Bells;
+use eyrie_ledger::error::LedgerError;
 use eyrie_ledger::layout::Layout;
 use eyrie_ledger::observed::ObservedReader;
 use eyrie_ledger::reader::Reader;
@@ -24,6 +26,15 @@ pub(super) const ADMISSION_TIMEOUT: Duration = Duration::from_secs(120);
 /// The pauses between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// When messages are large; tests have small ones.
+fn sizes() -> Sizes {
+    if cfg!(test) {
+        Sizes { at_once: 3000, step: 1000 }
+    } else {
+        Sizes::default()
+    }
+}
 
 impl<H: LedgerHost> LedgerPath<H> {
     /// Attaches the ledgers, if they are not, so that messages of others are received from the
@@ -43,14 +54,25 @@ impl<H: LedgerHost> LedgerPath<H> {
 
     /// Gives the ledgers up, and keeps what an image needs of them.
     pub(super) fn detach(&mut self) {
-        if let Some(attached) = self.attached.take() {
-            for (to, sent) in (0..).zip(&mut self.sent) {
-                *sent = attached.writer.sent(to);
-            }
-            self.shown.copy_from_slice(&attached.passed);
-        }
+        (self.sent, self.shown) = self.counts();
+        self.attached = None;
         self.script.forget();
         (self.shown_again, self.owes_replayed) = (0, true);
+    }
+
+    /// Messages sent to each rank, and shown of each.
+    pub(super) fn counts(&self) -> (Vec<u64>, Vec<u64>) {
+        match &self.attached {
+            _ if active(Mutation::ForgetWhatWasSent) => {
+                (vec![0; self.sent.len()], self.shown.clone())
+            }
+            Some(attached) => {
+                let ranks = 0..self.sent.len() as u32;
+                let sent = ranks.map(|to| attached.writer.sent(to)).collect();
+                (sent, attached.passed.clone())
+            }
+            None => (self.sent.clone(), self.shown.clone()),
+        }
     }
 
     /// Tells the keeper, once for each process, that this rank re-executes no more.
@@ -86,12 +108,12 @@ impl<H: LedgerHost> LedgerPath<H> {
         }
     }
 
-    fn open(&mut self, windows: Windows<H>) -> Result<(), eyrie_ledger::error::LedgerError> {
+    fn open(&mut self, windows: Windows<H>) -> Result<(), LedgerError> {
         let Windows { ledgers, own, mut regions, bells, spilled } = windows;
         let layout = |rank| Layout::new(rank, ledgers.ranks, ledgers.region_bytes);
         let me = self.number.0;
         let sent = &self.sent;
-        let writer = Writer::open(own, layout(me), |to| sent[to as usize], Sizes::default())?;
+        let writer = Writer::open(own, layout(me), |to| sent[to as usize], sizes())?;
         let mut observed =
             ObservedReader::open(&regions[me as usize], layout(me), self.host.observed())?;
         let mut parts = Vec::new();
@@ -100,18 +122,23 @@ impl<H: LedgerHost> LedgerPath<H> {
             parts.push(ObservedPart { from, clock, bytes });
         }
         drop(observed);
+        let mut observed_at = parts.last().map_or(0, |part| part.clock);
+        if active(Mutation::ForgetWhenItObserved) {
+            observed_at = 0;
+        }
         let (bytes, again) = behind(self.host.observed(), parts);
         self.again = again;
         self.host.observe_again(bytes);
         // Two readers of the own region: of what it sends to itself, and of its order.
         let order = regions[me as usize].clone();
-        self.script.load(order, layout(me))?;
+        self.script.load(order, layout(me), observed_at)?;
         let spilled = SpilledMessages::behind(&self.shown, spilled);
         let readers = (0..)
             .zip(regions.drain(..))
             .map(|(from, region)| {
                 let behind = self.shown[from as usize].max(spilled.newest(from));
-                Reader::new(region, layout(from), me, behind)
+                let early = u64::from(active(Mutation::BeginTooEarly));
+                Reader::new(region, layout(from), me, behind.saturating_sub(early))
             })
             .collect();
         let bells = Bells::new(bells, ledgers.ranks);
@@ -123,9 +150,12 @@ impl<H: LedgerHost> LedgerPath<H> {
             passed: self.shown.clone(),
             showing: Vec::with_capacity(self.shown.len()),
             first: 0,
-            partial: (0, 0, 0),
+            partial: vec![(0, 0); self.shown.len()],
+            is_unnamed: false,
         });
-        self.write_boards();
+        if !active(Mutation::ForgetBoards) {
+            self.write_boards();
+        }
         let again = u64::from(!self.script.is_over());
         self.trace(What::Replay, Rank(0), again);
         Ok(())

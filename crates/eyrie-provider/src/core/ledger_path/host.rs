@@ -32,7 +32,7 @@ pub struct Windows<H: LedgerHost> {
 pub trait LedgerHost: ImagePoint {
     type Own: Memory;
     type Region: View + Clone;
-    type Bells: Hints + Copy;
+    type Bells: Hints;
 
     /// Connects to the keeper, proves who this rank is, and waits until it is let in, at most
     /// `timeout`.

@@ -14,6 +14,8 @@ mod receiving;
 mod script;
 mod sending;
 mod spilled;
+#[cfg(test)]
+mod tests;
 mod unwritten;
 
 use self::attached::Attached;
@@ -22,6 +24,7 @@ use self::script::{Script, Step};
 use self::unwritten::Unwritten;
 use super::again::Again;
 use super::error::RankError;
+use super::mutation::{active, Mutation};
 use super::path::{Found, Path, Show, Turn};
 use eyrie_ledger::error::LedgerError;
 use eyrie_wire::data::Envelope;
@@ -99,10 +102,6 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
         self.rsn
     }
 
-    fn follows(&self) -> bool {
-        !self.script.is_over()
-    }
-
     fn attach(&mut self) -> Result<(), RankError> {
         self.attach_ledgers()
     }
@@ -154,6 +153,9 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
     #[inline]
     fn end_progress(&mut self) {
         self.progressing = false;
+        if active(Mutation::RecordLate) {
+            self.record_late();
+        }
     }
 
     fn flush(&mut self) -> Result<(), RankError> {
@@ -164,14 +166,17 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
 
     fn store_observed(&mut self) -> Result<(), RankError> {
         self.attach_ledgers()?;
-        self.observe()
+        // It depends on what was shown until now, too, when nothing was observed since.
+        self.observe()?;
+        self.record_nothing()
     }
 
     fn settled(&mut self, _: Duration) -> bool {
         // What waits in the program's recorder would be observed twice by a restored process. What
         // the ledger has no room for is in the image.
         let observed = self.attached.is_some().then(|| self.try_observe());
-        matches!(observed, Some(Ok(()) | Err(LedgerError::Full { .. })))
+        use LedgerError::{Full, NoMemory};
+        matches!(observed, Some(Ok(()) | Err(Full { .. } | NoMemory { .. })))
     }
 
     fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
@@ -185,5 +190,26 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
 
     fn reconnect(&mut self) -> Result<(), RankError> {
         self.attach_ledgers()
+    }
+}
+
+/// What an image of this rank would hold, to be continued with another host: for tests.
+#[cfg(test)]
+impl<H: LedgerHost> LedgerPath<H> {
+    pub fn image(&self) -> impl Fn(H) -> LedgerPath<H> {
+        let (number, clock, rsn) = (self.number, self.script.clock(), self.rsn);
+        let (sent, shown) = self.counts();
+        let mut unwritten = self.unwritten.clone();
+        if active(Mutation::ForgetUnwritten) {
+            unwritten = Unwritten::default();
+        }
+        move |host| LedgerPath {
+            sent: sent.clone(),
+            shown: shown.clone(),
+            rsn,
+            script: Script::at(clock),
+            unwritten: unwritten.clone(),
+            ..LedgerPath::new(host, number, sent.len() as u32)
+        }
     }
 }

@@ -70,10 +70,12 @@ impl<H: LedgerHost> LedgerPath<H> {
             self.sleep();
             found = self.look_at_all(show)?;
         }
-        if found.messages {
+        if found.messages && !active(Mutation::ForgetWhatWasShown) {
             // An observation that a message was asked for by comes before it.
             self.observe()?;
-            self.record_shown()?;
+            if !active(Mutation::RecordLate) {
+                self.record_shown()?;
+            }
         }
         Ok(found)
     }
@@ -109,9 +111,7 @@ impl<H: LedgerHost> LedgerPath<H> {
     #[cold]
     pub(super) fn look_rarely(&mut self) -> Result<(), RankError> {
         if let Some(attached) = &mut self.attached {
-            for reader in &mut attached.readers {
-                reader.look_for_lost().map_err(RankError::Ledger)?;
-            }
+            attached.look_for_unnamed(self.number.0).map_err(RankError::Ledger)?;
         }
         self.try_observe_much()?;
         if self.host.is_connected() {
@@ -175,7 +175,7 @@ impl<H: LedgerHost> LedgerPath<H> {
         let Some(attached) = &mut self.attached else { return };
         let me = self.number.0;
         let word = attached.bells.begin_sleep(me);
-        if !attached.has_something(me) {
+        if active(Mutation::SleepAtOnce) || !attached.has_something(me) {
             self.host.sleep(attached.bells.word(me), word);
         }
         attached.bells.end_sleep(me);
@@ -208,12 +208,11 @@ impl<H: LedgerHost> Attached<H> {
     ) -> Result<bool, RankError> {
         let sources = self.readers.len() as u32;
         let mut something = false;
+        let all = sources as usize <= FEW || std::mem::take(&mut self.is_unnamed);
         for n in 0..sources {
-            let source =
-                if self.first + n < sources { self.first + n } else { self.first + n - sources };
-            if sources as usize > FEW
-                && !self.bells.has_new(me, source, self.passed[source as usize])
-            {
+            let behind = self.first + n;
+            let source = if behind < sources { behind } else { behind - sources };
+            if !all && !self.bells.has_new(me, source, self.passed[source as usize]) {
                 continue;
             }
             let looked = self.show_source(source, MOST_AT_ONCE, shown, show)?;
@@ -224,7 +223,7 @@ impl<H: LedgerHost> Attached<H> {
         }
         let any = !self.showing.is_empty();
         if any && sources > 1 {
-            // The source that was served first comes last the next time, when others have something.
+            // The source that was served first comes last next time, when others have something.
             let (last, _) = self.showing[0];
             self.first = if self.showing.len() > 1 { last + 1 } else { last };
             if self.first == sources {
@@ -278,9 +277,9 @@ impl<H: LedgerHost> Attached<H> {
             };
             let filled = reader.filled(&entry).map_err(RankError::Ledger)?;
             if filled < entry.len && !active(Mutation::ShowParts) {
-                let part = (source, entry.ssn, filled);
-                let is_new = std::mem::replace(&mut self.partial, part) != part;
-                break Looked::Part { is_new };
+                let part = (entry.ssn, filled);
+                let before = std::mem::replace(&mut self.partial[source as usize], part);
+                break Looked::Part { is_new: before != part };
             }
             let envelope = decode(&entry.envelope).map_err(|what| damaged(source, what))?;
             shown.note(source);
@@ -301,13 +300,20 @@ impl<H: LedgerHost> Attached<H> {
 
     /// Whether a look would find something.
     fn has_something(&mut self, me: u32) -> bool {
-        if self.readers.len() > FEW {
-            let mut any = false;
-            self.bells.scan(me, &self.passed, |_| any = true);
-            return any;
-        }
-        // What is damaged is found by the look that follows.
-        self.readers.iter_mut().any(|reader| !matches!(reader.look(), Ok(None)))
+        let all = self.readers.len() <= FEW;
+        let Attached { readers, bells, passed, partial, .. } = self;
+        let mut sources = (0..).zip(readers).zip(passed.iter().zip(partial));
+        sources.any(|((source, reader), (passed, partial))| {
+            if !all && !bells.has_new(me, source, *passed) {
+                return false;
+            }
+            let Ok(Some(entry)) = reader.look() else {
+                // What is damaged is found by the look that follows.
+                return !matches!(reader.look(), Ok(None));
+            };
+            let filled = reader.filled(&entry);
+            filled.map_or(true, |filled| filled == entry.len || (entry.ssn, filled) != *partial)
+        })
     }
 }
 

@@ -72,11 +72,13 @@ impl<H: LedgerHost> LedgerPath<H> {
             return Ok(());
         }
         let mut shortage = None;
-        while let Err(e) = self.try_observe() {
-            self.await_room(e, &mut shortage)?;
+        loop {
             self.attach_ledgers()?;
+            match self.try_observe() {
+                Ok(()) => return Ok(()),
+                Err(e) => self.await_room(e, &mut shortage)?,
+            }
         }
-        Ok(())
     }
 
     /// As [`LedgerPath::observe`], when it has become much.
@@ -111,6 +113,15 @@ impl<H: LedgerHost> LedgerPath<H> {
         self.record_with(|writer, clock, _| writer.record(clock, &[]))
     }
 
+    /// Records what was shown in the progress call that is over, which is too late.
+    #[cold]
+    pub(super) fn record_late(&mut self) {
+        let is_shown = self.attached.as_ref().is_some_and(|a| !a.showing.is_empty());
+        if is_shown && self.record_shown().is_ok() {
+            self.attached.iter_mut().for_each(|a| a.showing.clear());
+        }
+    }
+
     /// Records what is being shown in this progress call.
     #[inline]
     pub(super) fn record_shown(&mut self) -> Result<(), RankError> {
@@ -125,7 +136,11 @@ impl<H: LedgerHost> LedgerPath<H> {
         let clock = self.script.clock();
         let mut shortage = None;
         loop {
-            let Some(attached) = &mut self.attached else { return self.attach_ledgers() };
+            let Some(attached) = &mut self.attached else {
+                // It has come back from an image in the wait for room.
+                self.attach_ledgers()?;
+                continue;
+            };
             if clock <= attached.writer.recorded() {
                 return Ok(());
             }

@@ -4,7 +4,7 @@
 use crate::core::world::World;
 
 /// What was observed and does not lie in the ledger yet, because that is full.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Unwritten {
     /// Where it begins in the stream of observations.
     from: u64,

@@ -159,10 +159,6 @@ impl Path for InMemory {
         self.shown as u64
     }
 
-    fn follows(&self) -> bool {
-        !self.to_follow.is_empty()
-    }
-
     fn attach(&mut self) -> Result<(), RankError> {
         Ok(())
     }
@@ -351,6 +347,6 @@ fn what_was_visible_is_visible_again_at_the_same_clock() {
     assert_eq!(first.0.iter().filter(|(_, contexts)| !contexts.is_empty()).count(), 4);
     let mut again = RankCore::new(b.path.again());
     assert_eq!(run(&mut again, &mut |_| {}), first);
-    assert!(!again.path.follows());
+    assert!(again.path.to_follow.is_empty());
     assert_eq!(messages.borrow()[0].len(), 1, "it was sent twice");
 }

@@ -106,10 +106,6 @@ impl<H: Host> Path for RouterPath<H> {
         self.delivery.rsn()
     }
 
-    fn follows(&self) -> bool {
-        !self.replay.is_over()
-    }
-
     fn attach(&mut self) -> Result<(), RankError> {
         self.connect()
     }
@@ -180,6 +176,10 @@ fn refused(e: &io::Error) -> Result<(), RankError> {
 /// What an image of this rank would hold, to be continued with another host: for tests.
 #[cfg(test)]
 impl<H: Host> RouterPath<H> {
+    pub fn follows(&self) -> bool {
+        !self.replay.is_over()
+    }
+
     pub fn image(&self) -> impl Fn(H) -> RouterPath<H> {
         let (number, replay) = (self.number, self.replay.clone());
         let (delivery, senders) = (self.delivery.clone(), self.senders.clone());

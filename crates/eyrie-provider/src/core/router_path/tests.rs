@@ -7,16 +7,18 @@ mod lost;
 
 use super::host::{ConnectError, File, Host, Interest, RouterStream};
 use super::RouterPath;
-use crate::core::matching::{Completion, Context, Outcome, Posted};
+use crate::core::matching::Posted;
 use crate::core::path::{ImagePoint, Path};
 use crate::core::rank::{Event, RankCore, Unread};
-use crate::core::rma::{Done, Kind, Pending, Region};
+use crate::core::testing::job::{die, Image, Job, MakePath, Outcome, Scene, Slot};
+use crate::core::testing::program::{self, Observing, Shape, TestWorld};
+use crate::core::testing::schedules;
 use crate::core::world::World as _;
 use eyrie_router::protocol::{ConnId, Protocol};
 use eyrie_router::space::Bounds;
-use eyrie_router::testing::{on_all_processors, MemoryFile, MemoryStore, Said};
+use eyrie_router::testing::{MemoryFile, MemoryStore, Said};
 use eyrie_router::{RouterCommand, RouterEvent};
-use eyrie_wire::data::{self, AtomicOp, Envelope, Frame};
+use eyrie_wire::data::{self, Envelope, Frame};
 use eyrie_wire::directory::KeptUntil;
 use eyrie_wire::{Incarnation, Rank, RankInstance, RouterId};
 use rand::rngs::SmallRng;
@@ -24,13 +26,14 @@ use rand::{Rng, SeedableRng};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
-use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::rc::Rc;
 use std::time::Duration;
 
 /// Random runs; EYRIE_SCHEDULES asks for another number.
 const SCHEDULES: u64 = 500;
 const RANKS: u32 = 2;
+/// The signal that ranks get.
+const SIGNAL: i32 = 10;
 
 // The world: connections in memory, and the routers at their ends.
 
@@ -80,9 +83,6 @@ struct World {
     /// Where routers may be lost.
     loss: Option<lost::Loss>,
 }
-
-/// The panic of a killed rank.
-struct Killed;
 
 type Shared = Rc<RefCell<World>>;
 
@@ -276,26 +276,7 @@ impl World {
     }
 }
 
-/// What a rank observes besides messages: random bytes, and the same ones again.
-#[derive(Clone, Default)]
-struct Observing {
-    taken: u64,
-    recorded: Vec<u8>,
-    again: VecDeque<u8>,
-}
-
-impl Observing {
-    fn observe(&mut self, random: u8) -> u8 {
-        let Some(byte) = self.again.pop_front() else {
-            self.recorded.push(random);
-            return random;
-        };
-        self.taken += 1;
-        byte
-    }
-}
-
-type TestRank = RankCore<RouterPath<TestHost>>;
+type TestRank = program::TestRank<TestHost>;
 
 /// A rank's world.
 struct TestHost {
@@ -313,7 +294,7 @@ impl TestHost {
     /// A kill may come now.
     fn survives(world: &Shared) {
         if !world.borrow_mut().lives() {
-            resume_unwind(Box::new(Killed));
+            die();
         }
     }
 }
@@ -495,38 +476,44 @@ impl Host for TestHost {
     }
 }
 
+impl TestWorld for TestHost {
+    type Path = RouterPath<TestHost>;
+
+    fn random_byte(&self) -> u8 {
+        self.world.borrow_mut().random.gen()
+    }
+}
+
 impl ImagePoint for TestHost {
     fn image_point(_: &mut impl Path<World = TestHost>) {}
 }
 
 impl crate::core::world::World for TestHost {
     fn take_observed(&mut self, take: &mut dyn FnMut(u64, &[u8])) {
-        let Observing { taken, recorded, .. } = &mut *self.observing.borrow_mut();
-        take(*taken, recorded);
-        *taken += recorded.len() as u64;
-        recorded.clear();
+        self.observing.borrow_mut().take(take);
     }
 
     fn observed(&self) -> u64 {
-        self.observing.borrow().taken
+        self.observing.borrow().observed()
     }
 
     fn observed_waiting(&self) -> usize {
-        self.observing.borrow().recorded.len()
+        self.observing.borrow().waiting()
     }
 
     fn observe_again(&mut self, bytes: Vec<u8>) {
-        let observing = &mut *self.observing.borrow_mut();
-        assert!(bytes.is_empty() || observing.recorded.is_empty(), "it observes something else");
-        observing.again = bytes.into();
+        self.observing.borrow_mut().again(bytes);
     }
 
     fn skip_observed(&mut self, to: u64) {
-        assert!(self.observed() >= to, "it observes less than before");
+        self.observing.borrow().skip(to);
     }
 
-    fn signal(&mut self, _: u64, _: bool) -> Option<i32> {
-        None
+    fn signal(&mut self, clock: u64, is_new: bool) -> Option<i32> {
+        let world = &mut *self.world.borrow_mut();
+        // Its record would bring determinants to routers, and hide what is lost with others.
+        let comes = world.loss.is_none() && world.random.gen_bool(0.02);
+        self.observing.borrow_mut().signal(clock, is_new, comes).then_some(SIGNAL)
     }
 
     fn before_new(&mut self) {}
@@ -553,60 +540,7 @@ impl crate::core::world::World for TestHost {
     fn trace(&mut self, _: eyrie_wire::page::What, _: u64, _: u32, _: u64) {}
 }
 
-// The program: what it sends when depends on all that it has seen and when, so that any error in
-// order or replay shows in the content of a message; what it has computed at the end does not.
-
-const SLOTS: usize = 3;
-const SLOT_BYTES: usize = 256 * 1024;
-const WINDOW_BYTES: usize = 4096;
-const WINDOW_KEY: u64 = 7;
-const ANSWERS: usize = 8;
-/// libfabric's numbers: a sum of 64-bit numbers.
-const SUM: u8 = 2;
-const UINT64: u8 = 7;
-
-/// The memory of a process: always at the same place.
-#[repr(C, align(64))]
-struct Memory {
-    slots: [[u8; SLOT_BYTES]; SLOTS],
-    window: [u8; WINDOW_BYTES],
-    answers: [[u8; 64]; ANSWERS],
-}
-
-/// A program between two calls.
-#[derive(Clone)]
-struct Program {
-    number: u32,
-    seed: u64,
-    /// Depends on everything.
-    state: u64,
-    /// Depends on what was received only.
-    sum: u64,
-    /// The next thing to send or to ask for, and how many there are.
-    next: u64,
-    total: u64,
-    received: u64,
-    expected: u64,
-    waiting: u64,
-    observing: Rc<RefCell<Observing>>,
-}
-
-fn mix(state: u64, word: u64) -> u64 {
-    (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ word
-}
-
-/// What the `n`th action of a rank is, in every run.
-fn action(seed: u64, number: u32, n: u64) -> u64 {
-    mix(mix(seed, n), number.into())
-}
-
-fn is_message(word: u64) -> bool {
-    word % 5 < 3
-}
-
-fn destination(word: u64) -> u32 {
-    (word >> 8) as u32 % RANKS
-}
+// The job.
 
 /// Some runs have messages so large that segments fill up.
 fn content_len(seed: u64, word: u64) -> usize {
@@ -618,219 +552,69 @@ fn content_len(seed: u64, word: u64) -> usize {
     }
 }
 
-impl Program {
-    fn new(number: u32, seed: u64, total: u64) -> Program {
-        let senders = 0..RANKS;
-        let expected = senders.flat_map(|r| (0..total).map(move |n| action(seed, r, n)));
-        let expected = expected.filter(|w| is_message(*w) && destination(*w) == number).count();
-        let expected = expected as u64;
-        let state = mix(seed, number.into());
-        let (sum, next, received, waiting) = (0, 0, 0, 0);
-        let observing = Rc::default();
-        Program { number, seed, state, sum, next, total, received, expected, waiting, observing }
+fn shape(seed: u64) -> Shape {
+    let longest = 256 * 1024;
+    Shape {
+        seed,
+        ranks: RANKS,
+        total: 60,
+        longest,
+        len: content_len,
+        observation: 1,
+        effects: false,
+    }
+}
+
+/// The routers around the ranks of a job.
+struct Routers(Shared);
+
+impl Scene for Routers {
+    type World = TestHost;
+
+    fn world(&self, instance: RankInstance, observing: &Rc<RefCell<Observing>>) -> TestHost {
+        TestHost { world: self.0.clone(), instance, observing: observing.clone() }
     }
 
-    /// The program as it is now, which goes on by itself.
-    fn copy(&self) -> Program {
-        let observing = Rc::new(RefCell::new(self.observing.borrow().clone()));
-        Program { observing, ..self.clone() }
+    fn path(&self, host: TestHost, rank: Rank) -> RouterPath<TestHost> {
+        RouterPath::new(host, rank, RANKS)
     }
 
-    /// Observes something that no message has told.
-    fn observe(&mut self, rank: &TestRank) {
-        let random = rank.path.host.world.borrow_mut().random.gen();
-        let byte = self.observing.borrow_mut().observe(random);
-        self.state = mix(self.state, byte.into());
+    fn image(path: &RouterPath<TestHost>) -> MakePath<TestHost> {
+        Rc::new(path.image())
     }
 
-    fn is_done(&self) -> bool {
-        (self.next, self.received, self.waiting) == (self.total, self.expected, 0)
+    fn recover(&self, instance: RankInstance) {
+        let mut world = self.0.borrow_mut();
+        world.dies_in = None;
+        world.forget_changes(instance.rank);
+        world.recover(instance);
     }
 
-    fn begin(&self, rank: &mut TestRank, memory: *mut Memory) {
-        // SAFETY: the memory lives until the end of the test; so in all below.
-        let base = unsafe { (&raw mut (*memory).window) } as usize;
-        rank.regions.add(WINDOW_KEY, Region { base, len: WINDOW_BYTES });
-        for slot in 0..SLOTS {
-            rank.post(receive(memory, slot), |_| panic!("nothing has come yet"));
-        }
+    fn is_usable(&self, r: usize) -> bool {
+        self.0.borrow().is_adopted(r)
     }
 
-    /// The next call.
-    fn step(&mut self, rank: &mut TestRank, memory: *mut Memory) {
-        for _ in 0..self.state % 4 {
-            self.observe(rank);
-        }
-        if self.next < self.total && self.state % 3 != 0 {
-            let word = action(self.seed, self.number, self.next);
-            self.next += 1;
-            if is_message(word) {
-                self.send(rank, word);
-                self.observe(rank);
-            } else {
-                self.ask(rank, word, memory);
+    fn counts(&self, r: usize, image: &Image<TestHost>) -> bool {
+        let Image { clock, rsn, observed, usable, .. } = *image;
+        let counts = self.0.borrow_mut().may_count(r, usable);
+        if counts {
+            let truncate = RouterCommand::Truncate { rank: Rank(r as u32), clock, rsn, observed };
+            for router in &mut self.0.borrow_mut().routers {
+                router.protocol.command(truncate.clone(), &mut router.said);
             }
         }
-        let mut events = Vec::new();
-        rank.progress(Unread::Nothing, |event| events.push(event)).unwrap();
-        for event in events {
-            match event {
-                Event::Received(c) => self.receive(rank, &c, memory),
-                Event::Done(d) => self.done(&d),
-            }
-        }
-        self.state = mix(self.state, rank.path.clock());
+        counts
     }
 
-    fn send(&mut self, rank: &mut TestRank, word: u64) {
-        let mut content = self.state.to_le_bytes().to_vec();
-        content.extend(word.to_le_bytes());
-        content.resize(16 + content_len(self.seed, word), word as u8);
-        let envelope = match word >> 32 & 1 {
-            0 => Envelope::Tagged { tag: word >> 40, data: None },
-            _ => Envelope::Tagged { tag: word >> 40, data: Some(word) },
-        };
-        rank.send(Rank(destination(word)), envelope, &content).unwrap();
-    }
-
-    fn receive(&mut self, rank: &mut TestRank, c: &Completion, memory: *mut Memory) {
-        assert_eq!(c.outcome, Outcome::Received);
-        // SAFETY: the memory lives until the end of the test (`begin`).
-        let content = unsafe { &(&(*memory).slots)[c.context][..c.len] };
-        let number = |at: usize| u64::from_le_bytes(content[at..at + 8].try_into().unwrap());
-        let (state, word) = (number(0), number(8));
-        assert_eq!(content.len(), 16 + content_len(self.seed, word));
-        assert!(content[16..].iter().all(|b| *b == word as u8));
-        self.state = mix(self.state, state);
-        self.sum = self.sum.wrapping_add(mix(word, content.len() as u64));
-        self.received += 1;
-        // More may have come already.
-        let mut more = Vec::new();
-        rank.post(receive(memory, c.context), |c| more.push(c));
-        for c in more {
-            self.receive(rank, &c, memory);
-        }
-    }
-
-    /// A one-sided request: a write to a place that only this rank writes, a read of one, a sum
-    /// with or without the value before it.
-    fn ask(&mut self, rank: &mut TestRank, word: u64, memory: *mut Memory) {
-        let target = destination(word);
-        let answer = (word >> 40) as usize % ANSWERS;
-        // SAFETY: the memory lives until the end of the test (`begin`).
-        let buffer = unsafe { (&raw mut (*memory).answers[answer]).cast::<u8>() };
-        let place = 512 + u64::from(self.number) * 1024 + (word >> 24 & 7) * 64;
-        let pending = |kind, len| Pending { context: answer, kind, report: true, buffer, len };
-        let (key, offset) = (WINDOW_KEY, place);
-        self.waiting += 1;
-        let sum = |request, what| Envelope::Atomic {
-            key,
-            offset: 8 * (word >> 24 & 7),
-            request,
-            what,
-            op: SUM,
-            datatype: UINT64,
-            count: 1,
-        };
-        let operand = (word & 0xffff).to_le_bytes();
-        let over = match word >> 28 & 3 {
-            0 => rank.request(
-                Rank(target),
-                pending(Kind::Write, 0),
-                |request| Envelope::Write { key, offset, request },
-                &[word as u8; 64],
-            ),
-            1 => rank.request(
-                Rank(target),
-                pending(Kind::Read, 64),
-                |request| Envelope::Read { key, offset, request, len: 64 },
-                &[],
-            ),
-            2 => rank.request(
-                Rank(target),
-                pending(Kind::Atomic { fetch: false }, 0),
-                |request| sum(request, AtomicOp::Update),
-                &operand,
-            ),
-            _ => rank.request(
-                Rank(target),
-                pending(Kind::Atomic { fetch: true }, 8),
-                |request| sum(request, AtomicOp::Fetch),
-                &operand,
-            ),
-        };
-        if let Some(done) = over.unwrap() {
-            self.done(&done);
-        }
-    }
-
-    fn done(&mut self, d: &Done) {
-        assert_eq!(d.error, 0);
-        self.waiting -= 1;
-        // SAFETY: the buffer of the request, see `ask`.
-        let bytes = unsafe { std::slice::from_raw_parts(d.pending.buffer, d.pending.len) };
-        for b in bytes {
-            self.state = mix(self.state, (*b).into());
-        }
-        self.state = mix(self.state, d.pending.context as u64);
+    fn reconnects(&self) -> bool {
+        self.0.borrow_mut().random.gen_bool(0.5)
     }
 }
 
-fn receive(memory: *mut Memory, slot: Context) -> Posted {
-    Posted {
-        context: slot,
-        // SAFETY: the memory lives until the end of the test (`Program::begin`).
-        buffer: unsafe { (&raw mut (*memory).slots[slot]).cast() },
-        len: SLOT_BYTES,
-        source: None,
-        tagged: true,
-        tag: 0,
-        ignore: u64::MAX,
-        multi: None,
-        used: 0,
-        report: true,
-    }
-}
+type RouterJob = Job<Routers>;
 
-// Processes and their images.
-
-struct Process {
-    rank: TestRank,
-    program: Program,
-}
-
-fn image_of(rank: &TestRank) -> impl Fn(TestHost) -> TestRank {
-    let (rank, path) = (rank.image(), rank.path.image());
-    move |host| rank(path(host))
-}
-
-struct Image {
-    rank: Box<dyn Fn(TestHost) -> TestRank>,
-    program: Program,
-    memory: Vec<u8>,
-    clock: u64,
-    rsn: u64,
-    observed: u64,
-    /// It counts for a primary router that has taken over.
-    adopted: bool,
-}
-
-struct Job {
-    world: Shared,
-    seed: u64,
-    total: u64,
-    memories: Vec<*mut Memory>,
-    incarnations: Vec<Incarnation>,
-    processes: Vec<Process>,
-    /// Images of each rank: the first one counts, the others are not stored yet.
-    images: Vec<VecDeque<Image>>,
-    /// The last message that each rank has seen in any of its incarnations.
-    seen: Vec<u64>,
-    kills: u64,
-}
-
-impl Job {
-    fn new(seed: u64, total: u64, calm: bool) -> Job {
+impl RouterJob {
+    fn of(seed: u64, calm: bool) -> RouterJob {
         let mut random = SmallRng::seed_from_u64(seed);
         let routers = random.gen_range(1..3);
         // Those with the largest messages go both ways.
@@ -839,239 +623,92 @@ impl Job {
         if seed % 2 == 1 && !calm {
             world.may_lose_routers();
         }
-        let world = Rc::new(RefCell::new(world));
-        let layout = std::alloc::Layout::new::<Memory>();
-        // SAFETY: the layout is not empty; zeros are a `Memory`.
-        let memory = |_| unsafe { std::alloc::alloc_zeroed(layout).cast::<Memory>() };
-        let mut job = Job {
-            world,
-            seed,
-            total,
-            memories: (0..RANKS).map(memory).collect(),
-            incarnations: vec![Incarnation(1); RANKS as usize],
-            processes: Vec::new(),
-            images: (0..RANKS).map(|_| VecDeque::new()).collect(),
-            seen: vec![0; RANKS as usize],
-            kills: 0,
-        };
-        for r in 0..RANKS {
-            let process = job.start(r);
-            job.processes.push(process);
-        }
+        let job = Job::new(Routers(Rc::new(RefCell::new(world))), shape(seed));
+        job.begin();
         job
     }
 
-    fn host(&self, rank: Rank, program: &Program) -> TestHost {
-        let instance =
-            RankInstance { rank, incarnation: Incarnation((self.incarnations[rank.index()]).0) };
-        TestHost { world: self.world.clone(), instance, observing: program.observing.clone() }
+    fn world(&self) -> std::cell::RefMut<'_, World> {
+        self.scene.0.borrow_mut()
     }
 
-    /// A rank from the start, or from the image that counts.
-    fn start(&self, r: u32) -> Process {
-        let memory = self.memories[r as usize];
-        match self.images[r as usize].front() {
-            None => {
-                // SAFETY: nothing else uses the memory now.
-                unsafe { memory.write_bytes(0, 1) };
-                let program = Program::new(r, self.seed, self.total);
-                let mut rank =
-                    RankCore::new(RouterPath::new(self.host(Rank(r), &program), Rank(r), RANKS));
-                program.begin(&mut rank, memory);
-                Process { rank, program }
-            }
-            Some(image) => {
-                // SAFETY: the image is as long as the memory, which nothing else uses now.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(
-                        image.memory.as_ptr(),
-                        memory.cast(),
-                        image.memory.len(),
-                    )
-                };
-                let program = image.program.copy();
-                Process { rank: (image.rank)(self.host(Rank(r), &program)), program }
-            }
-        }
-    }
-
-    /// A call of rank `r`, in which it may die.
-    fn step(&mut self, r: usize) {
-        let Process { rank, program } = &mut self.processes[r];
-        let memory = self.memories[r];
-        let outcome = catch_unwind(AssertUnwindSafe(|| program.step(rank, memory)));
-        self.world.borrow_mut().dies_in = None;
-        self.seen[r] = self.seen[r].max(self.processes[r].rank.path.rsn());
-        match outcome {
-            Ok(()) => {}
-            Err(e) if e.is::<Killed>() => self.recover(r),
-            Err(e) => resume_unwind(e),
-        }
-    }
-
-    fn recover(&mut self, r: usize) {
-        self.kills += 1;
-        self.world.borrow_mut().forget_changes(Rank(r as u32));
-        self.incarnations[r].0 += 1;
-        // An image that was not stored in time is gone.
-        self.images[r].truncate(1);
-        let instance =
-            RankInstance { rank: Rank(r as u32), incarnation: Incarnation(self.incarnations[r].0) };
-        self.world.borrow_mut().recover(instance);
-        self.processes[r] = self.start(r as u32);
-        // It must know what it observed before it observes anything: a restored rank connects at
-        // once, and one without an image is given what it needs when it is started.
-        self.processes[r].rank.path.attach().unwrap();
-        if self.world.borrow_mut().random.gen_bool(0.5) {
-            let rank = &mut self.processes[r].rank;
-            rank.path.reconnect().unwrap();
-        }
-    }
-
-    fn take_image(&mut self, r: usize) {
-        let Process { rank, program } = &mut self.processes[r];
-        if !rank.path.settled(Duration::from_millis(50)) {
+    /// A call of rank `r`, which dies so many things later, if it is not over by then.
+    fn kill(&self, r: usize, after: u32) {
+        self.world().dies_in = Some(after);
+        self.step(r);
+        self.world().dies_in = None;
+        if matches!(*self.slots[r].borrow(), Slot::Ready(_)) {
             return;
         }
-        let len = size_of::<Memory>();
-        // SAFETY: the memory is as long as said, and nothing writes to it meanwhile.
-        let memory = unsafe { std::slice::from_raw_parts(self.memories[r].cast::<u8>(), len) };
-        let image = Image {
-            rank: Box::new(image_of(rank)),
-            program: program.copy(),
-            memory: memory.to_vec(),
-            clock: rank.path.clock(),
-            rsn: rank.path.rsn(),
-            observed: rank.path.host.observed(),
-            adopted: self.world.borrow().is_adopted(r),
-        };
-        self.images[r].push_back(image);
+        self.step(r);
     }
 
-    /// The newest image is stored: it counts.
-    fn count_image(&mut self, r: usize) {
-        let Some(image) = self.images[r].pop_back() else { return };
-        if !self.may_count(r, &image) {
-            return;
-        }
-        let Image { clock, rsn, observed, .. } = image;
-        let truncate = RouterCommand::Truncate { rank: Rank(r as u32), clock, rsn, observed };
-        self.images[r].clear();
-        self.images[r].push_back(image);
-        for router in &mut self.world.borrow_mut().routers {
-            router.protocol.command(truncate.clone(), &mut router.said);
-        }
-    }
-
-    fn disturb(&mut self) {
+    fn disturb(&self) {
         let (what, r, after) = {
-            let random = &mut self.world.borrow_mut().random;
+            let random = &mut self.world().random;
             (random.gen_range(0..100), random.gen_range(0..RANKS as usize), random.gen_range(0..12))
         };
         match what {
             0..=4 => self.take_image(r),
-            5..=6 => self.count_image(r),
-            7..=8 if self.may_die(r) => {
-                self.world.borrow_mut().dies_in = Some(after);
-                self.step(r);
-            }
+            5..=6 => drop(self.count_image(r)),
+            7..=8 if self.may_die(r) => self.kill(r, after),
             9..=11 => self.lose_router(after),
             _ => {}
         }
     }
 
-    /// All is computed, and killed ranks have seen again what they had seen.
-    fn is_done(&self) -> bool {
-        let mut each = self.processes.iter().zip(&self.seen);
-        each.all(|(p, seen)| p.program.is_done() && p.rank.path.rsn() >= *seen)
-    }
-
     /// Of every rank that was started again a router says at last that it re-executes no more. What
     /// was on its way when a connection broke is said again, when its rank asks for messages.
-    fn all_are_recovered(&mut self) {
-        self.world.borrow_mut().breaks = false;
-        let again: Vec<RankInstance> = (self.processes.iter())
-            .map(|p| p.rank.path.host.instance)
-            .filter(|instance| instance.incarnation > Incarnation(1))
-            .collect();
+    fn all_are_recovered(&self) {
+        self.world().breaks = false;
+        let all = (0..RANKS as usize).map(|r| self.instance(r));
+        let again: Vec<_> = all.filter(|i| i.incarnation > Incarnation(1)).collect();
         for _ in 0..1000 {
             (0..RANKS as usize).for_each(|r| self.step(r));
-            let world = &mut *self.world.borrow_mut();
+            let mut world = self.world();
             world.pump();
             if again.iter().all(|instance| world.replayed.contains(instance)) {
                 return;
             }
         }
-        panic!("not recovered: {again:?}, but {:?}", self.world.borrow().replayed);
+        panic!("not recovered: {again:?}, but {:?}", self.world().replayed);
     }
 
-    /// Runs to the end; returns what each rank has computed, and how often one was killed and a
-    /// router lost: in the lower and upper half of the number.
-    fn run(mut self) -> (Vec<(u64, Vec<u8>)>, u64) {
-        let calm = self.world.borrow().calm;
+    /// Runs to the end.
+    fn run(self) -> Outcome {
+        let calm = self.world().calm;
         // At some time the last thing has broken.
-        let disturbed = if calm { 0 } else { self.world.borrow_mut().random.gen_range(20..600) };
+        let disturbed = if calm { 0 } else { self.world().random.gen_range(20..600) };
         let mut calls = 0;
         while !self.is_done() {
             calls += 1;
             assert!(calls < 20_000, "it does not come to an end");
-            self.world.borrow_mut().breaks = calls < disturbed;
+            self.world().breaks = calls < disturbed;
             if calls < disturbed {
                 self.disturb();
             }
-            let r = self.world.borrow_mut().random.gen_range(0..RANKS as usize);
+            let r = self.world().random.gen_range(0..RANKS as usize);
             self.step(r);
         }
-        for p in &mut self.processes {
-            p.rank.path.flush().unwrap();
+        for r in 0..RANKS as usize {
+            self.with(r, |p| p.rank.path.flush().unwrap());
         }
         self.all_are_recovered();
-        let result = self.processes.iter().zip(&self.memories).map(|(p, memory)| {
-            // SAFETY: nothing uses the memory any more.
-            (p.program.sum, unsafe { (**memory).window }.to_vec())
-        });
-        (result.collect(), self.kills + (self.routers_lost() << 32))
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        self.processes.clear();
-        for memory in &self.memories {
-            // SAFETY: allocated in `new` with this layout.
-            unsafe { std::alloc::dealloc(memory.cast(), std::alloc::Layout::new::<Memory>()) };
-        }
+        (self.computed(), self.kills.get() + (self.routers_lost() << 32))
     }
 }
 
 /// One schedule with kills and one without; returns how many kills and lost routers there were.
 fn compare(seed: u64) -> u64 {
-    let result = catch_unwind(|| {
-        let (expected, _) = Job::new(seed, 60, true).run();
-        let (result, kills) = Job::new(seed, 60, false).run();
-        for (now, then) in result.iter().zip(&expected) {
-            assert_eq!(now.0, then.0, "other messages were received");
-            let differs = now.1.iter().zip(&then.1).position(|(a, b)| a != b);
-            assert_eq!(differs, None, "memory that others write differs");
-        }
-        kills
-    });
-    result.unwrap_or_else(|e| {
-        eprintln!("seed {seed} (EYRIE_SEED={seed} EYRIE_SCHEDULES=1)");
-        resume_unwind(e)
-    })
+    schedules::compare(seed, |calm| RouterJob::of(seed, calm).run())
 }
 
 #[test]
 fn killed_ranks_compute_what_undisturbed_ones_do() {
-    let asked = std::env::var("EYRIE_SCHEDULES").ok().and_then(|v| v.parse().ok());
-    let first: u64 = std::env::var("EYRIE_SEED").ok().and_then(|v| v.parse().ok()).unwrap_or(1);
-    let last = first + asked.unwrap_or(SCHEDULES);
-    println!("seeds {first} to {}", last - 1);
-    let sum = on_all_processors(first..last, compare);
-    let (kills, lost) = (sum & 0xffff_ffff, sum >> 32);
-    println!("{kills} kills, {lost} routers lost");
-    assert!(asked.is_some() || kills > SCHEDULES && lost > SCHEDULES, "{kills} kills, {lost} lost");
+    if let Some(sum) = schedules::run(SCHEDULES, compare) {
+        let (kills, lost) = (sum & 0xffff_ffff, sum >> 32);
+        assert!(kills > SCHEDULES && lost > SCHEDULES, "{kills} kills, {lost} lost");
+    }
 }
 
 /// Two ranks that have found each other, on connections that pass `files` or not.

@@ -6,6 +6,7 @@ use crate::core::mutation;
 use eyrie_wire::data::Header;
 use eyrie_wire::{Incarnation, Rank};
 use std::collections::BTreeSet;
+use std::panic::catch_unwind;
 
 /// Where routers may be lost.
 pub struct Loss {
@@ -140,6 +141,16 @@ impl World {
         self.loss.as_ref().and_then(adrift).unwrap_or(true)
     }
 
+    /// Whether an image counts: after its primary router was lost only one that was taken when the
+    /// new one knew the rank, which is `adopted`.
+    pub fn may_count(&mut self, r: usize, adopted: bool) -> bool {
+        let Some(loss) = &mut self.loss else { return true };
+        if adopted {
+            loss.adrift.remove(&Rank(r as u32));
+        }
+        adopted
+    }
+
     /// A router is lost; another one takes over, later.
     fn lose(&mut self, k: usize, incarnations: &[Incarnation]) {
         let routers = self.routers.len() as u32;
@@ -167,59 +178,53 @@ impl World {
     }
 }
 
-impl Job {
+impl RouterJob {
     /// Whether a rank can come back when it dies now.
     pub fn may_die(&self, r: usize) -> bool {
-        let world = self.world.borrow();
+        let world = self.world();
         let Some(loss) = &world.loss else { return true };
         let heard = |router: &Router| router.protocol.has_heard(Rank(r as u32));
         !loss.adrift.contains_key(&Rank(r as u32)) && world.routers.iter().all(heard)
     }
 
-    /// Whether an image counts: after its primary router was lost only one that was taken when the
-    /// new one knew the rank.
-    pub fn may_count(&self, r: usize, image: &Image) -> bool {
-        let mut world = self.world.borrow_mut();
-        let Some(loss) = &mut world.loss else { return true };
-        if image.adopted {
-            loss.adrift.remove(&Rank(r as u32));
-        }
-        image.adopted
-    }
-
     /// Loses a router, unless something would be lost for good.
-    pub fn lose_router(&mut self, after: u32) {
-        let routers = self.world.borrow().routers.len();
+    pub fn lose_router(&self, after: u32) {
+        let routers = self.world().routers.len();
         let k = after as usize % routers;
         let served = || (0..RANKS as usize).filter(|r| r % routers == k);
+        let can = |r: usize| self.with(r, |p| p.rank.path.can_lose_its_router()) == Some(true);
+        if !served().all(can) {
+            return;
+        }
         {
-            let world = self.world.borrow();
+            let world = self.world();
             let Some(loss) = &world.loss else { return };
-            let can = |r: usize| self.processes[r].rank.path.can_lose_its_router();
-            if !served().all(|r| can(r) && !loss.exposed.contains(&Rank(r as u32))) {
+            if served().any(|r| loss.exposed.contains(&Rank(r as u32))) {
                 return;
             }
         }
         for r in served() {
-            self.images[r].clear();
+            self.images[r].borrow_mut().clear();
         }
-        self.world.borrow_mut().lose(k, &self.incarnations);
+        let incarnations = self.incarnations();
+        self.world().lose(k, &incarnations);
         let beside = (0..RANKS)
             .filter(|r| *r as usize % routers != k)
-            .find(|r| self.world.borrow().is_beside(RouterId(k as u32), Rank(*r)));
+            .find(|r| self.world().is_beside(RouterId(k as u32), Rank(*r)));
         if let Some(r) = beside.map(|r| r as usize) {
             let adrift = |loss: &Loss| loss.adrift.contains_key(&Rank(r as u32));
-            let heard =
-                |k: usize| self.world.borrow().routers[k].protocol.has_heard(Rank(r as u32));
+            let heard = |k: usize| self.world().routers[k].protocol.has_heard(Rank(r as u32));
             let others = (0..routers).filter(|other| *other != k).all(heard);
-            if others && !self.world.borrow().loss.as_ref().is_some_and(adrift) && after % 3 != 0 {
-                self.recover(r);
+            let is_adrift = self.world().loss.as_ref().is_some_and(adrift);
+            if others && !is_adrift && after % 3 != 0 {
+                self.die(r);
+                self.step(r);
             }
         }
     }
 
     pub fn routers_lost(&self) -> u64 {
-        self.world.borrow().loss.as_ref().map_or(0, |loss| loss.lost)
+        self.world().loss.as_ref().map_or(0, |loss| loss.lost)
     }
 }
 
@@ -321,7 +326,7 @@ fn a_rank_that_re_executes_goes_on_without_its_router() {
 fn who_observes_again_re_executes() {
     let (world, mut ranks) = pair_that_may_lose();
     ranks[0].progress(Unread::Nothing, |_| {}).unwrap();
-    let observed = ranks[0].path.host.observing.borrow_mut().observe(7);
+    let observed = ranks[0].path.host.observing.borrow_mut().observe(7, 1);
     ranks[0].send(Rank(1), tagged(1), &[observed]).unwrap();
     assert_eq!(receive_all(&mut ranks, 1, 1), [(1, vec![7])]);
     ranks[0].path.flush().unwrap();
@@ -337,7 +342,7 @@ fn who_observes_again_re_executes() {
     world.borrow_mut().now += Duration::from_secs(1);
     ranks[0].path.attach().unwrap();
     assert!(!world.borrow().is_adopted(0));
-    assert_eq!(ranks[0].path.host.observing.borrow_mut().observe(8), 7);
+    assert_eq!(ranks[0].path.host.observing.borrow_mut().observe(8, 1), 7);
     ranks[0].progress(Unread::Nothing, |_| {}).unwrap();
     ranks[0].progress(Unread::Nothing, |_| {}).unwrap();
     world.borrow_mut().pump();
@@ -391,10 +396,10 @@ fn each_rule_holds_when_a_router_is_lost() {
 /// Each error of `mutation.rs` is found by a single rule or by some schedule.
 #[test]
 fn every_error_of_a_rank_is_found() {
-    expect_panics();
+    schedules::expect_panics();
     let fails = |seed| catch_unwind(|| compare(seed)).is_err();
     let mut missed = Vec::new();
-    for mutation in mutation::ALL {
+    for mutation in mutation::OF_ROUTER_PATH {
         mutation::activate(Some(mutation));
         if catch_unwind(single_rules).is_ok() && !(1..600).step_by(2).any(fails) {
             missed.push(mutation);
@@ -402,15 +407,4 @@ fn every_error_of_a_rank_is_found() {
         mutation::activate(None);
     }
     assert!(missed.is_empty(), "not caught: {missed:?}");
-}
-
-/// Panics of this thread are not shown from now on: they are what this test wants.
-fn expect_panics() {
-    let expecting = std::thread::current().id();
-    let shown = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        if std::thread::current().id() != expecting || info.to_string().contains("not caught") {
-            shown(info);
-        }
-    }));
 }
