@@ -80,35 +80,39 @@ impl Images {
     }
 
     /// Releases what a rank has received, although no image has it: without another image it cannot
-    /// be recovered. Returns the clock up to which it was; `None`: nothing more could be released.
+    /// be recovered. Returns what it has received; `None`: nothing more could be released.
     ///
     /// # Errors
     /// A sentence for users, when the rank's order is damaged.
-    pub fn cut<M: Memory>(&self, regions: &Regions<M>, rank: Rank) -> Result<Option<u64>, String> {
+    pub fn cut<M: Memory>(
+        &self,
+        regions: &Regions<M>,
+        rank: Rank,
+    ) -> Result<Option<Received>, String> {
         let (memory, layout) = regions.of(rank);
         let received = Received::read(memory, layout, self.of(rank), u64::MAX);
-        let Received { counts, clock, .. } = received.map_err(|e| e.to_string())?;
+        let received = received.map_err(|e| e.to_string())?;
         let channel = Channel::Rank(rank.0);
-        let mut cut = None;
-        for (source, count) in regions.ranks().zip(counts) {
+        let mut any = false;
+        for (source, count) in regions.ranks().zip(&received.counts) {
             let (memory, layout) = regions.of(source);
-            if count > region::released(memory, layout, channel) {
-                region::release(memory, layout, channel, count);
-                cut = Some(clock);
+            if *count > region::released(memory, layout, channel) {
+                region::release(memory, layout, channel, *count);
+                any = true;
             }
         }
-        Ok(cut)
+        Ok(Some(received).filter(|_| any))
     }
 }
 
 /// What a rank has received at a clock.
-struct Received {
+pub struct Received {
     /// Messages of each source.
-    counts: Vec<u64>,
+    pub counts: Vec<u64>,
     /// Messages of all.
     messages: u64,
     /// The clock of the last one.
-    clock: u64,
+    pub clock: u64,
 }
 
 impl Received {
