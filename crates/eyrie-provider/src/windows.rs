@@ -3,7 +3,9 @@
 //! core dump. And the connection to their keeper, which lets this incarnation in. Nothing here may
 //! be used in a restored process before the keeper has let it in again.
 
-use crate::core::ledger_path::host::{AdmissionError, LedgerHost, Windows};
+use crate::core::ledger_path::host::{
+    AdmissionError, LedgerHost, SpilledFile, SpilledRange, Windows,
+};
 use crate::descriptors::{for_each_descriptor, move_up};
 use crate::memory;
 use crate::sockets::Sockets;
@@ -55,22 +57,22 @@ struct Admitted {
     ledgers: Ledgers,
     /// The ledgers to be read, the ledgers to be written, the bells.
     files: [OwnedFd; 3],
-    /// Spilled messages, and how many bytes of the file they are.
-    spilled: Option<OwnedFd>,
-    spilled_bytes: u64,
+    /// Spilled messages.
+    spilled: Option<SpilledRange<SpilledOnDisk>>,
 }
 
 impl LedgerHost for Sockets {
     type Own = Mapped;
     type Region = MappedView;
     type Bells = MappedHints;
+    type Spilled = SpilledOnDisk;
 
     fn admit(&mut self, timeout: Duration) -> Result<Windows<Self>, AdmissionError> {
         let admitted = self.ask_keeper(timeout)?;
         let rank = self.identity.instance.rank.0;
         let windows = map(rank, &admitted, &mut self.ledger.mapped);
         let mut windows = windows.map_err(AdmissionError::Refused)?;
-        windows.spilled = read_spilled(&admitted).map_err(AdmissionError::Refused)?;
+        windows.spilled = admitted.spilled;
         self.ledger.bells = Some(windows.bells);
         Ok(windows)
     }
@@ -156,7 +158,7 @@ impl Sockets {
         let connection = move_up(stream.into_parts().0);
         let (bytes, files) = receive(&connection, deadline).map_err(unreachable)?;
         let admitted = postcard::from_bytes(&bytes);
-        let Ok(FromKeeper::Admitted { ledgers, spilled_bytes }) = admitted else {
+        let Ok(FromKeeper::Admitted { ledgers, spilled_begin, spilled_end }) = admitted else {
             return Err(AdmissionError::Refused("the keeper's answer is nonsense".into()));
         };
         let mut files = files.into_iter();
@@ -166,22 +168,29 @@ impl Sockets {
             return Err(AdmissionError::Refused(why.into()));
         };
         self.ledger.connection = Some(connection);
-        let spilled = files.next();
-        Ok(Admitted { ledgers, files: [read, write, bells], spilled, spilled_bytes })
+        let spilled = files.next().map(|file| {
+            let file = SpilledOnDisk(File::from(move_up(file)));
+            SpilledRange { file, begin: spilled_begin, end: spilled_end }
+        });
+        if spilled.is_none() && spilled_end > spilled_begin {
+            let why = "no descriptor came with the messages of the log that are on disk";
+            return Err(AdmissionError::Refused(why.into()));
+        }
+        Ok(Admitted { ledgers, files: [read, write, bells], spilled })
     }
 }
 
-/// The spilled messages that came.
-///
-/// # Errors
-/// Why they cannot be read, in words for the user.
-fn read_spilled(admitted: &Admitted) -> Result<Vec<u8>, String> {
-    let Some(file) = &admitted.spilled else { return Ok(Vec::new()) };
-    let file = File::from(file.try_clone().map_err(|e| e.to_string())?);
-    let mut bytes = vec![0; admitted.spilled_bytes as usize];
-    let read = file.read_exact_at(&mut bytes, 0);
-    read.map_err(|e| format!("messages of the log that are on disk cannot be read: {e}"))?;
-    Ok(bytes)
+/// The keeper's file of spilled messages.
+pub struct SpilledOnDisk(File);
+
+impl SpilledFile for SpilledOnDisk {
+    fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(to, at)
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.0.as_raw_fd())
+    }
 }
 
 /// A message, and the descriptors that came with it.
@@ -282,7 +291,7 @@ fn map(
         let own = Mapped::new(OWN_AT as *mut u8, region_bytes, populate);
         (own, MappedHints::new(BELLS_AT as *mut u8, bells_bytes))
     };
-    Ok(Windows { ledgers, own, regions: (0..ranks).map(region).collect(), bells, spilled: Vec::new() })
+    Ok(Windows { ledgers, own, regions: (0..ranks).map(region).collect(), bells, spilled: None })
 }
 
 /// Maps a file at an address.

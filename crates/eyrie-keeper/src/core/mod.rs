@@ -314,7 +314,8 @@ impl<M: Memory> Core<M> {
         }
     }
 
-    fn stats(&self) -> Stats {
+    /// The figures of the ledgers and files.
+    pub fn stats(&self) -> Stats {
         let regions = &self.regions;
         let (messages, bytes) = regions.sent();
         Stats {

@@ -31,7 +31,7 @@ pub(super) struct Attached<H: LedgerHost> {
     pub readers: Vec<Reader<H::Region>>,
     pub bells: Bells<H::Bells>,
     /// Messages that were taken out of the ledgers: this rank shows them again when it re-executes.
-    pub spilled: SpilledMessages,
+    pub spilled: SpilledMessages<H::Spilled>,
     /// Messages passed of each rank: what boards are compared with.
     pub passed: Vec<u64>,
     /// What becomes visible in the progress call under way: how many messages of which ranks.
@@ -54,7 +54,7 @@ impl<H: LedgerHost> LedgerPath<H> {
             return Ok(());
         }
         let windows = self.be_admitted()?;
-        self.open(windows).map_err(RankError::Ledger)?;
+        self.open(windows)?;
         self.report_if_replayed();
         Ok(())
     }
@@ -128,16 +128,18 @@ impl<H: LedgerHost> LedgerPath<H> {
         }
     }
 
-    fn open(&mut self, windows: Windows<H>) -> Result<(), eyrie_ledger::error::LedgerError> {
+    fn open(&mut self, windows: Windows<H>) -> Result<(), RankError> {
         let Windows { ledgers, own, mut regions, bells, spilled } = windows;
         let layout = |rank| Layout::new(rank, ledgers.ranks, ledgers.region_bytes);
         let me = self.number.0;
         let sent = &self.sent;
-        let writer = Writer::open(own, layout(me), |to| sent[to as usize], Sizes::default())?;
+        let writer = Writer::open(own, layout(me), |to| sent[to as usize], Sizes::default());
+        let writer = writer.map_err(RankError::Ledger)?;
         let mut observed =
-            ObservedReader::open(&regions[me as usize], layout(me), self.host.observed())?;
+            ObservedReader::open(&regions[me as usize], layout(me), self.host.observed())
+                .map_err(RankError::Ledger)?;
         let mut parts = Vec::new();
-        while let Some(part) = observed.next()? {
+        while let Some(part) = observed.next().map_err(RankError::Ledger)? {
             let (from, clock, bytes) = (part.from, part.clock, part.bytes.to_vec());
             parts.push(ObservedPart { from, clock, bytes });
         }
@@ -147,8 +149,8 @@ impl<H: LedgerHost> LedgerPath<H> {
         self.host.observe_again(bytes);
         // Two readers of the own region: of what it sends to itself, and of its order.
         let order = regions[me as usize].clone();
-        self.script.load(order, layout(me))?;
-        let spilled = SpilledMessages::behind(&self.shown, spilled);
+        self.script.load(order, layout(me)).map_err(RankError::Ledger)?;
+        let spilled = SpilledMessages::behind(&self.shown, spilled)?;
         let readers = (0..)
             .zip(regions.drain(..))
             .map(|(from, region)| {
