@@ -33,7 +33,7 @@ use ranks::Ranks;
 use regions::Regions;
 use room::Room;
 pub use saved::Head;
-use spill::{Spill, Stop};
+use spill::{Spill, Stop, Taken};
 use std::io::{self, Read, Write};
 use std::time::Duration;
 pub use store::Store;
@@ -238,17 +238,33 @@ impl<M: Memory> Core<M> {
     /// Takes messages out of full ledgers to disk, where it is time for that; a step of it. True:
     /// there is more to do.
     pub fn relieve(&mut self, out: &mut impl Output) -> bool {
-        let Core { regions, ranks, room, spill, disk_full, .. } = self;
+        let Core { regions, ranks, images, room, spill, disk_full, .. } = self;
         let Some(short) = room.to_be_relieved() else { return false };
         let kept_for = |to: Rank| -> u64 {
             short.iter().map(|source| regions.needed_by(*source, Channel::Rank(to.0))).sum()
         };
         let mut receivers: Vec<_> =
             regions.ranks().filter(|rank| ranks.is_past_replay(*rank)).collect();
-        receivers.sort_by_cached_key(|rank| std::cmp::Reverse(kept_for(*rank)));
+        receivers.sort_by_cached_key(|rank| {
+            (!spill.of(*rank).lost, std::cmp::Reverse(kept_for(*rank)))
+        });
         *disk_full = false;
         for receiver in receivers {
-            let reason = match spill.step(regions, receiver, out) {
+            let taken = match spill.of(receiver) {
+                Taken { lost: false, .. } => spill.step(regions, receiver, out),
+                // It cannot be recovered anyway.
+                Taken { clock, counts, .. } => {
+                    match images.cut(regions, receiver, Some((*clock, counts))) {
+                        Ok(None) => Ok(0),
+                        Ok(Some(Received { clock, counts, messages })) => {
+                            spill.lose(receiver, clock, counts, out);
+                            Ok(messages)
+                        }
+                        Err(reason) => Err(Stop::Damaged(reason)),
+                    }
+                }
+            };
+            let reason = match taken {
                 Ok(0) => continue,
                 Ok(_) => {
                     room.relieved();
@@ -271,6 +287,11 @@ impl<M: Memory> Core<M> {
             room.hold(reason, out);
             return false;
         }
+        if spill.bytes() > 0 {
+            // All that was received is taken out: what is free is in pieces that are too small.
+            room.grant_pieces(regions, ranks);
+            room.keep(regions, ranks, out);
+        }
         room.hold("no space is left for the log of messages".into(), out);
         false
     }
@@ -283,8 +304,9 @@ impl<M: Memory> Core<M> {
         if self.room.has_waited_long() {
             if self.disk_full {
                 self.cut(out);
+            } else {
+                self.room.grant_pieces(&self.regions, &self.ranks);
             }
-            self.room.grant_pieces(&self.regions, &self.ranks);
             self.room.wait_again();
             self.room.keep(&self.regions, &self.ranks, out);
         }
@@ -299,7 +321,7 @@ impl<M: Memory> Core<M> {
             regions.ranks().filter(|rank| ranks.is_past_replay(*rank)).collect();
         receivers.sort_by_key(|rank| std::cmp::Reverse(regions.needed_for(*rank)));
         for rank in receivers {
-            match images.cut(regions, rank) {
+            match images.cut(regions, rank, None) {
                 Ok(None) => {}
                 Ok(Some(Received { clock, counts, .. })) => {
                     spill.lose(rank, clock, counts, out);

@@ -151,8 +151,8 @@ pub fn save_spilled<M: Memory>(
 ) -> io::Result<()> {
     let mut bytes = vec![0; SPILLED_PIECE];
     for rank in regions.ranks() {
-        let Taken { clock, within, counts, blocks, begin, end, .. } = spill.of(rank);
-        [*clock, within.0, within.1].iter().chain(counts).try_for_each(|n| put(to, *n))?;
+        let Taken { clock, within, counts, blocks, begin, end, lost, .. } = spill.of(rank);
+        [*clock, within.0, within.1, u64::from(*lost)].iter().chain(counts).try_for_each(|n| put(to, *n))?;
         put(to, blocks.len() as u64)?;
         for block in blocks {
             put(to, block.clock)?;
@@ -180,9 +180,10 @@ pub fn restore_spilled<M: Memory>(
     let mut bytes = vec![0; SPILLED_PIECE];
     for rank in regions.ranks() {
         let (clock, within) = (number(from)?, (number(from)?, number(from)?));
+        let lost = number(from)? != 0;
         let counts = (0..regions.count()).map(|_| number(from)).collect::<io::Result<_>>()?;
         let mut taken = Taken::nothing(clock, counts);
-        taken.within = within;
+        (taken.within, taken.lost) = (within, lost);
         for _ in 0..number(from)? {
             let block = Block { clock: number(from)?, end: number(from)? };
             if block.end <= taken.end {

@@ -63,6 +63,9 @@ pub struct Taken {
     /// The bytes of the file that are needed.
     pub begin: u64,
     pub end: u64,
+    /// What the rank has received up to `clock` was released without an image, and no image since
+    /// has it: what it receives need not be kept either.
+    pub lost: bool,
     /// What lies before this was freed.
     freed: u64,
 }
@@ -71,7 +74,7 @@ impl Taken {
     /// So much is taken out, or in an image, and nothing of it is in the file.
     pub fn nothing(clock: u64, counts: Vec<u64>) -> Taken {
         let blocks = VecDeque::new();
-        Taken { clock, within: (0, 0), counts, blocks, begin: 0, end: 0, freed: 0 }
+        Taken { clock, within: (0, 0), counts, blocks, begin: 0, end: 0, lost: false, freed: 0 }
     }
 
     /// An image of the rank counts.
@@ -80,6 +83,7 @@ impl Taken {
         if let Some(last) = self.blocks.drain(..had).last() {
             self.begin = last.end;
         }
+        self.lost &= clock < self.clock;
         self.clock = self.clock.max(clock);
         for (taken, imaged) in self.counts.iter_mut().zip(counts) {
             *taken = (*taken).max(*imaged);
@@ -154,7 +158,7 @@ impl Spill {
     /// out before is of no use.
     pub fn lose(&mut self, rank: Rank, clock: u64, counts: Vec<u64>, store: &mut impl Store) {
         store.truncate(rank, 0);
-        self.all[rank.index()] = Taken::nothing(clock, counts);
+        self.all[rank.index()] = Taken { lost: true, ..Taken::nothing(clock, counts) };
     }
 
     /// Takes the next messages out that a rank has received, and releases them. Its process

@@ -2,6 +2,7 @@ use super::testing::{heaps, layout, observation, Asked, Image, Process, World, R
 use super::{Core, Head};
 use eyrie_ledger::error::LedgerError;
 use eyrie_ledger::layout::{Channel, PAGE};
+use eyrie_ledger::order::OrderReader;
 use eyrie_ledger::reader::Reader;
 use eyrie_ledger::region;
 use eyrie_router::space::Bounds;
@@ -404,7 +405,7 @@ fn released_order_and_observations_leave_what_the_image_goes_on_from() {
 #[test]
 fn what_was_received_is_cut_after_a_long_wait_and_what_was_not_is_kept() {
     let (mut world, mut all) = started(6 * MIB);
-    [1, 2].map(|rank| world.replayed(rank, all[rank as usize].conn));
+    [1, 2].iter().for_each(|rank| world.replayed(*rank, all[*rank as usize].conn));
     assert!(fill(&mut world, &mut all[0], 0, 2, 5 * MIB / 2) || all[0].state.sent[2] > 0);
     while all[2].state.received[0] < all[0].state.sent[2] {
         all[2].progress(2, &[0; 16]).unwrap();
@@ -488,7 +489,11 @@ fn what_was_received_goes_to_disk_where_no_image_gives_room_and_comes_again() {
     // From an image in the middle, too, which frees what it has.
     world.replayed(2, process.conn);
     let mut image = Image { received: vec![0; 3], sent: vec![0; 3], ..Image::default() };
-    (image.received[1], image.clock) = (160, 10);
+    let mut order = OrderReader::open(world.heaps[2], layout(2), 0).unwrap();
+    while order.rsn() < 160 {
+        image.clock = order.next().unwrap().unwrap().clock;
+    }
+    image.received[1] = order.rsn();
     world.truncate(2, &image);
     let left = world.core.stats().disk_bytes;
     assert!(left < on_disk, "{left} of {on_disk} bytes");
