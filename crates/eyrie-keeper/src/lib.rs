@@ -96,7 +96,8 @@ impl Keeper {
         // The thread that starts the keeper has the other end.
         let _ = events.send((config.id, RouterEvent::Listening(addr)));
         let owned = Arc::clone(&mailbox);
-        let owner = Owner::new((core, mapping), (files, ledgers, spilled), owned, (config.id, events));
+        let owner =
+            Owner::new((core, mapping), (files, ledgers, spilled), owned, (config.id, events));
         let thread = std::thread::Builder::new().name("keeper".into());
         let thread = thread.spawn(move || owner.run())?;
         Ok(Keeper { mailbox, thread: Some(thread) })

@@ -223,11 +223,8 @@ impl Edges {
     /// its first byte the descriptors.
     fn send_ledgers(&self, conn: &Conn, (begin, end): (u64, u64)) -> io::Result<()> {
         let spilled = if end > begin { self.spilled.readable(conn.rank)? } else { None };
-        let message = FromKeeper::Admitted {
-            ledgers: self.ledgers,
-            spilled_begin: begin,
-            spilled_end: end,
-        };
+        let message =
+            FromKeeper::Admitted { ledgers: self.ledgers, spilled_begin: begin, spilled_end: end };
         let mut bytes = postcard::to_extend(&message, vec![0; 4]).map_err(io::Error::other)?;
         let len = (bytes.len() - 4) as u32;
         bytes[..4].copy_from_slice(&len.to_le_bytes());

@@ -66,8 +66,7 @@ impl Spilled {
         let [c, d, e] = more.unwrap_or_default();
         let check = u64::from(self.check.0) << 32;
         let kinds = u64::from_le_bytes([kind, flags, u8::from(more.is_some()), 0, 0, 0, 0, 0]);
-        let words =
-            [u64::from(self.source), self.ssn, self.len, kinds | check, a, b, c, d, e];
+        let words = [u64::from(self.source), self.ssn, self.len, kinds | check, a, b, c, d, e];
         let mut head = [0; HEAD];
         for (to, word) in head.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());

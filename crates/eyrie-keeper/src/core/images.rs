@@ -82,7 +82,8 @@ impl Images {
     }
 
     /// Releases what a rank has received, although no image has it: without another image it cannot
-    /// be recovered. `known`: a clock, and how many messages of each source it had received then. Returns what it has received; `None`: nothing more could be released.
+    /// be recovered. `known`: a clock, and how many messages of each source it had received then.
+    /// Returns what it has received; `None`: nothing more could be released.
     ///
     /// # Errors
     /// A sentence for users, when the rank's order is damaged.
@@ -115,7 +116,7 @@ pub struct Received {
     /// Messages of each source.
     pub counts: Vec<u64>,
     /// Messages of all.
-    messages: u64,
+    pub messages: u64,
     /// The clock of the last one.
     pub clock: u64,
 }

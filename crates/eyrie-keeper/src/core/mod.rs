@@ -71,7 +71,8 @@ impl<M: Memory> Core<M> {
     /// messages go to `store`.
     ///
     /// # Errors
-    /// Those of the reader, and of the store; when what is read does not fit the job; when there is no memory.
+    /// Those of the reader, and of the store; when what is read does not fit the job; when there is
+    /// no memory.
     pub fn restored(
         memories: Vec<M>,
         region_bytes: u64,
@@ -245,9 +246,8 @@ impl<M: Memory> Core<M> {
         };
         let mut receivers: Vec<_> =
             regions.ranks().filter(|rank| ranks.is_past_replay(*rank)).collect();
-        receivers.sort_by_cached_key(|rank| {
-            (!spill.of(*rank).lost, std::cmp::Reverse(kept_for(*rank)))
-        });
+        receivers
+            .sort_by_cached_key(|rank| (!spill.of(*rank).lost, std::cmp::Reverse(kept_for(*rank))));
         *disk_full = false;
         for receiver in receivers {
             let taken = match spill.of(receiver) {

@@ -152,7 +152,10 @@ pub fn save_spilled<M: Memory>(
     let mut bytes = vec![0; SPILLED_PIECE];
     for rank in regions.ranks() {
         let Taken { clock, within, counts, blocks, begin, end, lost, .. } = spill.of(rank);
-        [*clock, within.0, within.1, u64::from(*lost)].iter().chain(counts).try_for_each(|n| put(to, *n))?;
+        [*clock, within.0, within.1, u64::from(*lost)]
+            .iter()
+            .chain(counts)
+            .try_for_each(|n| put(to, *n))?;
         put(to, blocks.len() as u64)?;
         for block in blocks {
             put(to, block.clock)?;

@@ -247,7 +247,17 @@ impl<'a, M: Memory, S: Store> Step<'a, M, S> {
         let (counts, buffer) = (counts.clone(), Vec::with_capacity(PIECE));
         let (messages, bytes) = (0, 0);
         Step {
-            regions, rank, store, room, readers, counts, clock, within, messages, bytes, buffer,
+            regions,
+            rank,
+            store,
+            room,
+            readers,
+            counts,
+            clock,
+            within,
+            messages,
+            bytes,
+            buffer,
             at: end,
         }
     }
