@@ -248,6 +248,7 @@ impl<M: Memory> Core<M> {
             regions.ranks().filter(|rank| ranks.is_past_replay(*rank)).collect();
         receivers
             .sort_by_cached_key(|rank| (!spill.of(*rank).lost, std::cmp::Reverse(kept_for(*rank))));
+        let any = !receivers.is_empty();
         *disk_full = false;
         for receiver in receivers {
             let taken = match spill.of(receiver) {
@@ -287,7 +288,7 @@ impl<M: Memory> Core<M> {
             room.hold(reason, out);
             return false;
         }
-        if spill.bytes() > 0 {
+        if any {
             // All that was received is taken out: what is free is in pieces that are too small.
             room.grant_pieces(regions, ranks);
             room.keep(regions, ranks, out);
@@ -341,7 +342,8 @@ impl<M: Memory> Core<M> {
         let regions = &self.regions;
         let (messages, bytes) = regions.sent();
         Stats {
-            memory_bytes: regions.ranks().map(|rank| regions.used(rank)).sum(),
+            // What is released is used again, and so is not part of the log.
+            memory_bytes: regions.ranks().map(|rank| regions.needed(rank)).sum(),
             disk_bytes: self.spill.bytes(),
             messages: messages.saturating_sub(self.before.0),
             bytes: bytes.saturating_sub(self.before.1),

@@ -11,7 +11,7 @@
 use super::output::Output;
 use super::ranks::Ranks;
 use super::regions::Regions;
-use eyrie_ledger::layout::PAGE;
+use eyrie_ledger::layout::{Channel, PAGE};
 use eyrie_ledger::memory::Memory;
 use eyrie_ledger::region;
 use eyrie_router::RouterEvent;
@@ -220,16 +220,21 @@ impl Room {
     }
 
     /// Nothing more can be released. Grants ranks that wait what they need, where that fits beside
-    /// what all need: their regions are in pieces that are too small.
+    /// what all need: their regions are in pieces that are too small. What ranks observe, and their
+    /// order, cannot be taken out: up to as many bytes again are granted for them.
     pub fn grant_pieces<M: Memory>(&mut self, regions: &Regions<M>, ranks: &Ranks) {
         let needed = regions.ranks().map(|rank| regions.needed(rank));
         let mut needed = needed.fold(0, u64::saturating_add);
+        let own = [Channel::Order, Channel::Observed];
+        let own = |rank| own.map(|channel| regions.needed_by(rank, channel)).iter().sum::<u64>();
+        let recorded = regions.ranks().map(own).fold(0, u64::saturating_add);
+        let bound = self.bound.saturating_add(recorded.min(self.bound));
         for rank in regions.ranks().filter(|rank| ranks.has_ledgers(*rank)) {
             let (memory, layout) = regions.of(rank);
             let wanted = region::wanted(memory, layout);
             let all = regions.used(rank).saturating_add(wanted);
             let with_it = needed.saturating_add(wanted);
-            if wanted == 0 || all <= self.granted(rank) || with_it > self.bound {
+            if wanted == 0 || all <= self.granted(rank) || with_it > bound {
                 continue;
             }
             needed = with_it;
