@@ -240,7 +240,7 @@ impl<M: Memory> Core<M> {
     /// there is more to do.
     pub fn relieve(&mut self, out: &mut impl Output) -> bool {
         let Core { regions, ranks, images, room, spill, disk_full, .. } = self;
-        let Some(short) = room.to_be_relieved() else { return false };
+        let Some(short) = room.ranks_to_relieve() else { return false };
         let kept_for = |to: Rank| -> u64 {
             short.iter().map(|source| regions.needed_by(*source, Channel::Rank(to.0))).sum()
         };
@@ -270,7 +270,7 @@ impl<M: Memory> Core<M> {
                 Ok(_) => {
                     room.relieved();
                     room.keep(regions, ranks, out);
-                    return room.to_be_relieved().is_some();
+                    return room.ranks_to_relieve().is_some();
                 }
                 Err(Stop::Damaged(reason)) => {
                     room.hold(reason.clone(), out);

@@ -151,7 +151,7 @@ impl Room {
 
     /// The ranks that need more than there is, when messages are to be taken out of their ledgers
     /// now.
-    pub fn to_be_relieved(&mut self) -> Option<&[Rank]> {
+    pub fn ranks_to_relieve(&mut self) -> Option<&[Rank]> {
         let since = self.short_since?;
         self.images_help &= self.now < since + GRACE;
         let now = !self.images_help && self.stuck != Some(self.now);

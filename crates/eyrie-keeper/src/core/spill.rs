@@ -80,7 +80,7 @@ impl Taken {
     /// An image of the rank counts.
     fn forget(&mut self, clock: u64, counts: &[u64]) {
         let had = self.blocks.iter().take_while(|block| block.clock <= clock).count();
-        if let Some(last) = self.blocks.drain(..had).last() {
+        if let Some(last) = self.blocks.drain(..had).next_back() {
             self.begin = last.end;
         }
         self.lost &= clock < self.clock;
