@@ -11,9 +11,11 @@ mod owner;
 mod process;
 mod saved;
 mod server;
+mod spill_files;
 
 use crate::core::{Core, Head};
 use crossbeam_channel::Sender;
+use eyrie_router::space::Bounds;
 use eyrie_router::{Config, RouterCommand, RouterEvent, SavedAt};
 use eyrie_transport::server::listen;
 use eyrie_wire::auth::Secret;
@@ -26,6 +28,7 @@ use owner::Owner;
 pub use saved::verify;
 use saved::Saved;
 use server::Server;
+use spill_files::SpillFiles;
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -79,18 +82,22 @@ impl Keeper {
         // Where there is no core because of an error, they are gone as well.
         let regions = unsafe { mapping.regions() };
         let incarnations = incarnations(&config);
-        let (bytes, log) = (ledgers.region_bytes, config.log_memory);
+        let mut spilled = SpillFiles::new(config.spill_dir.clone(), ledgers.ranks);
+        let bytes = ledgers.region_bytes;
+        let log = Bounds { memory: config.log_memory, disk: config.log_disk };
         let core = match saved {
             None => Core::new(regions, bytes, log, &incarnations),
-            Some(saved) => saved
-                .read(|mut from| Core::restored(regions, bytes, log, &incarnations, &mut from))?,
+            Some(saved) => saved.read(|mut from| {
+                Core::restored(regions, bytes, log, &incarnations, &mut from, &mut spilled)
+            })?,
         };
         let mailbox = Arc::new(Mailbox::new()?);
         let addr = listen(&config.listen, Arc::new(Server::new(secret, Arc::clone(&mailbox))))?;
         // The thread that starts the keeper has the other end.
         let _ = events.send((config.id, RouterEvent::Listening(addr)));
         let owned = Arc::clone(&mailbox);
-        let owner = Owner::new((core, mapping), (files, ledgers), owned, (config.id, events));
+        let owner =
+            Owner::new((core, mapping), (files, ledgers, spilled), owned, (config.id, events));
         let thread = std::thread::Builder::new().name("keeper".into());
         let thread = thread.spawn(move || owner.run())?;
         Ok(Keeper { mailbox, thread: Some(thread) })

@@ -1,11 +1,12 @@
 //! The thread that owns the ledgers: it gives the core what happens, and carries out what the core
 //! asks. It must never wait for a rank, nor for the end of a process.
 
-use crate::core::{ConnId, Core, Output};
+use crate::core::{ConnId, Core, Output, Store};
 use crate::files::{Files, Mapping};
 use crate::mailbox::{Input, Mailbox};
 use crate::process::Process;
 use crate::saved;
+use crate::spill_files::SpillFiles;
 use crossbeam_channel::Sender;
 use eyrie_ledger::mapped::Mapped;
 use eyrie_router::{RouterCommand, RouterEvent, SavedAt};
@@ -50,6 +51,7 @@ struct Edges {
     events: Sender<(RouterId, RouterEvent)>,
     files: Files,
     ledgers: Ledgers,
+    spilled: SpillFiles,
     conns: HashMap<ConnId, Conn>,
     /// The process of each rank.
     processes: HashMap<Rank, Process>,
@@ -66,23 +68,25 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// `core`: over the regions of `mapping`, which maps the ledgers of `files`.
+    /// `core`: over the regions of `mapping`, which maps the ledgers of `files`. `spilled`: what
+    /// it has taken out of them.
     pub fn new(
         (core, mapping): (Core<Mapped>, Mapping),
-        (files, ledgers): (Files, Ledgers),
+        (files, ledgers, spilled): (Files, Ledgers, SpillFiles),
         mailbox: Arc<Mailbox>,
         (id, events): (RouterId, Sender<(RouterId, RouterEvent)>),
     ) -> Owner {
         let (conns, processes, ending) = (HashMap::new(), HashMap::new(), Vec::new());
-        let edges = Edges { id, events, files, ledgers, conns, processes, ending };
+        let edges = Edges { id, events, files, ledgers, spilled, conns, processes, ending };
         Owner { core, edges, mailbox, begun: Instant::now(), _mapping: mapping }
     }
 
     /// Runs until it is stopped.
     pub fn run(mut self) {
-        let mut ticked = Instant::now();
+        let (mut ticked, mut more) = (Instant::now(), false);
         loop {
-            if let Err(e) = self.wait(TICK.saturating_sub(ticked.elapsed())) {
+            let most = if more { Duration::ZERO } else { TICK.saturating_sub(ticked.elapsed()) };
+            if let Err(e) = self.wait(most) {
                 self.edges.event(RouterEvent::Fatal { reason: e.to_string() });
                 break;
             }
@@ -91,6 +95,7 @@ impl Owner {
                 break;
             }
             self.handle_endings();
+            more = self.core.relieve(&mut self.edges);
             if ticked.elapsed() >= TICK {
                 ticked = Instant::now();
                 self.core.tick(self.begun.elapsed(), &mut self.edges);
@@ -122,7 +127,7 @@ impl Owner {
         match input {
             Input::Stop => return true,
             Input::Command(RouterCommand::Save(at)) => {
-                let saved = save(core, &at);
+                let saved = save(core, &edges.spilled, &at);
                 edges.event(RouterEvent::Saved(saved));
             }
             Input::Command(command) => core.command(command, edges),
@@ -200,10 +205,10 @@ impl Ending {
 }
 
 /// Saves the ledgers.
-fn save(core: &Core<Mapped>, at: &SavedAt) -> Result<u64, String> {
+fn save(core: &Core<Mapped>, spilled: &SpillFiles, at: &SavedAt) -> Result<u64, String> {
     match at {
         SavedAt::File(path) => {
-            saved::write(path, |mut to| core.save(&mut to)).map_err(|e| e.to_string())
+            saved::write(path, |mut to| core.save(spilled, &mut to)).map_err(|e| e.to_string())
         }
         SavedAt::Controller(_) => {
             Err("ledgers are of one host, and are saved to a file there: jobs of several hosts \
@@ -214,15 +219,19 @@ fn save(core: &Core<Mapped>, at: &SavedAt) -> Result<u64, String> {
 }
 
 impl Edges {
-    /// Sends the ledgers: the message, and with its first byte the descriptors.
-    fn send_ledgers(&self, conn: &Conn) -> io::Result<()> {
-        let message = FromKeeper::Admitted { ledgers: self.ledgers, spilled_bytes: 0 };
+    /// Sends the ledgers, and where spilled messages are in the rank's file: the message, and with
+    /// its first byte the descriptors.
+    fn send_ledgers(&self, conn: &Conn, (begin, end): (u64, u64)) -> io::Result<()> {
+        let spilled = if end > begin { self.spilled.readable(conn.rank)? } else { None };
+        let message =
+            FromKeeper::Admitted { ledgers: self.ledgers, spilled_begin: begin, spilled_end: end };
         let mut bytes = postcard::to_extend(&message, vec![0; 4]).map_err(io::Error::other)?;
         let len = (bytes.len() - 4) as u32;
         bytes[..4].copy_from_slice(&len.to_le_bytes());
         let Files { readable, writable, bells } = &self.files;
-        let descriptors = [readable, writable, bells].map(AsFd::as_fd);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let descriptors = [readable, writable, bells].into_iter().chain(&spilled);
+        let descriptors: Vec<_> = descriptors.map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
         // Nothing else was sent, so there is room for all of it.
@@ -237,6 +246,24 @@ impl Edges {
     }
 }
 
+impl Store for Edges {
+    fn write(&mut self, rank: Rank, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.spilled.write(rank, at, bytes)
+    }
+
+    fn read(&self, rank: Rank, at: u64, to: &mut [u8]) -> io::Result<()> {
+        self.spilled.read(rank, at, to)
+    }
+
+    fn free(&mut self, rank: Rank, begin: u64, end: u64) {
+        self.spilled.free(rank, begin, end);
+    }
+
+    fn truncate(&mut self, rank: Rank, end: u64) {
+        self.spilled.truncate(rank, end);
+    }
+}
+
 impl Output for Edges {
     fn event(&mut self, event: RouterEvent) {
         tracing::debug!(?event);
@@ -244,9 +271,9 @@ impl Output for Edges {
         let _ = self.events.send((self.id, event));
     }
 
-    fn admit(&mut self, id: ConnId) {
+    fn admit(&mut self, id: ConnId, spilled: (u64, u64)) {
         let Some(conn) = self.conns.get(&id) else { return };
-        if let Err(e) = self.send_ledgers(conn) {
+        if let Err(e) = self.send_ledgers(conn, spilled) {
             tracing::info!(conn = id, error = %e, "the ledgers could not be sent");
             // Its thread reports the end.
             let _ = conn.stream.shutdown(Shutdown::Both);

@@ -144,7 +144,7 @@ mod tests {
     use eyrie_wire::formats;
 
     fn save(to: &mut dyn Write) -> io::Result<()> {
-        for n in [1u64, 4, 1 << 26, 9] {
+        for n in [2u64, 4, 1 << 26, 9] {
             to.write_all(&n.to_le_bytes())?;
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::core::ledger_path::host::{AdmissionError, LedgerHost, Windows};
 use crate::sockets::Sockets;
-use crate::windows::{Ledger, Opened};
+use crate::windows::{Ledger, Opened, SpilledOnDisk};
 use eyrie_ledger::mapped::{Mapped, MappedHints, MappedView};
 use eyrie_wire::keeper::ToKeeper;
 use std::os::fd::RawFd;
@@ -12,6 +12,7 @@ impl LedgerHost for Sockets {
     type Own = Mapped;
     type Region = MappedView;
     type Bells = MappedHints;
+    type Spilled = SpilledOnDisk;
 
     fn admit(&mut self, timeout: Duration) -> Result<Windows<Self>, AdmissionError> {
         let Opened { ledgers, own, regions, bells, spilled } =

@@ -3,7 +3,7 @@
 //! core dump. And the connection to their keeper, which lets this incarnation in. Nothing here may
 //! be used in a restored process before the keeper has let it in again.
 
-use crate::core::ledger_path::host::AdmissionError;
+use crate::core::ledger_path::host::{AdmissionError, SpilledFile, SpilledRange};
 use crate::descriptors::{for_each_descriptor, move_up};
 use crate::identity::Identity;
 use crate::memory;
@@ -56,7 +56,7 @@ pub struct Opened {
     pub own: Mapped,
     pub regions: Vec<MappedView>,
     pub bells: MappedHints,
-    pub spilled: Vec<u8>,
+    pub spilled: Option<SpilledRange<SpilledOnDisk>>,
 }
 
 /// What the keeper gives to a rank that it lets in.
@@ -64,9 +64,8 @@ struct Admitted {
     ledgers: Ledgers,
     /// The ledgers to be read, the ledgers to be written, the bells.
     files: [OwnedFd; 3],
-    /// Spilled messages, and how many bytes of the file they are.
-    spilled: Option<OwnedFd>,
-    spilled_bytes: u64,
+    /// Spilled messages.
+    spilled: Option<SpilledRange<SpilledOnDisk>>,
 }
 
 impl Ledger {
@@ -83,7 +82,7 @@ impl Ledger {
         let rank = identity.instance.rank.0;
         let windows = map(rank, &admitted, &mut self.mapped);
         let mut windows = windows.map_err(AdmissionError::Refused)?;
-        windows.spilled = read_spilled(&admitted).map_err(AdmissionError::Refused)?;
+        windows.spilled = admitted.spilled;
         self.bells = Some(windows.bells);
         Ok(windows)
     }
@@ -175,7 +174,7 @@ impl Ledger {
         let connection = move_up(stream.into_parts().0);
         let (bytes, files) = receive(&connection, deadline).map_err(unreachable)?;
         let admitted = postcard::from_bytes(&bytes);
-        let Ok(FromKeeper::Admitted { ledgers, spilled_bytes }) = admitted else {
+        let Ok(FromKeeper::Admitted { ledgers, spilled_begin, spilled_end }) = admitted else {
             return Err(AdmissionError::Refused("the keeper's answer is nonsense".into()));
         };
         let mut files = files.into_iter();
@@ -185,22 +184,29 @@ impl Ledger {
             return Err(AdmissionError::Refused(why.into()));
         };
         self.connection = Some(connection);
-        let spilled = files.next();
-        Ok(Admitted { ledgers, files: [read, write, bells], spilled, spilled_bytes })
+        let spilled = files.next().map(|file| {
+            let file = SpilledOnDisk(File::from(move_up(file)));
+            SpilledRange { file, begin: spilled_begin, end: spilled_end }
+        });
+        if spilled.is_none() && spilled_end > spilled_begin {
+            let why = "no descriptor came with the messages of the log that are on disk";
+            return Err(AdmissionError::Refused(why.into()));
+        }
+        Ok(Admitted { ledgers, files: [read, write, bells], spilled })
     }
 }
 
-/// The spilled messages that came.
-///
-/// # Errors
-/// Why they cannot be read, in words for the user.
-fn read_spilled(admitted: &Admitted) -> Result<Vec<u8>, String> {
-    let Some(file) = &admitted.spilled else { return Ok(Vec::new()) };
-    let file = File::from(file.try_clone().map_err(|e| e.to_string())?);
-    let mut bytes = vec![0; admitted.spilled_bytes as usize];
-    let read = file.read_exact_at(&mut bytes, 0);
-    read.map_err(|e| format!("messages of the log that are on disk cannot be read: {e}"))?;
-    Ok(bytes)
+/// The keeper's file of spilled messages.
+pub struct SpilledOnDisk(File);
+
+impl SpilledFile for SpilledOnDisk {
+    fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(to, at)
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        Some(self.0.as_raw_fd())
+    }
 }
 
 /// A message, and the descriptors that came with it.
@@ -302,7 +308,7 @@ fn map(rank: u32, admitted: &Admitted, mapped: &mut Vec<Stretch>) -> Result<Open
         own,
         regions: (0..ranks).map(region).collect(),
         bells,
-        spilled: Vec::new(),
+        spilled: None,
     })
 }
 

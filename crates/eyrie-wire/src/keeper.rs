@@ -17,9 +17,9 @@ pub enum FromKeeper {
     /// three descriptors (SCM_RIGHTS): the ledgers of all ranks, to be read only; the same file, of
     /// which the rank writes its own region; bells and boards.
     ///
-    /// A fourth one where there are spilled messages: a file that begins with so many bytes of
-    /// them, which the rank has received before and reads again when it is executed again.
-    Admitted { ledgers: Ledgers, spilled_bytes: u64 },
+    /// A fourth one where there are spilled messages, which the rank has received before and reads
+    /// again when it is executed again: a file that has them between these two bytes.
+    Admitted { ledgers: Ledgers, spilled_begin: u64, spilled_end: u64 },
 }
 
 /// How the ledgers of a job lie in their file: one region a rank, in the order of ranks.

@@ -58,7 +58,9 @@ impl Images {
             return Ok(());
         }
         let (memory, layout) = regions.of(rank);
-        let received = Received::read(memory, layout, imaged, clock).map_err(|e| e.to_string())?;
+        let Imaged { clock: before, counts, .. } = &*imaged;
+        let received = Received::read(memory, layout, (*before, counts), clock);
+        let received = received.map_err(|e| e.to_string())?;
         if received.messages != rsn {
             return Err(format!(
                 "an image of rank {rank} has {rsn} messages at clock {clock}, and its ledger says \
@@ -80,48 +82,56 @@ impl Images {
     }
 
     /// Releases what a rank has received, although no image has it: without another image it cannot
-    /// be recovered. Returns the clock up to which it was; `None`: nothing more could be released.
+    /// be recovered. `known`: a clock, and how many messages of each source it had received then.
+    /// Returns what it has received; `None`: nothing more could be released.
     ///
     /// # Errors
     /// A sentence for users, when the rank's order is damaged.
-    pub fn cut<M: Memory>(&self, regions: &Regions<M>, rank: Rank) -> Result<Option<u64>, String> {
+    pub fn cut<M: Memory>(
+        &self,
+        regions: &Regions<M>,
+        rank: Rank,
+        known: Option<(u64, &[u64])>,
+    ) -> Result<Option<Received>, String> {
         let (memory, layout) = regions.of(rank);
-        let received = Received::read(memory, layout, self.of(rank), u64::MAX);
-        let Received { counts, clock, .. } = received.map_err(|e| e.to_string())?;
+        let Imaged { clock, counts, .. } = self.of(rank);
+        let known = known.unwrap_or((*clock, counts));
+        let received = Received::read(memory, layout, known, u64::MAX);
+        let received = received.map_err(|e| e.to_string())?;
         let channel = Channel::Rank(rank.0);
-        let mut cut = None;
-        for (source, count) in regions.ranks().zip(counts) {
+        let mut any = false;
+        for (source, count) in regions.ranks().zip(&received.counts) {
             let (memory, layout) = regions.of(source);
-            if count > region::released(memory, layout, channel) {
-                region::release(memory, layout, channel, count);
-                cut = Some(clock);
+            if *count > region::released(memory, layout, channel) {
+                region::release(memory, layout, channel, *count);
+                any = true;
             }
         }
-        Ok(cut)
+        Ok(Some(received).filter(|_| any))
     }
 }
 
 /// What a rank has received at a clock.
-struct Received {
+pub struct Received {
     /// Messages of each source.
-    counts: Vec<u64>,
+    pub counts: Vec<u64>,
     /// Messages of all.
-    messages: u64,
+    pub messages: u64,
     /// The clock of the last one.
-    clock: u64,
+    pub clock: u64,
 }
 
 impl Received {
-    /// What a rank has received up to a clock that is not before that of its image. The order is
-    /// opened anew each time, so that none of it stays in memory.
+    /// What a rank has received up to a clock, which is not before the one that it is `known` of.
+    /// The order is opened anew each time, so that none of it stays in memory.
     fn read<M: Memory>(
         memory: &M,
         layout: &Layout,
-        imaged: &Imaged,
+        (from, counts): (u64, &[u64]),
         clock: u64,
     ) -> Result<Received, LedgerError> {
-        let mut counts = imaged.counts.clone();
-        let mut order = OrderReader::open(memory, *layout, imaged.clock)?;
+        let mut counts = counts.to_vec();
+        let mut order = OrderReader::open(memory, *layout, from)?;
         while let Some(determinant) = order.next_until(clock)? {
             for (source, count) in determinant.shown {
                 counts[*source as usize] += u64::from(*count);

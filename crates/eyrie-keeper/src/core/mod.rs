@@ -10,6 +10,8 @@ mod ranks;
 mod regions;
 mod room;
 mod saved;
+mod spill;
+mod store;
 
 #[cfg(test)]
 mod schedules;
@@ -18,19 +20,23 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
+use eyrie_ledger::layout::Channel;
 use eyrie_ledger::memory::Memory;
 use eyrie_ledger::region;
+use eyrie_router::space::Bounds;
 use eyrie_router::{RouterCommand, RouterEvent, Stats};
 use eyrie_wire::keeper::ToKeeper;
 use eyrie_wire::{Incarnation, Rank, RankInstance};
-use images::Images;
+use images::{Images, Received};
 pub use output::{ConnId, Output};
 use ranks::Ranks;
 use regions::Regions;
 use room::Room;
 pub use saved::Head;
+use spill::{Spill, Stop, Taken};
 use std::io::{self, Read, Write};
 use std::time::Duration;
+pub use store::Store;
 
 /// The keeper of the ledgers of a job.
 pub struct Core<M> {
@@ -38,55 +44,70 @@ pub struct Core<M> {
     ranks: Ranks,
     images: Images,
     room: Room,
+    spill: Spill,
+    /// Whether the disk has no room for messages that could be taken out.
+    disk_full: bool,
     /// Messages and their bytes before the start.
     before: (u64, u64),
 }
 
 impl<M: Memory> Core<M> {
     /// Ledgers in zeroed memory: a region of `region_bytes` bytes for each rank. Together they may
-    /// use `log_memory` bytes. These incarnations may connect.
+    /// use `log.memory` bytes, and files `log.disk`. These incarnations may connect.
     pub fn new(
         memories: Vec<M>,
         region_bytes: u64,
-        log_memory: u64,
+        log: Bounds,
         incarnations: &[Incarnation],
     ) -> Core<M> {
         let regions = Regions::new(memories, region_bytes);
         let ranks = Ranks::new(incarnations);
         let images = Images::none(regions.count());
-        Core::over(regions, ranks, images, log_memory)
+        let spill = Spill::new(regions.count(), log.disk);
+        Core::over(regions, ranks, (images, spill), log)
     }
 
-    /// Ledgers that go on with what [`Core::save`] has written, behind its [`Head`].
+    /// Ledgers that go on with what [`Core::save`] has written, behind its [`Head`]. Spilled
+    /// messages go to `store`.
     ///
     /// # Errors
-    /// Those of the reader; when what is read does not fit the job; when there is no memory.
+    /// Those of the reader, and of the store; when what is read does not fit the job; when there is
+    /// no memory.
     pub fn restored(
         memories: Vec<M>,
         region_bytes: u64,
-        log_memory: u64,
+        log: Bounds,
         incarnations: &[Incarnation],
         from: &mut impl Read,
+        store: &mut impl Store,
     ) -> io::Result<Core<M>> {
         let regions = Regions::new(memories, region_bytes);
         let mut ranks = Ranks::new(incarnations);
         let mut images = Images::none(regions.count());
-        saved::restore(&regions, &mut ranks, &mut images, from)?;
-        Ok(Core::over(regions, ranks, images, log_memory))
+        let mut spill = Spill::new(regions.count(), log.disk);
+        saved::restore(&regions, (&mut ranks, &mut images), from)?;
+        saved::restore_spilled(&regions, &mut spill, from, store)?;
+        Ok(Core::over(regions, ranks, (images, spill), log))
     }
 
-    fn over(regions: Regions<M>, ranks: Ranks, images: Images, log_memory: u64) -> Core<M> {
-        let room = Room::new(&regions, log_memory);
+    fn over(
+        regions: Regions<M>,
+        ranks: Ranks,
+        (images, spill): (Images, Spill),
+        log: Bounds,
+    ) -> Core<M> {
+        let room = Room::new(&regions, log.memory);
         let before = regions.sent();
-        Core { regions, ranks, images, room, before }
+        Core { regions, ranks, images, room, spill, disk_full: false, before }
     }
 
     /// Writes all from which another keeper can go on. No rank writes meanwhile.
     ///
     /// # Errors
-    /// Those of the writer.
-    pub fn save(&self, to: &mut impl Write) -> io::Result<()> {
-        saved::save(&self.regions, &self.ranks, &self.images, to)
+    /// Those of the writer, and of the store of spilled messages.
+    pub fn save(&self, store: &impl Store, to: &mut impl Write) -> io::Result<()> {
+        saved::save(&self.regions, &self.ranks, &self.images, to)?;
+        saved::save_spilled(&self.regions, &self.spill, store, to)
     }
 
     /// Whether this incarnation may connect.
@@ -124,7 +145,7 @@ impl<M: Memory> Core<M> {
             return out.event(RouterEvent::Fatal { reason });
         }
         region::prepare(memory, layout, instance.incarnation.0, self.room.granted(rank));
-        out.admit(id);
+        out.admit(id, self.spill.range(rank));
         out.event(RouterEvent::Connected(instance));
     }
 
@@ -204,15 +225,89 @@ impl<M: Memory> Core<M> {
         if let Err(reason) = self.images.truncate(&self.regions, rank, image) {
             return out.event(RouterEvent::Fatal { reason });
         }
-        self.room.keep(&self.regions, &self.ranks, out);
+        let Core { regions, ranks, images, room, spill, .. } = self;
+        let imaged = images.of(rank);
+        spill.image_counts(rank, imaged.clock, &imaged.counts);
+        // One that re-executes reads its file.
+        if ranks.is_past_replay(rank) {
+            spill.free(rank, out);
+        }
+        room.keep(regions, ranks, out);
+        room.image_counted();
+    }
+
+    /// Takes messages out of full ledgers to disk, where it is time for that; a step of it. True:
+    /// there is more to do.
+    pub fn relieve(&mut self, out: &mut impl Output) -> bool {
+        let Core { regions, ranks, images, room, spill, disk_full, .. } = self;
+        let Some(short) = room.ranks_to_relieve() else { return false };
+        let kept_for = |to: Rank| -> u64 {
+            short.iter().map(|source| regions.needed_by(*source, Channel::Rank(to.0))).sum()
+        };
+        let mut receivers: Vec<_> =
+            regions.ranks().filter(|rank| ranks.is_past_replay(*rank)).collect();
+        receivers
+            .sort_by_cached_key(|rank| (!spill.of(*rank).lost, std::cmp::Reverse(kept_for(*rank))));
+        let any = !receivers.is_empty();
+        *disk_full = false;
+        for receiver in receivers {
+            let taken = match spill.of(receiver) {
+                Taken { lost: false, .. } => spill.step(regions, receiver, out),
+                // It cannot be recovered anyway.
+                Taken { clock, counts, .. } => {
+                    match images.cut(regions, receiver, Some((*clock, counts))) {
+                        Ok(None) => Ok(0),
+                        Ok(Some(Received { clock, counts, messages })) => {
+                            spill.lose(receiver, clock, counts, out);
+                            Ok(messages)
+                        }
+                        Err(reason) => Err(Stop::Damaged(reason)),
+                    }
+                }
+            };
+            let reason = match taken {
+                Ok(0) => continue,
+                Ok(_) => {
+                    room.relieved();
+                    room.keep(regions, ranks, out);
+                    return room.ranks_to_relieve().is_some();
+                }
+                Err(Stop::Damaged(reason)) => {
+                    room.hold(reason.clone(), out);
+                    out.event(RouterEvent::Fatal { reason });
+                    return false;
+                }
+                Err(Stop::Full) => format!(
+                    "no space is left for the log of messages, in memory or in the {} MiB on \
+                     disk; give it more with --log-disk",
+                    spill.bound() >> 20
+                ),
+                Err(Stop::Failed(e)) => format!("no space is left for the log of messages ({e})"),
+            };
+            *disk_full = true;
+            room.hold(reason, out);
+            return false;
+        }
+        if any {
+            // All that was received is taken out: what is free is in pieces that are too small.
+            room.grant_pieces(regions, ranks);
+            room.keep(regions, ranks, out);
+        }
+        room.hold("no space is left for the log of messages".into(), out);
+        false
     }
 
     /// Does what is due at `now` (since the keeper's start).
     pub fn tick(&mut self, now: Duration, out: &mut impl Output) {
         self.room.set_time(now);
         self.room.keep(&self.regions, &self.ranks, out);
+        self.relieve(out);
         if self.room.has_waited_long() {
-            self.cut(out);
+            if self.disk_full {
+                self.cut(out);
+            } else {
+                self.room.grant_pieces(&self.regions, &self.ranks);
+            }
             self.room.wait_again();
             self.room.keep(&self.regions, &self.ranks, out);
         }
@@ -222,14 +317,15 @@ impl<M: Memory> Core<M> {
     /// Releases what one receiver has, without an image: that for which most is kept, of those that
     /// have something. It cannot be recovered until its next image.
     fn cut(&mut self, out: &mut impl Output) {
-        let Core { regions, ranks, images, room, .. } = self;
+        let Core { regions, ranks, images, spill, .. } = self;
         let mut receivers: Vec<_> =
             regions.ranks().filter(|rank| ranks.is_past_replay(*rank)).collect();
         receivers.sort_by_key(|rank| std::cmp::Reverse(regions.needed_for(*rank)));
         for rank in receivers {
-            match images.cut(regions, rank) {
+            match images.cut(regions, rank, None) {
                 Ok(None) => {}
-                Ok(Some(clock)) => {
+                Ok(Some(Received { clock, counts, .. })) => {
+                    spill.lose(rank, clock, counts, out);
                     let reason = format!(
                         "no space is left for the log of messages: what it has received up to \
                          clock {clock} is no longer logged"
@@ -239,18 +335,22 @@ impl<M: Memory> Core<M> {
                 Err(reason) => return out.event(RouterEvent::Fatal { reason }),
             }
         }
-        room.grant_pieces(regions, ranks);
     }
 
-    fn stats(&self) -> Stats {
+    /// The figures of the ledgers and files.
+    pub fn stats(&self) -> Stats {
         let regions = &self.regions;
         let (messages, bytes) = regions.sent();
         Stats {
-            memory_bytes: regions.ranks().map(|rank| regions.used(rank)).sum(),
-            disk_bytes: 0,
+            // What is released is used again, and so is not part of the log.
+            memory_bytes: regions.ranks().map(|rank| regions.needed(rank)).sum(),
+            disk_bytes: self.spill.bytes(),
             messages: messages.saturating_sub(self.before.0),
             bytes: bytes.saturating_sub(self.before.1),
-            log_bytes: regions.ranks().map(|rank| regions.needed_for(rank)).collect(),
+            log_bytes: regions
+                .ranks()
+                .map(|rank| regions.needed_for(rank) + self.spill.bytes_of(rank))
+                .collect(),
         }
     }
 }

@@ -1,18 +1,20 @@
 //! What the core asks of the sockets and processes around it.
 
+use super::store::Store;
 use eyrie_router::RouterEvent;
 use eyrie_wire::Rank;
 
 /// The number of a connection: never used twice.
 pub type ConnId = u64;
 
-/// The connections, the processes at their other ends, and the controller.
-pub trait Output {
+/// The connections, the processes at their other ends, the controller, and the files.
+pub trait Output: Store {
     /// Sends an event to the controller.
     fn event(&mut self, event: RouterEvent);
 
-    /// Sends the ledgers to the rank of this connection.
-    fn admit(&mut self, id: ConnId);
+    /// Sends the ledgers to the rank of this connection, and its file of spilled messages, which
+    /// are between these two bytes.
+    fn admit(&mut self, id: ConnId, spilled: (u64, u64));
 
     /// Closes a connection.
     fn close(&mut self, id: ConnId);

@@ -65,7 +65,7 @@ impl<M: Memory> Regions<M> {
     /// Bytes that a channel keeps and that are not released. A rank gives memory back when it
     /// needs some, so that a channel can keep more. They are estimated: a channel does not say how
     /// long its messages are.
-    fn needed_by(&self, rank: Rank, channel: Channel) -> u64 {
+    pub fn needed_by(&self, rank: Rank, channel: Channel) -> u64 {
         let Figures { kept, newest, payload } = self.figures(rank, channel);
         let (memory, layout) = self.of(rank);
         let released = region::released(memory, layout, channel);

@@ -3,14 +3,15 @@
 //! message that is longer than all of that memory is granted what it needs.
 //!
 //! A region that nears its end gets more, as long as there is some. Then what others do not use is
-//! taken back. Then images are asked for, which release what is kept for a receiver. A rank that
-//! needs more meanwhile waits, and an event says so. When it has waited long, what a receiver has
-//! is released without an image; that is decided above.
+//! taken back. Then images are asked for, which release what is kept for a receiver. Where none
+//! helps within a second, messages are taken out of ledgers to disk ([`super::spill`]). Where that
+//! helps neither, a rank that needs more waits, and an event says so. When it has waited long and
+//! the disk is full, what a receiver has is released without an image; that is decided above.
 
 use super::output::Output;
 use super::ranks::Ranks;
 use super::regions::Regions;
-use eyrie_ledger::layout::PAGE;
+use eyrie_ledger::layout::{Channel, PAGE};
 use eyrie_ledger::memory::Memory;
 use eyrie_ledger::region;
 use eyrie_router::RouterEvent;
@@ -27,6 +28,8 @@ const SHARE_LEFT: u64 = 4;
 const HOLD: Duration = Duration::from_secs(10);
 /// How often an image is asked for while there is too little.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// How long an image may take before messages are taken out to disk.
+const GRACE: Duration = Duration::from_secs(1);
 /// The growth of what is kept for a receiver is reported in steps of this share of the memory for
 /// logs, and of at least these bytes.
 const GROWTH_SHARE: u64 = 64;
@@ -45,7 +48,15 @@ pub struct Room {
     now: Duration,
     /// When an image was last asked for, while there is too little.
     asked: Option<Duration>,
-    /// Since when a rank waits, or since something was released without an image.
+    /// Regions that need more than there is, since when, and whether one of their ranks waits.
+    short: Vec<Rank>,
+    short_since: Option<Duration>,
+    waits: bool,
+    /// Whether images have given room when there was too little: then they are waited for.
+    images_help: bool,
+    /// When nothing could be taken out to disk.
+    stuck: Option<Duration>,
+    /// Since when a rank waits in vain, or since something was released without an image.
     held: Option<Duration>,
     growth: Vec<Growth>,
 }
@@ -83,6 +94,11 @@ impl Room {
             beyond,
             now: Duration::ZERO,
             asked: None,
+            short: Vec::new(),
+            short_since: None,
+            waits: false,
+            images_help: true,
+            stuck: None,
             held: None,
             growth: growth.collect(),
         }
@@ -100,7 +116,8 @@ impl Room {
 
     /// Grants more where it is needed, and reports what cannot be granted.
     pub fn keep<M: Memory>(&mut self, regions: &Regions<M>, ranks: &Ranks, out: &mut impl Output) {
-        let (mut scarce, mut waits) = (false, false);
+        self.short.clear();
+        self.waits = false;
         for rank in regions.ranks().filter(|rank| ranks.has_ledgers(*rank)) {
             let (memory, layout) = regions.of(rank);
             let wanted = region::wanted(memory, layout);
@@ -115,15 +132,45 @@ impl Room {
             let has_room = needed <= granted
                 || self.raise(regions, rank, needed)
                 || wanted > self.bound && self.exceed(regions, rank, needed);
-            scarce |= !has_room;
-            waits |= !has_room && wanted > 0;
+            if !has_room {
+                self.short.push(rank);
+                self.waits |= wanted > 0;
+            }
         }
-        if waits && self.held.is_none() {
-            let reason = "no space is left for the log of messages".into();
+        let scarce = !self.short.is_empty();
+        self.short_since = scarce.then(|| self.short_since.unwrap_or(self.now));
+        self.held = self.held.filter(|_| self.waits);
+        self.ask(regions, scarce, out);
+    }
+
+    /// An image has counted.
+    pub fn image_counted(&mut self) {
+        self.images_help |= self.short.is_empty();
+        self.stuck = None;
+    }
+
+    /// The ranks that need more than there is, when messages are to be taken out of their ledgers
+    /// now.
+    pub fn ranks_to_relieve(&mut self) -> Option<&[Rank]> {
+        let since = self.short_since?;
+        self.images_help &= self.now < since + GRACE;
+        let now = !self.images_help && self.stuck != Some(self.now);
+        now.then_some(&self.short)
+    }
+
+    /// Messages were taken out of ledgers.
+    pub fn relieved(&mut self) {
+        self.stuck = None;
+    }
+
+    /// Nothing can be taken out of the ledgers at present: ranks that need more wait, for this
+    /// reason.
+    pub fn hold(&mut self, reason: String, out: &mut impl Output) {
+        self.stuck = Some(self.now);
+        if self.waits && self.held.is_none() {
+            self.held = Some(self.now);
             out.event(RouterEvent::HeldBack { reason });
         }
-        self.held = waits.then(|| self.held.unwrap_or(self.now));
-        self.ask(regions, scarce, out);
     }
 
     fn nears_its_end<M: Memory>(&self, regions: &Regions<M>, rank: Rank) -> bool {
@@ -173,16 +220,21 @@ impl Room {
     }
 
     /// Nothing more can be released. Grants ranks that wait what they need, where that fits beside
-    /// what all need: their regions are in pieces that are too small.
+    /// what all need: their regions are in pieces that are too small. What ranks observe, and their
+    /// order, cannot be taken out: up to as many bytes again are granted for them.
     pub fn grant_pieces<M: Memory>(&mut self, regions: &Regions<M>, ranks: &Ranks) {
         let needed = regions.ranks().map(|rank| regions.needed(rank));
         let mut needed = needed.fold(0, u64::saturating_add);
+        let own = [Channel::Order, Channel::Observed];
+        let own = |rank| own.map(|channel| regions.needed_by(rank, channel)).iter().sum::<u64>();
+        let recorded = regions.ranks().map(own).fold(0, u64::saturating_add);
+        let bound = self.bound.saturating_add(recorded.min(self.bound));
         for rank in regions.ranks().filter(|rank| ranks.has_ledgers(*rank)) {
             let (memory, layout) = regions.of(rank);
             let wanted = region::wanted(memory, layout);
             let all = regions.used(rank).saturating_add(wanted);
             let with_it = needed.saturating_add(wanted);
-            if wanted == 0 || all <= self.granted(rank) || with_it > self.bound {
+            if wanted == 0 || all <= self.granted(rank) || with_it > bound {
                 continue;
             }
             needed = with_it;

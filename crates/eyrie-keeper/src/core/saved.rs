@@ -1,6 +1,6 @@
 //! What is saved of the ledgers, and how a keeper goes on with it: for each rank its incarnation,
-//! what its images have, and its region as far as anything was written. The bytes around it, their
-//! hash and the file are above.
+//! what its images have, and its region as far as anything was written; then for each rank what was
+//! taken out of the messages to it. The bytes around it, their hash and the file are above.
 //!
 //! All numbers have 64 bits, little endian. A region is a list of pieces, each its place, its
 //! length and its bytes; a piece without bytes ends the list. Pages of zeros are left out.
@@ -8,13 +8,15 @@
 use super::images::{Imaged, Images};
 use super::ranks::Ranks;
 use super::regions::Regions;
+use super::spill::{Block, Spill, Taken, PIECE as SPILLED_PIECE};
+use super::store::Store;
 use eyrie_ledger::layout::{Layout, PAGE};
 use eyrie_ledger::memory::Memory;
 use eyrie_wire::{Incarnation, RankInstance};
 use std::io::{self, Read, Write};
 
 /// Version of this format.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 /// Longest piece in bytes.
 const PIECE: u64 = 1 << 20;
 
@@ -99,8 +101,7 @@ fn is_zero(page: &[u8]) -> bool {
 /// Those of the reader; when what is read does not fit the job; when there is no memory.
 pub fn restore<M: Memory>(
     regions: &Regions<M>,
-    ranks: &mut Ranks,
-    images: &mut Images,
+    (ranks, images): (&mut Ranks, &mut Images),
     from: &mut impl Read,
 ) -> io::Result<()> {
     for rank in regions.ranks() {
@@ -136,6 +137,72 @@ fn restore_region(memory: &impl Memory, layout: &Layout, from: &mut impl Read) -
         }
         memory.write(at, bytes);
     }
+}
+
+/// Writes what was taken out of the messages to each rank, and the messages.
+///
+/// # Errors
+/// Those of the writer and of the store.
+pub fn save_spilled<M: Memory>(
+    regions: &Regions<M>,
+    spill: &Spill,
+    store: &impl Store,
+    to: &mut impl Write,
+) -> io::Result<()> {
+    let mut bytes = vec![0; SPILLED_PIECE];
+    for rank in regions.ranks() {
+        let Taken { clock, within, counts, blocks, begin, end, lost, .. } = spill.of(rank);
+        [*clock, within.0, within.1, u64::from(*lost)]
+            .iter()
+            .chain(counts)
+            .try_for_each(|n| put(to, *n))?;
+        put(to, blocks.len() as u64)?;
+        for block in blocks {
+            put(to, block.clock)?;
+            put(to, block.end - begin)?;
+        }
+        for at in (*begin..*end).step_by(SPILLED_PIECE) {
+            let bytes = &mut bytes[..(end - at).min(SPILLED_PIECE as u64) as usize];
+            store.read(rank, at, bytes)?;
+            to.write_all(bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// Goes on with what [`save_spilled`] wrote. The files are empty.
+///
+/// # Errors
+/// Those of the reader and of the store; when what is read is nonsense.
+pub fn restore_spilled<M: Memory>(
+    regions: &Regions<M>,
+    spill: &mut Spill,
+    from: &mut impl Read,
+    store: &mut impl Store,
+) -> io::Result<()> {
+    let mut bytes = vec![0; SPILLED_PIECE];
+    for rank in regions.ranks() {
+        let (clock, within) = (number(from)?, (number(from)?, number(from)?));
+        let lost = number(from)? != 0;
+        let counts = (0..regions.count()).map(|_| number(from)).collect::<io::Result<_>>()?;
+        let mut taken = Taken::nothing(clock, counts);
+        (taken.within, taken.lost) = (within, lost);
+        for _ in 0..number(from)? {
+            let block = Block { clock: number(from)?, end: number(from)? };
+            if block.end <= taken.end {
+                return Err(invalid("a block of spilled messages"));
+            }
+            taken.end = block.end;
+            taken.blocks.push_back(block);
+        }
+        for at in (0..taken.end).step_by(SPILLED_PIECE) {
+            let bytes = &mut bytes[..(taken.end - at).min(SPILLED_PIECE as u64) as usize];
+            from.read_exact(bytes)?;
+            store.write(rank, at, bytes)?;
+        }
+        spill.restore(rank, taken);
+    }
+    Ok(())
 }
 
 fn put(to: &mut impl Write, n: u64) -> io::Result<()> {

@@ -1,12 +1,14 @@
 //! Random schedules: ranks send, receive, observe and die at any store, images count at any time,
-//! memory is scarce, and all is saved and read back. Each message must come as it was sent, to each
-//! incarnation again from its image on. A failure names its seed.
+//! memory is scarce, and all is saved and read back. There are images, or a disk that messages are
+//! taken out to, or both. Each message must come as it was sent, to each incarnation again from its
+//! image on. A failure names its seed.
 
-use super::testing::{heaps, layout, Image, Process, World, RANKS, REGION};
+use super::testing::{heaps, layout, Asked, Image, Process, World, RANKS, REGION};
 use super::{Core, Head};
 use eyrie_ledger::error::LedgerError;
 use eyrie_ledger::layout::PAGE;
 use eyrie_ledger::region;
+use eyrie_router::space::Bounds;
 use eyrie_router::RouterEvent;
 use eyrie_wire::Rank;
 use rand::rngs::SmallRng;
@@ -24,21 +26,32 @@ struct Job {
     counted: Vec<Image>,
     stored: Vec<Vec<Image>>,
     now: Duration,
+    /// What gives room.
+    images: bool,
+    disk: bool,
+    /// Most bytes that were on disk.
+    most_spilled: u64,
 }
 
 impl Job {
     fn new(seed: u64) -> Job {
         let mut random = SmallRng::seed_from_u64(seed);
-        let mut world = World::new(random.gen_range(1..12) << 19);
+        let (images, disk) = [(true, false), (false, true), (true, true)][(seed % 3) as usize];
+        let memory = random.gen_range(1..if disk { 5 } else { 12 }) << 19;
+        let mut world = World::within(Bounds { memory, disk: if disk { 1 << 40 } else { 0 } });
         let image = Image {
             received: vec![0; RANKS as usize],
             sent: vec![0; RANKS as usize],
             ..Image::default()
         };
-        let processes = (0..RANKS).map(|rank| world.start(rank, &image)).collect();
+        let processes: Vec<_> = (0..RANKS).map(|rank| world.start(rank, &image)).collect();
+        if disk {
+            (0..RANKS).for_each(|rank| world.replayed(rank, processes[rank as usize].conn));
+        }
         let counted = vec![image; RANKS as usize];
         let stored = vec![Vec::new(); RANKS as usize];
-        Job { world, random, processes, counted, stored, now: Duration::ZERO }
+        let (now, most_spilled) = (Duration::ZERO, 0);
+        Job { world, random, processes, counted, stored, now, images, disk, most_spilled }
     }
 
     fn rank(&mut self) -> u32 {
@@ -60,11 +73,11 @@ impl Job {
                 self.retried(rank, |process| process.progress(rank, &sources));
             }
             70..=77 => self.retried(rank, |process| process.observe(rank)),
-            78..=85 => {
+            78..=85 if self.images => {
                 let image = self.processes[rank as usize].state.clone();
                 self.stored[rank as usize].push(image);
             }
-            86..=91 => self.count_one(rank),
+            86..=91 if self.images => self.count_one(rank),
             92..=94 => self.die(rank),
             95..=97 => {
                 let (stores, to) = (self.random.gen_range(0..400), self.rank());
@@ -87,6 +100,9 @@ impl Job {
     fn tick(&mut self) {
         self.now += Duration::from_millis(700);
         self.world.core.tick(self.now, &mut self.world.asked);
+        self.world.relieve();
+        let on_disk = self.world.core.stats().disk_bytes;
+        self.most_spilled = self.most_spilled.max(on_disk);
     }
 
     /// Does something for which there may be no room: then the rank says so, and images count until
@@ -116,12 +132,15 @@ impl Job {
                 // Its own ledger may be full, too.
                 let _ = process.progress(receiver, &sources);
             }
-            let image = process.state.clone();
-            self.stored[receiver as usize].push(image);
-            self.count_one(receiver);
+            if self.images {
+                let image = process.state.clone();
+                self.stored[receiver as usize].push(image);
+                self.count_one(receiver);
+            }
         }
         // With little memory one rank can have all that there is.
-        assert!(self.world.log_memory < 4 << 20, "no room in {} bytes", self.world.log_memory);
+        let memory = self.world.log.memory;
+        assert!(memory < 4 << 20, "no room in {memory} bytes");
     }
 
     /// The newest image that is stored counts, or an older one, which then changes nothing later.
@@ -150,6 +169,9 @@ impl Job {
         let mut process = self.world.start(rank, &image);
         let sent = process.newest();
         process.replay(rank, &sent);
+        if self.disk {
+            self.world.replayed(rank, process.conn);
+        }
         self.processes[rank as usize] = process;
         // Images of what will not be so again are of no use.
         self.stored[rank as usize].clear();
@@ -158,14 +180,15 @@ impl Job {
     /// The job is saved and ends; another keeper goes on.
     fn save_and_go_on(&mut self) {
         let mut saved = Vec::new();
-        self.world.core.save(&mut saved).unwrap();
+        self.world.core.save(&self.world.asked, &mut saved).unwrap();
         let mut from = &saved[..];
         Head::read(&mut from).unwrap();
-        let (heaps, log) = (heaps(), self.world.log_memory);
-        let world = &mut self.world;
+        let (heaps, log) = (heaps(), self.world.log);
+        let (world, mut asked) = (&mut self.world, Asked::default());
+        let numbers = &world.incarnations;
         let restored =
-            Core::restored(heaps.clone(), REGION, log, &world.incarnations, &mut from).unwrap();
-        world.replace(restored, heaps);
+            Core::restored(heaps.clone(), REGION, log, numbers, &mut from, &mut asked).unwrap();
+        world.replace(restored, asked, heaps);
         for rank in 0..RANKS {
             self.world.fence(rank);
             self.world.recover(rank);
@@ -174,21 +197,25 @@ impl Job {
     }
 }
 
-fn run(seed: u64) {
+/// Runs a schedule; returns the most bytes that were on disk.
+fn run(seed: u64) -> u64 {
     let mut job = Job::new(seed);
     for _ in 0..STEPS {
         job.step();
         let events = job.world.events();
-        let fatal = events.iter().find(|event| matches!(event, RouterEvent::Fatal { .. }));
-        assert_eq!(fatal, None);
+        let bad = |event: &&RouterEvent| {
+            matches!(event, RouterEvent::Fatal { .. } | RouterEvent::Unprotected { .. })
+        };
+        assert_eq!(events.iter().find(bad), None);
         let granted = |rank: u32| region::granted(&job.world.heaps[rank as usize], &layout(rank));
         // Each has one extent for each channel at least.
         let least = u64::from(RANKS * (RANKS + 2)) * PAGE;
         assert!(
             (0..RANKS).map(granted).sum::<u64>()
-                <= job.world.log_memory.max(least) + job.world.core.room.beyond
+                <= job.world.log.memory.max(least) + job.world.core.room.beyond
         );
     }
+    job.most_spilled
 }
 
 #[test]
@@ -199,8 +226,11 @@ fn each_message_comes_as_it_was_sent_in_every_schedule() {
         Some(seed) => seed..seed + 1,
         None => 0..if more { 3000 } else { 40 },
     };
+    let mut spilled = 0;
     for seed in seeds {
         let done = std::panic::catch_unwind(|| run(seed));
         assert!(done.is_ok(), "EYRIE_TEST_SEED={seed}");
+        spilled += done.unwrap_or(0);
     }
+    assert!(spilled > 0 || first.is_some(), "nothing was taken out");
 }

@@ -2,6 +2,7 @@
 //! of one process, and an output that remembers what the core has asked.
 
 use super::output::{ConnId, Output};
+use super::store::Store;
 use super::Core;
 use eyrie_ledger::heap::Heap;
 use eyrie_ledger::layout::Layout;
@@ -10,12 +11,15 @@ use eyrie_ledger::observed::ObservedReader;
 use eyrie_ledger::order::OrderReader;
 use eyrie_ledger::reader::Reader;
 use eyrie_ledger::region;
+use eyrie_ledger::spilled::{PayloadCheck, Spilled, HEAD};
 use eyrie_ledger::writer::{Message, Sent, Sizes, Writer};
 use eyrie_ledger::{error::LedgerError, Envelope};
+use eyrie_router::space::Bounds;
 use eyrie_router::{RouterCommand, RouterEvent};
 use eyrie_wire::keeper::ToKeeper;
 use eyrie_wire::{Incarnation, Rank, RankInstance};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
 use std::sync::Mutex;
 
 pub const RANKS: u32 = 3;
@@ -34,14 +38,48 @@ pub struct Asked {
     pub running: BTreeSet<Rank>,
     /// Ranks whose process was killed.
     pub killed: Vec<Rank>,
+    /// Files of spilled messages, and where they are in that of the rank admitted last.
+    pub files: BTreeMap<Rank, Vec<u8>>,
+    pub spilled: (u64, u64),
+    /// Bytes that the files take in all; `None`: any.
+    pub disk: Option<u64>,
+}
+
+impl Store for Asked {
+    fn write(&mut self, rank: Rank, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let all: usize = self.files.values().map(Vec::len).sum();
+        if self.disk.is_some_and(|disk| (all + bytes.len()) as u64 > disk) {
+            return Err(io::Error::other("/spill: no space left on device"));
+        }
+        let file = self.files.entry(rank).or_default();
+        assert!(at as usize <= file.len(), "a hole in the file of rank {rank}");
+        file.truncate(at as usize);
+        file.extend_from_slice(bytes);
+        Ok(())
+    }
+    fn read(&self, rank: Rank, at: u64, to: &mut [u8]) -> io::Result<()> {
+        let file = self.files.get(&rank).map_or(&[][..], Vec::as_slice);
+        let bytes = file.get(at as usize..at as usize + to.len());
+        to.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+    fn free(&mut self, rank: Rank, begin: u64, end: u64) {
+        self.files.get_mut(&rank).unwrap()[begin as usize..end as usize].fill(0);
+    }
+    fn truncate(&mut self, rank: Rank, end: u64) {
+        if let Some(file) = self.files.get_mut(&rank) {
+            file.truncate(end as usize);
+        }
+    }
 }
 
 impl Output for Asked {
     fn event(&mut self, event: RouterEvent) {
         self.events.push(event);
     }
-    fn admit(&mut self, id: ConnId) {
+    fn admit(&mut self, id: ConnId, spilled: (u64, u64)) {
         self.admitted.push(id);
+        self.spilled = spilled;
     }
     fn close(&mut self, id: ConnId) {
         self.closed.push(id);
@@ -69,6 +107,7 @@ pub fn mix(a: u64, b: u64) -> u64 {
 pub fn payload(source: u32, to: u32, ssn: u64) -> Vec<u8> {
     let n = mix(mix(u64::from(source), u64::from(to)), ssn);
     let len = match n % 8 {
+        _ if (source, to) == (1, 2) && ssn % 100 == 99 => n >> 8 & 0xf_ffff,
         0..=3 => n >> 8 & 31,
         4..=6 => n >> 8 & 1023,
         _ => n >> 8 & 0x3fff,
@@ -103,6 +142,8 @@ pub struct Process {
     writer: Writer<&'static Heap>,
     readers: Vec<Reader<&'static Heap>>,
     heaps: Vec<&'static Heap>,
+    /// Messages that it has received before and that are not in the ledgers.
+    spilled: VecDeque<(Spilled, Vec<u8>)>,
     pub state: Image,
 }
 
@@ -112,7 +153,7 @@ pub struct World {
     pub asked: Asked,
     pub heaps: Vec<&'static Heap>,
     pub incarnations: Vec<Incarnation>,
-    pub log_memory: u64,
+    pub log: Bounds,
     next_conn: ConnId,
 }
 
@@ -146,10 +187,16 @@ pub fn layout(rank: u32) -> Layout {
 }
 
 impl World {
-    pub fn new(log_memory: u64) -> World {
+    /// With so many bytes of memory for logs, and no disk.
+    pub fn new(memory: u64) -> World {
+        World::within(Bounds { memory, disk: 0 })
+    }
+
+    /// With so many bytes for logs.
+    pub fn within(log: Bounds) -> World {
         let (heaps, incarnations) = (heaps(), vec![Incarnation(1); RANKS as usize]);
-        let core = Core::new(heaps.clone(), REGION, log_memory, &incarnations);
-        World { core, asked: Asked::default(), heaps, incarnations, log_memory, next_conn: 1 }
+        let core = Core::new(heaps.clone(), REGION, log, &incarnations);
+        World { core, asked: Asked::default(), heaps, incarnations, log, next_conn: 1 }
     }
 
     pub fn instance(&self, rank: u32) -> RankInstance {
@@ -185,13 +232,45 @@ impl World {
         let mut state = image.clone();
         state.received.resize(RANKS as usize, 0);
         state.sent.resize(RANKS as usize, 0);
+        let spilled = self.spilled(rank, &state.received);
         let sent = |to: u32| state.sent[to as usize];
         let writer = Writer::open(heap, layout(rank), sent, SIZES).unwrap();
         let reader = |(source, heap): (usize, &&'static Heap)| {
-            Reader::new(*heap, layout(source as u32), rank, state.received[source])
+            let of = spilled.iter().rfind(|(message, _)| message.source == source as u32);
+            let behind = of.map_or(state.received[source], |(message, _)| message.ssn);
+            Reader::new(*heap, layout(source as u32), rank, behind)
         };
         let readers = self.heaps.iter().enumerate().map(reader).collect();
-        Process { conn, writer, readers, heaps: self.heaps.clone(), state }
+        Process { conn, writer, readers, heaps: self.heaps.clone(), spilled, state }
+    }
+
+    /// What is in the file of the rank that was admitted last, behind what it has received.
+    fn spilled(&self, rank: u32, received: &[u64]) -> VecDeque<(Spilled, Vec<u8>)> {
+        let (begin, end) = self.asked.spilled;
+        let file = self.asked.files.get(&Rank(rank)).map_or(&[][..], Vec::as_slice);
+        let mut rest = &file[begin as usize..end as usize];
+        let mut found = VecDeque::new();
+        while let Some((head, content)) = rest.split_first_chunk::<HEAD>() {
+            let message = Spilled::read(head).expect("a sound message");
+            let payload = &content[..message.len as usize];
+            assert_eq!(PayloadCheck::of(payload), message.check);
+            if message.ssn > received[message.source as usize] {
+                found.push_back((message, payload.to_vec()));
+            }
+            rest = &rest[message.bytes() as usize..];
+        }
+        found
+    }
+
+    /// The rank says that it re-executes no more.
+    pub fn replayed(&mut self, rank: u32, conn: ConnId) {
+        let message = ToKeeper::Replayed { messages: 0 };
+        self.core.message(conn, Rank(rank), message, &mut self.asked);
+    }
+
+    /// Takes messages out of ledgers, as long as there is something to do.
+    pub fn relieve(&mut self) {
+        while self.core.relieve(&mut self.asked) {}
     }
 
     /// Fences the rank, whose process ends, and prepares the next incarnation. Returns the event.
@@ -230,8 +309,8 @@ impl World {
     }
 
     /// Goes on with another keeper, over other memory. No process runs any more.
-    pub fn replace(&mut self, core: Core<&'static Heap>, heaps: Vec<&'static Heap>) {
-        (self.core, self.asked) = (core, Asked::default());
+    pub fn replace(&mut self, core: Core<&'static Heap>, asked: Asked, heaps: Vec<&'static Heap>) {
+        (self.core, self.asked) = (core, asked);
         let mut old = std::mem::replace(&mut self.heaps, heaps);
         UNUSED.lock().unwrap().append(&mut old);
     }
@@ -260,6 +339,14 @@ impl Process {
 
     /// Takes the next message of a source, if it is there: its content must be right.
     fn take(&mut self, rank: u32, source: u32) -> bool {
+        if let Some((message, bytes)) = self.spilled.pop_front() {
+            let received = &mut self.state.received[source as usize];
+            assert_eq!((message.source, message.ssn), (source, *received + 1));
+            assert_eq!(message.envelope.words, [message.ssn, 0]);
+            assert_eq!(bytes, payload(source, rank, message.ssn));
+            *received = message.ssn;
+            return true;
+        }
         let reader = &mut self.readers[source as usize];
         let Some(entry) = reader.look().unwrap() else { return false };
         let expected = payload(source, rank, entry.ssn);

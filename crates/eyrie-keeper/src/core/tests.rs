@@ -1,9 +1,11 @@
-use super::testing::{heaps, layout, observation, Image, Process, World, RANKS, REGION};
+use super::testing::{heaps, layout, observation, Asked, Image, Process, World, RANKS, REGION};
 use super::{Core, Head};
 use eyrie_ledger::error::LedgerError;
 use eyrie_ledger::layout::{Channel, PAGE};
+use eyrie_ledger::order::OrderReader;
 use eyrie_ledger::reader::Reader;
 use eyrie_ledger::region;
+use eyrie_router::space::Bounds;
 use eyrie_router::{RouterCommand, RouterEvent, BEGINNING};
 use eyrie_wire::data::{Determinant, MAX_PART};
 use eyrie_wire::keeper::ToKeeper;
@@ -229,10 +231,12 @@ fn grants_grow_within_the_bound_and_what_others_do_not_use_is_taken_back() {
     assert!(grants[0] > 5 * MIB, "{grants:?}");
     assert!(grants.iter().sum::<u64>() <= 6 * MIB, "{grants:?}");
     all[1].send(1, 2).unwrap();
+    let scarce = RouterEvent::LogScarce { rank: Rank(1) };
+    assert!(world.events().contains(&scarce));
+    world.core.tick(Duration::from_secs(1), &mut world.asked);
     let events = world.events();
     let held = RouterEvent::HeldBack { reason: "no space is left for the log of messages".into() };
     assert_eq!(events.iter().filter(|event| **event == held).count(), 1);
-    assert!(events.contains(&RouterEvent::LogScarce { rank: Rank(1) }), "{events:?}");
 }
 
 #[test]
@@ -320,15 +324,16 @@ fn another_keeper_goes_on_with_what_was_saved() {
     all[1].send(1, 0).unwrap();
     all[0].progress(0, &[1]).unwrap();
     let mut saved = Vec::new();
-    world.core.save(&mut saved).unwrap();
+    world.core.save(&world.asked, &mut saved).unwrap();
     let mut from = &saved[..];
     let head = Head::read(&mut from).unwrap();
     assert_eq!(head, Head { ranks: u64::from(RANKS), region_bytes: REGION });
-    let (new, log) = (heaps(), world.log_memory);
-    let core = Core::restored(new.clone(), REGION, log, &world.incarnations, &mut from).unwrap();
+    let (new, log, mut asked) = (heaps(), world.log, Asked::default());
+    let numbers = world.incarnations.clone();
+    let core = Core::restored(new.clone(), REGION, log, &numbers, &mut from, &mut asked).unwrap();
     assert!(from.is_empty());
     let sent: Vec<_> = all.iter().map(|process| process.state.sent.clone()).collect();
-    world.replace(core, new);
+    world.replace(core, asked, new);
     for rank in 0..RANKS {
         world.fence(rank);
         world.recover(rank);
@@ -345,7 +350,8 @@ fn another_keeper_goes_on_with_what_was_saved() {
     assert_eq!(region::released(&world.heaps[1], &layout(1), Channel::Rank(0)), 301);
     for cut in [8, saved.len() / 2, saved.len() - 1] {
         let mut from = &saved[24..cut.max(24)];
-        assert!(Core::restored(heaps(), REGION, log, &world.incarnations, &mut from).is_err());
+        let store = &mut Asked::default();
+        assert!(Core::restored(heaps(), REGION, log, &numbers, &mut from, store).is_err());
     }
 }
 
@@ -354,16 +360,16 @@ fn what_is_saved_must_fit_the_regions() {
     let mut world = World::new(64 * MIB);
     world.connect(0);
     let mut saved = Vec::new();
-    world.core.save(&mut saved).unwrap();
+    world.core.save(&world.asked, &mut saved).unwrap();
     // The place of the first piece of the first region.
     let at = 24 + 3 * 8 + RANKS as usize * 8;
     assert_eq!(saved[at..at + 8], [0; 8]);
     for place in [REGION, REGION - 1, u64::MAX, 7] {
         let mut changed = saved.clone();
         changed[at..at + 8].copy_from_slice(&place.to_le_bytes());
-        let log = world.log_memory;
+        let (log, store) = (world.log, &mut Asked::default());
         let from = &mut &changed[24..];
-        let restored = Core::restored(heaps(), REGION, log, &world.incarnations, from);
+        let restored = Core::restored(heaps(), REGION, log, &world.incarnations, from, store);
         assert!(restored.err().unwrap().to_string().contains("outside"), "{place}");
     }
 }
@@ -399,26 +405,26 @@ fn released_order_and_observations_leave_what_the_image_goes_on_from() {
 #[test]
 fn what_was_received_is_cut_after_a_long_wait_and_what_was_not_is_kept() {
     let (mut world, mut all) = started(6 * MIB);
-    for rank in [1, 2] {
-        let conn = all[rank as usize].conn;
-        let message = ToKeeper::Replayed { messages: 0 };
-        world.core.message(conn, Rank(rank), message, &mut world.asked);
-    }
+    [1, 2].iter().for_each(|rank| world.replayed(*rank, all[*rank as usize].conn));
     assert!(fill(&mut world, &mut all[0], 0, 2, 5 * MIB / 2) || all[0].state.sent[2] > 0);
     while all[2].state.received[0] < all[0].state.sent[2] {
         all[2].progress(2, &[0; 16]).unwrap();
     }
     assert!(fill(&mut world, &mut all[0], 0, 1, 8 * MIB));
     let is_cut = |event: &RouterEvent| matches!(event, RouterEvent::Unprotected { .. });
-    world.core.tick(Duration::from_secs(9), &mut world.asked);
-    assert_eq!(named(&mut world, is_cut), []);
+    world.core.tick(Duration::from_secs(1), &mut world.asked);
+    let held = named(&mut world, |event| matches!(event, RouterEvent::HeldBack { .. }));
+    let [RouterEvent::HeldBack { reason }] = &held[..] else { panic!("{held:?}") };
+    assert!(reason.contains("--log-disk"), "{reason}");
     world.core.tick(Duration::from_secs(10), &mut world.asked);
+    assert_eq!(named(&mut world, is_cut), []);
+    world.core.tick(Duration::from_secs(11), &mut world.asked);
     let cut = named(&mut world, is_cut);
     let [RouterEvent::Unprotected { rank: Rank(2), reason }] = &cut[..] else { panic!("{cut:?}") };
     assert!(reason.contains("no space is left"), "{reason}");
     assert!(fill(&mut world, &mut all[0], 0, 1, 8 * MIB), "there was room, and it is full again");
     // What rank 1 has not received is kept, however long the others wait.
-    for seconds in 11..60 {
+    for seconds in 12..60 {
         world.core.tick(Duration::from_secs(seconds), &mut world.asked);
     }
     assert_eq!(named(&mut world, is_cut), []);
@@ -432,6 +438,135 @@ fn what_was_received_is_cut_after_a_long_wait_and_what_was_not_is_kept() {
     world.core.tick(Duration::from_secs(91), &mut world.asked);
     let cut = named(&mut world, is_cut);
     assert!(matches!(cut[..], [RouterEvent::Unprotected { rank: Rank(1), .. }]), "{cut:?}");
+}
+
+/// A keeper with a disk, whose rank 2 has received so many times what the memory holds.
+fn flooded(disk: u64, times: u64) -> (World, Vec<Process>) {
+    let mut world = World::within(Bounds { memory: 3 * MIB, disk });
+    let mut all: Vec<_> = (0..RANKS).map(|rank| world.start(rank, &Image::default())).collect();
+    (0..RANKS).for_each(|rank| world.replayed(rank, all[rank as usize].conn));
+    world.events();
+    let mut now = Duration::ZERO;
+    let mut sent = 0;
+    while sent < times * 3 * MIB {
+        let next = all[1].state.sent[2] + 1;
+        match all[1].send(1, 2) {
+            Ok(_) => sent += super::testing::payload(1, 2, next).len() as u64,
+            Err(LedgerError::Full { .. }) => {
+                while all[2].state.received[1] < all[1].state.sent[2] {
+                    all[2].progress(2, &[1; 16]).unwrap();
+                }
+                world.want_room(1, all[1].conn);
+                now += Duration::from_millis(250);
+                world.core.tick(now, &mut world.asked);
+                world.relieve();
+                if now > Duration::from_secs(20) {
+                    break;
+                }
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+    (world, all)
+}
+
+#[test]
+fn what_was_received_goes_to_disk_where_no_image_gives_room_and_comes_again() {
+    let (mut world, mut all) = flooded(64 * MIB, 4);
+    let is_bad = |event: &RouterEvent| {
+        matches!(event, RouterEvent::HeldBack { .. } | RouterEvent::Unprotected { .. })
+    };
+    assert_eq!(named(&mut world, is_bad), []);
+    let on_disk = world.core.stats().disk_bytes;
+    assert!((9 * MIB..20 * MIB).contains(&on_disk), "{on_disk} bytes");
+    assert!(world.core.stats().log_bytes[2] > on_disk);
+    let state = all[2].state.clone();
+    world.fence(2);
+    world.recover(2);
+    let mut process = world.start(2, &Image::default());
+    process.replay(2, &state.sent);
+    assert_eq!(process.state.received, state.received);
+    // From an image in the middle, too, which frees what it has.
+    world.replayed(2, process.conn);
+    let mut image = Image { received: vec![0; 3], sent: vec![0; 3], ..Image::default() };
+    let mut order = OrderReader::open(world.heaps[2], layout(2), 0).unwrap();
+    while order.rsn() < 160 {
+        image.clock = order.next().unwrap().unwrap().clock;
+    }
+    image.received[1] = order.rsn();
+    world.truncate(2, &image);
+    let left = world.core.stats().disk_bytes;
+    assert!(left < on_disk, "{left} of {on_disk} bytes");
+    world.fence(2);
+    world.recover(2);
+    let mut process = world.start(2, &image);
+    process.replay(2, &state.sent);
+    assert_eq!(process.state.received, state.received);
+    world.replayed(2, process.conn);
+    world.truncate(2, &process.state);
+    assert_eq!(world.core.stats().disk_bytes, 0);
+    assert!(world.asked.files[&Rank(2)].is_empty());
+    all[1].send(1, 2).unwrap();
+}
+
+#[test]
+fn a_process_that_re_executes_keeps_its_file_whatever_counts_meanwhile() {
+    let (mut world, all) = flooded(64 * MIB, 2);
+    world.fence(2);
+    world.recover(2);
+    let process = world.start(2, &Image::default());
+    let bytes = world.asked.files[&Rank(2)].clone();
+    world.truncate(2, &all[2].state);
+    assert_eq!(world.asked.files[&Rank(2)], bytes);
+    world.replayed(2, process.conn);
+    world.truncate(2, &all[2].state);
+    assert!(world.asked.files[&Rank(2)].is_empty());
+}
+
+#[test]
+fn when_the_disk_is_full_too_ranks_wait_and_what_was_received_is_released() {
+    let (mut world, all) = flooded(4 * MIB, 4);
+    let held = world.events().into_iter().filter_map(|event| match event {
+        RouterEvent::HeldBack { reason } => Some(reason),
+        RouterEvent::Unprotected { rank: Rank(2), .. } => Some("unprotected".into()),
+        _ => None,
+    });
+    let held: Vec<_> = held.collect();
+    assert!(held[0].contains("in the 4 MiB on disk; give it more with --log-disk"), "{held:?}");
+    assert_eq!(held[1..], ["unprotected"], "what it cannot need is released at once");
+    // Its next image makes it whole again.
+    world.truncate(2, &all[2].state);
+    let instance = world.instance(2);
+    assert!(matches!(world.fence(2), RouterEvent::Fenced { instance: of, .. } if of != instance));
+    world.recover(2);
+    let mut process = world.start(2, &all[2].state);
+    process.replay(2, &all[2].state.sent);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_said_with_its_place_and_nothing_is_lost() {
+    let mut world = World::within(Bounds { memory: 3 * MIB, disk: 64 * MIB });
+    world.asked.disk = Some(MIB);
+    let mut all: Vec<_> = (0..RANKS).map(|rank| world.start(rank, &Image::default())).collect();
+    (0..RANKS).for_each(|rank| world.replayed(rank, all[rank as usize].conn));
+    for seconds in 1..8 {
+        while all[0].send(0, 2).is_ok() {}
+        while all[2].state.received[0] < all[0].state.sent[2] {
+            all[2].progress(2, &[0; 16]).unwrap();
+        }
+        world.want_room(0, all[0].conn);
+        world.core.tick(Duration::from_secs(seconds), &mut world.asked);
+        world.relieve();
+    }
+    let held = named(&mut world, |event| matches!(event, RouterEvent::HeldBack { .. }));
+    let reason = "no space is left for the log of messages (/spill: no space left on device)";
+    assert_eq!(held, [RouterEvent::HeldBack { reason: reason.into() }]);
+    let state = all[2].state.clone();
+    world.fence(2);
+    world.recover(2);
+    let mut process = world.start(2, &Image::default());
+    process.replay(2, &state.sent);
+    assert_eq!(process.state.received, state.received);
 }
 
 #[test]

@@ -28,7 +28,11 @@ impl Files {
     }
 }
 
-fn unnamed_file(dir: &Path) -> io::Result<File> {
+/// Makes a file without a name in a directory.
+///
+/// # Errors
+/// When none can be made there.
+pub fn unnamed_file(dir: &Path) -> io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     match rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) {
         Ok(fd) => Ok(fd.into()),

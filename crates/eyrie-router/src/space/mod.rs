@@ -4,7 +4,7 @@ mod files;
 mod segments;
 mod store;
 
-pub use files::Files;
+pub use files::{unnamed_file, Files};
 pub use segments::Segments;
 pub use store::Store;
 

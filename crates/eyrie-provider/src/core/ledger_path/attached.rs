@@ -15,7 +15,7 @@ pub(super) struct Attached<H: LedgerHost> {
     pub readers: Vec<Reader<H::Region>>,
     pub bells: Bells<H::Bells>,
     /// Messages that were taken out of the ledgers: this rank shows them again when it re-executes.
-    pub spilled: SpilledMessages,
+    pub spilled: SpilledMessages<H::Spilled>,
     /// Messages passed of each rank: what boards are compared with.
     pub passed: Vec<u64>,
     /// What becomes visible in the progress call under way: how many messages of which ranks.

@@ -10,7 +10,6 @@ use crate::core::again::behind;
 use crate::core::error::RankError;
 use crate::core::mutation::{active, Mutation};
 use eyrie_ledger::bells::Bells;
-use eyrie_ledger::error::LedgerError;
 use eyrie_ledger::layout::Layout;
 use eyrie_ledger::observed::ObservedReader;
 use eyrie_ledger::reader::Reader;
@@ -47,7 +46,7 @@ impl<H: LedgerHost> LedgerPath<H> {
             return Ok(());
         }
         let windows = self.be_admitted()?;
-        self.open(windows).map_err(RankError::Ledger)?;
+        self.open(windows)?;
         self.report_if_replayed();
         Ok(())
     }
@@ -108,16 +107,18 @@ impl<H: LedgerHost> LedgerPath<H> {
         }
     }
 
-    fn open(&mut self, windows: Windows<H>) -> Result<(), LedgerError> {
+    fn open(&mut self, windows: Windows<H>) -> Result<(), RankError> {
         let Windows { ledgers, own, mut regions, bells, spilled } = windows;
         let layout = |rank| Layout::new(rank, ledgers.ranks, ledgers.region_bytes);
         let me = self.number.0;
         let sent = &self.sent;
-        let writer = Writer::open(own, layout(me), |to| sent[to as usize], sizes())?;
+        let writer = Writer::open(own, layout(me), |to| sent[to as usize], sizes());
+        let writer = writer.map_err(RankError::Ledger)?;
         let mut observed =
-            ObservedReader::open(&regions[me as usize], layout(me), self.host.observed())?;
+            ObservedReader::open(&regions[me as usize], layout(me), self.host.observed())
+                .map_err(RankError::Ledger)?;
         let mut parts = Vec::new();
-        while let Some(part) = observed.next()? {
+        while let Some(part) = observed.next().map_err(RankError::Ledger)? {
             let (from, clock, bytes) = (part.from, part.clock, part.bytes.to_vec());
             parts.push(ObservedPart { from, clock, bytes });
         }
@@ -131,8 +132,8 @@ impl<H: LedgerHost> LedgerPath<H> {
         self.host.observe_again(bytes);
         // Two readers of the own region: of what it sends to itself, and of its order.
         let order = regions[me as usize].clone();
-        self.script.load(order, layout(me), observed_at)?;
-        let spilled = SpilledMessages::behind(&self.shown, spilled);
+        self.script.load(order, layout(me), observed_at).map_err(RankError::Ledger)?;
+        let spilled = SpilledMessages::behind(&self.shown, spilled)?;
         let readers = (0..)
             .zip(regions.drain(..))
             .map(|(from, region)| {

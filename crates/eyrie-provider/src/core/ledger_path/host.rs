@@ -4,6 +4,7 @@
 use crate::core::path::ImagePoint;
 use eyrie_ledger::memory::{Hints, Memory, View};
 use eyrie_wire::keeper::{Ledgers, ToKeeper};
+use std::io;
 use std::time::Duration;
 
 /// Why the keeper does not let a rank in.
@@ -23,9 +24,27 @@ pub struct Windows<H: LedgerHost> {
     /// The regions of all ranks, also its own, by their number.
     pub regions: Vec<H::Region>,
     pub bells: H::Bells,
-    /// Messages that were taken out of the ledgers, which this rank has received before
-    /// ([`eyrie_ledger::spilled`]).
-    pub spilled: Vec<u8>,
+    /// Messages that were taken out of the ledgers, which this rank has received before.
+    pub spilled: Option<SpilledRange<H::Spilled>>,
+}
+
+/// The bytes of a file that are spilled messages ([`eyrie_ledger::spilled`]).
+pub struct SpilledRange<F> {
+    pub file: F,
+    pub begin: u64,
+    pub end: u64,
+}
+
+/// A file of spilled messages.
+pub trait SpilledFile {
+    /// Reads bytes from a place.
+    ///
+    /// # Errors
+    /// The file's; `UnexpectedEof` when it is too short.
+    fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()>;
+
+    /// Its number, if it has one that an image must know.
+    fn descriptor(&self) -> Option<i32>;
 }
 
 /// A process that has ledgers.
@@ -33,6 +52,7 @@ pub trait LedgerHost: ImagePoint {
     type Own: Memory;
     type Region: View + Clone;
     type Bells: Hints;
+    type Spilled: SpilledFile;
 
     /// Connects to the keeper, proves who this rank is, and waits until it is let in, at most
     /// `timeout`.

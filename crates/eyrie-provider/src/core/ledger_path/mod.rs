@@ -180,7 +180,8 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
     }
 
     fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {
-        self.host.keeper_descriptor().into_iter()
+        let spilled = self.attached.as_ref().and_then(|attached| attached.spilled.descriptor());
+        self.host.keeper_descriptor().into_iter().chain(spilled)
     }
 
     fn forget_connections(&mut self) {

@@ -241,14 +241,15 @@ impl<H: LedgerHost> Attached<H> {
         shown: &mut Shown<'_, H>,
         show: &mut impl Show,
     ) -> Result<bool, RankError> {
-        let Some(message) = self.spilled.first(source) else { return Ok(false) };
-        let (envelope, payload) = (message.envelope, message.payload);
-        let envelope = decode(&envelope).map_err(|what| damaged(source, what))?;
+        let ssn = self.passed[source as usize] + 1;
+        let Some(content) = self.spilled.first(source, ssn)? else { return Ok(false) };
+        let envelope = decode(&content.message.envelope).map_err(|what| damaged(source, what))?;
         shown.note(source);
-        let arrived = Arrived { source: Rank(source), envelope, len: payload.len() };
+        let len = content.message.len as usize;
+        let arrived = Arrived { source: Rank(source), envelope, len };
         // Only messages that were recorded are taken out, so that no other one comes behind.
-        show.show(&arrived, &payload)?;
-        self.spilled.pass(source);
+        show.show(&arrived, &content)?;
+        self.spilled.pass()?;
         self.passed[source as usize] += 1;
         self.showing.push((source, 1));
         Ok(true)

@@ -169,6 +169,7 @@ impl LedgerHost for TestHost {
     type Own = Window;
     type Region = Window;
     type Bells = Hint;
+    type Spilled = Vec<u8>;
 
     fn admit(&mut self, _: Duration) -> Result<Windows<Self>, AdmissionError> {
         let (world, rank) = (&self.world, self.rank());
@@ -185,7 +186,7 @@ impl LedgerHost for TestHost {
             own: window(&keeper.heaps[rank]),
             regions: keeper.heaps.iter().map(window).collect(),
             bells: Hint { hints: world.hints.clone(), world: world.clone(), rank },
-            spilled: Vec::new(),
+            spilled: None,
         })
     }
 
