@@ -11,6 +11,7 @@ mod ending;
 mod entry;
 mod identity;
 mod interrupted;
+mod ledger_host;
 mod memory;
 mod mpi_library;
 mod observing;

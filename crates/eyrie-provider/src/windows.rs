@@ -3,10 +3,10 @@
 //! core dump. And the connection to their keeper, which lets this incarnation in. Nothing here may
 //! be used in a restored process before the keeper has let it in again.
 
-use crate::core::ledger_path::host::{AdmissionError, LedgerHost, Windows};
+use crate::core::ledger_path::host::AdmissionError;
 use crate::descriptors::{for_each_descriptor, move_up};
+use crate::identity::Identity;
 use crate::memory;
-use crate::sockets::Sockets;
 use eyrie_ledger::bells::Bells;
 use eyrie_ledger::mapped::{Mapped, MappedHints, MappedView};
 use eyrie_transport::handshake::HandshakeError;
@@ -50,6 +50,15 @@ impl Ledger {
     }
 }
 
+/// The ledgers as they are mapped.
+pub struct Opened {
+    pub ledgers: Ledgers,
+    pub own: Mapped,
+    pub regions: Vec<MappedView>,
+    pub bells: MappedHints,
+    pub spilled: Vec<u8>,
+}
+
 /// What the keeper gives to a rank that it lets in.
 struct Admitted {
     ledgers: Ledgers,
@@ -60,23 +69,28 @@ struct Admitted {
     spilled_bytes: u64,
 }
 
-impl LedgerHost for Sockets {
-    type Own = Mapped;
-    type Region = MappedView;
-    type Bells = MappedHints;
-
-    fn admit(&mut self, timeout: Duration) -> Result<Windows<Self>, AdmissionError> {
-        let admitted = self.ask_keeper(timeout)?;
-        let rank = self.identity.instance.rank.0;
-        let windows = map(rank, &admitted, &mut self.ledger.mapped);
+impl Ledger {
+    /// Connects to the keeper, waits until it lets this incarnation in, and maps the ledgers.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn admit(
+        &mut self,
+        identity: &Identity,
+        timeout: Duration,
+    ) -> Result<Opened, AdmissionError> {
+        let admitted = self.ask_keeper(identity, timeout)?;
+        let rank = identity.instance.rank.0;
+        let windows = map(rank, &admitted, &mut self.mapped);
         let mut windows = windows.map_err(AdmissionError::Refused)?;
         windows.spilled = read_spilled(&admitted).map_err(AdmissionError::Refused)?;
-        self.ledger.bells = Some(windows.bells);
+        self.bells = Some(windows.bells);
         Ok(windows)
     }
 
-    fn tell(&mut self, message: &ToKeeper) {
-        let Some(connection) = &self.ledger.connection else { return };
+    /// Tells the keeper. What does not reach it is lost with the connection.
+    pub fn tell(&mut self, message: &ToKeeper) {
+        let Some(connection) = &self.connection else { return };
         let Ok(encoded) = postcard::to_stdvec(message) else { return };
         let bytes = [&(encoded.len() as u32).to_le_bytes()[..], &encoded].concat();
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
@@ -84,41 +98,48 @@ impl LedgerHost for Sockets {
         unsafe { libc::send(connection.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
     }
 
-    fn is_connected(&mut self) -> bool {
-        let Some(connection) = &self.ledger.connection else { return false };
+    /// Whether the connection stands.
+    pub fn is_connected(&mut self) -> bool {
+        let Some(connection) = &self.connection else { return false };
         let mut byte = 0u8;
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
         // SAFETY: one byte, which lives through the call.
         let n = unsafe { libc::recv(connection.as_raw_fd(), (&raw mut byte).cast(), 1, flags) };
         let waits = n < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock;
         if n <= 0 && !waits {
-            self.ledger.connection = None;
+            self.connection = None;
         }
-        self.ledger.connection.is_some()
+        self.connection.is_some()
     }
 
-    fn connect_again(&mut self, timeout: Duration) -> Result<(), AdmissionError> {
-        // The windows are of the same file as before, and stay.
-        self.ask_keeper(timeout).map(|_| ())
+    /// Connects again; the windows stay, because they are of the same file.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn connect_again(
+        &mut self,
+        identity: &Identity,
+        timeout: Duration,
+    ) -> Result<(), AdmissionError> {
+        self.ask_keeper(identity, timeout).map(|_| ())
     }
 
-    fn forget_windows(&mut self) {
-        self.ledger = Ledger::default();
+    /// The descriptor of the connection.
+    pub fn descriptor(&self) -> Option<RawFd> {
+        self.connection.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    fn keeper_descriptor(&self) -> Option<RawFd> {
-        self.ledger.connection.as_ref().map(AsRawFd::as_raw_fd)
-    }
-
-    fn wake(&self, at: u64) {
-        let Some(bells) = &self.ledger.bells else { return };
+    /// Wakes the rank that sleeps at this place of the bells.
+    pub fn wake(&self, at: u64) {
+        let Some(bells) = &self.bells else { return };
         let word = bells.word(at).as_ptr();
         // SAFETY: the word is mapped as long as the bells are.
         unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) };
     }
 
-    fn sleep(&mut self, at: u64, value: u32) {
-        let Some(bells) = &self.ledger.bells else { return };
+    /// Sleeps at this place of the bells while it has this value, shortly.
+    pub fn sleep(&self, at: u64, value: u32) {
+        let Some(bells) = &self.bells else { return };
         let word = bells.word(at);
         if word.load(Ordering::Relaxed) == value {
             let timeout = &raw const SLEEP;
@@ -129,20 +150,18 @@ impl LedgerHost for Sockets {
         }
     }
 
-    fn let_pass(&mut self, time: Duration) {
-        std::thread::sleep(time);
-    }
-}
-
-impl Sockets {
     /// Connects to the keeper, and waits until it lets this incarnation in.
-    fn ask_keeper(&mut self, timeout: Duration) -> Result<Admitted, AdmissionError> {
+    fn ask_keeper(
+        &mut self,
+        identity: &Identity,
+        timeout: Duration,
+    ) -> Result<Admitted, AdmissionError> {
         let deadline = Instant::now() + timeout;
         let unreachable = |e: io::Error| AdmissionError::Unreachable(e.to_string());
-        let addr = self.identity.directory.routers.get(RouterId(0).index());
+        let addr = identity.directory.routers.get(RouterId(0).index());
         let addr = addr.ok_or_else(|| AdmissionError::Refused("there is no keeper".into()))?;
         let secret = Secret(memory::page().secret());
-        let claim = Claim::Ledger { instance: self.identity.instance };
+        let claim = Claim::Ledger { instance: identity.instance };
         let stream = role::connect(addr, &secret, &claim).map_err(|e| match e {
             HandshakeError::Io(_) | HandshakeError::Silent => {
                 AdmissionError::Unreachable(e.to_string())
@@ -165,7 +184,7 @@ impl Sockets {
             let why = "fewer than three descriptors came with the ledgers";
             return Err(AdmissionError::Refused(why.into()));
         };
-        self.ledger.connection = Some(connection);
+        self.connection = Some(connection);
         let spilled = files.next();
         Ok(Admitted { ledgers, files: [read, write, bells], spilled, spilled_bytes })
     }
@@ -254,7 +273,7 @@ fn map(
     rank: u32,
     admitted: &Admitted,
     mapped: &mut Vec<Stretch>,
-) -> Result<Windows<Sockets>, String> {
+) -> Result<Opened, String> {
     // What an earlier attempt has mapped. A restored process has none of it.
     for (at, bytes) in mapped.drain(..) {
         // SAFETY: a window of ours, of which no view is in use: this process is only being let in.
@@ -282,7 +301,13 @@ fn map(
         let own = Mapped::new(OWN_AT as *mut u8, region_bytes, populate);
         (own, MappedHints::new(BELLS_AT as *mut u8, bells_bytes))
     };
-    Ok(Windows { ledgers, own, regions: (0..ranks).map(region).collect(), bells, spilled: Vec::new() })
+    Ok(Opened {
+        ledgers,
+        own,
+        regions: (0..ranks).map(region).collect(),
+        bells,
+        spilled: Vec::new(),
+    })
 }
 
 /// Maps a file at an address.

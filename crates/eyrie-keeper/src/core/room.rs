@@ -39,6 +39,8 @@ pub struct Room {
     /// Bytes that each region has at least.
     least: u64,
     granted: Vec<u64>,
+    /// Bytes that were granted beyond the bound, because no wait could help.
+    pub beyond: u64,
     /// Since the keeper's start.
     now: Duration,
     /// When an image was last asked for, while there is too little.
@@ -71,12 +73,14 @@ impl Room {
             // What was saved takes so much: each has what it uses, and gets more when it needs it.
             granted = regions.ranks().map(used).collect();
         }
+        let beyond = granted.iter().sum::<u64>().saturating_sub(bound);
         let growth =
             regions.ranks().map(|rank| Growth { before: regions.sent_to(rank), reported: 0 });
         Room {
             bound,
             least,
             granted,
+            beyond,
             now: Duration::ZERO,
             asked: None,
             held: None,
@@ -152,6 +156,7 @@ impl Room {
     fn exceed<M: Memory>(&mut self, regions: &Regions<M>, rank: Rank, needed: u64) -> bool {
         let fits = needed <= limit(regions, rank);
         if fits {
+            self.beyond += needed.next_multiple_of(PAGE) - self.granted(rank);
             self.grant(regions, rank, needed.next_multiple_of(PAGE));
         }
         fits

@@ -422,12 +422,14 @@ fn what_was_received_is_cut_after_a_long_wait_and_what_was_not_is_kept() {
         world.core.tick(Duration::from_secs(seconds), &mut world.asked);
     }
     assert_eq!(named(&mut world, is_cut), []);
+    assert!(fill(&mut world, &mut all[0], 0, 1, 8 * MIB));
     while all[1].state.received[0] < all[0].state.sent[1] {
         all[1].progress(1, &[0; 16]).unwrap();
     }
     // Neither is what a rank has not received again.
     world.fence(2);
     world.core.tick(Duration::from_secs(80), &mut world.asked);
+    world.core.tick(Duration::from_secs(91), &mut world.asked);
     let cut = named(&mut world, is_cut);
     assert!(matches!(cut[..], [RouterEvent::Unprotected { rank: Rank(1), .. }]), "{cut:?}");
 }

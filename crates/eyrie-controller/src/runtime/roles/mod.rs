@@ -5,5 +5,6 @@ pub mod figures;
 pub mod kind;
 pub mod peers;
 pub mod registry;
+pub mod router_here;
 pub mod routers;
 pub mod stores;

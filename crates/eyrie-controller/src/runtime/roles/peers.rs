@@ -1,7 +1,7 @@
 //! The way to each role of the job: a thread of this process, or the session with a process on a
 //! node. What comes of what they are told is an event. Nothing here waits for one.
 
-use super::routers::RouterHere;
+use super::router_here::RouterHere;
 use crate::runtime::link::{encode_long, JournalProgress, SavedSession, Session};
 use eyrie_router::RouterCommand;
 use eyrie_store::role::{StoreCommand, StoreRole};

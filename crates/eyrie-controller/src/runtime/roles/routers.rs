@@ -2,6 +2,7 @@
 //! threads of this process; where messages go straight there is the keeper of its ledgers instead.
 
 use super::kind::{Hearing, Kind, Starting};
+use super::router_here::RouterHere;
 use crate::machine::FromPeer;
 use crate::runtime::images_dir::ImagesDir;
 use crate::runtime::jobdir;
@@ -11,12 +12,11 @@ use crate::runtime::places::Places;
 use anyhow::Context;
 use crossbeam_channel::Sender;
 use eyrie_interface::RolesAt;
-use eyrie_keeper::Keeper;
-use eyrie_router::{Config, Router, RouterCommand, RouterEvent, SavedAt};
+use eyrie_router::{Config, RouterEvent, SavedAt};
 use eyrie_transport::frame;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Role, RoleKind};
-use eyrie_wire::directory::{KeptUntil, MessagePath};
+use eyrie_wire::directory::KeptUntil;
 use eyrie_wire::{Incarnation, RouterId};
 use std::io;
 use std::net::IpAddr;
@@ -52,41 +52,6 @@ fn config(
         log_memory: options.log_memory,
         log_disk: options.log_disk.unwrap_or(free / 2 / u64::from(options.routers)),
     })
-}
-
-/// What keeps messages, in this process.
-pub enum RouterHere {
-    Router(Router),
-    Keeper(Keeper),
-}
-
-impl RouterHere {
-    fn start(
-        path: MessagePath,
-        config: Config,
-        secret: Secret,
-        events: Sender<(RouterId, RouterEvent)>,
-    ) -> anyhow::Result<RouterHere> {
-        Ok(match path {
-            MessagePath::Router => {
-                let router = Router::start(config, secret, events);
-                RouterHere::Router(router.context("cannot start a router")?)
-            }
-            MessagePath::Direct => {
-                let keeper = Keeper::start(config, secret, events);
-                let why = "messages cannot go straight here; start the job with --path router";
-                RouterHere::Keeper(keeper.context(why)?)
-            }
-        })
-    }
-
-    /// Gives it a command; its results are events.
-    pub fn command(&self, command: RouterCommand) {
-        match self {
-            RouterHere::Router(router) => router.command(command),
-            RouterHere::Keeper(keeper) => keeper.command(command),
-        }
-    }
 }
 
 /// Starts the routers of a job in this process; none where they run on nodes.

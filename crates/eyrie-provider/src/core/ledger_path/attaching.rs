@@ -2,6 +2,7 @@
 //! has sent, received and observed before, and the others' ledgers are read behind what the rank
 //! has shown. A pointer into a ledger lives no longer than [`Attached`], which no image holds.
 
+use super::attached::Attached;
 use super::host::{AdmissionError, LedgerHost, Windows};
 use super::spilled::SpilledMessages;
 use super::LedgerPath;
@@ -19,29 +20,10 @@ use eyrie_wire::Rank;
 use std::time::Duration;
 
 /// How long the keeper may be out of reach, and how long it may take to let a rank in.
-const ADMISSION_TIMEOUT: Duration = Duration::from_secs(120);
+pub(super) const ADMISSION_TIMEOUT: Duration = Duration::from_secs(120);
 /// The pauses between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-
-/// The ledgers as this process has them.
-pub(super) struct Attached<H: LedgerHost> {
-    pub writer: Writer<H::Own>,
-    /// What each rank sends to this one.
-    pub readers: Vec<Reader<H::Region>>,
-    pub bells: Bells<H::Bells>,
-    /// Messages that were taken out of the ledgers: this rank shows them again when it re-executes.
-    pub spilled: SpilledMessages,
-    /// Messages passed of each rank: what boards are compared with.
-    pub passed: Vec<u64>,
-    /// What becomes visible in the progress call under way: how many messages of which ranks.
-    pub showing: Vec<(u32, u32)>,
-    /// The source that is looked at first.
-    pub first: u32,
-    /// A large message that was not whole when it was last looked at: its source, its number, and
-    /// how much of it there was.
-    pub partial: (u32, u64, u64),
-}
 
 impl<H: LedgerHost> LedgerPath<H> {
     /// Attaches the ledgers, if they are not, so that messages of others are received from the
@@ -80,33 +62,9 @@ impl<H: LedgerHost> LedgerPath<H> {
         }
     }
 
-    /// What a rank that waits looks at now and then: whether a message is there that no hint names,
-    /// and whether the keeper still knows of this rank.
-    ///
-    /// # Errors
-    /// When a ledger is damaged, or the keeper refuses this incarnation.
-    #[cold]
-    pub(super) fn look_rarely(&mut self) -> Result<(), RankError> {
-        if let Some(attached) = &mut self.attached {
-            for reader in &mut attached.readers {
-                reader.look_for_lost().map_err(RankError::Ledger)?;
-            }
-        }
-        self.try_observe_much()?;
-        if self.host.is_connected() {
-            return Ok(());
-        }
-        match self.host.connect_again(ADMISSION_TIMEOUT) {
-            Ok(()) => {
-                // What was told last may be lost with the connection.
-                self.owes_replayed = true;
-                self.report_if_replayed();
-                Ok(())
-            }
-            // It is tried again at the next look.
-            Err(AdmissionError::Unreachable(_)) => Ok(()),
-            Err(AdmissionError::Refused(reason)) => Err(RankError::Refused(reason)),
-        }
+    pub(super) fn trace(&mut self, what: What, peer: Rank, number: u64) {
+        let clock = self.script.clock();
+        self.host.trace(what, clock, peer.0, number);
     }
 
     fn be_admitted(&mut self) -> Result<Windows<H>, RankError> {

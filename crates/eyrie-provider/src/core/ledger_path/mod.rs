@@ -6,6 +6,7 @@
 //!
 //! Each file calls only those before it: [`attaching`], [`sending`], [`receiving`].
 
+mod attached;
 mod attaching;
 mod envelope;
 pub mod host;
@@ -13,17 +14,17 @@ mod receiving;
 mod script;
 mod sending;
 mod spilled;
+mod unwritten;
 
-use self::attaching::Attached;
+use self::attached::Attached;
 use self::host::LedgerHost;
 use self::script::{Script, Step};
-use self::sending::Unwritten;
+use self::unwritten::Unwritten;
 use super::again::Again;
 use super::error::RankError;
 use super::path::{Found, Path, Show, Turn};
 use eyrie_ledger::error::LedgerError;
 use eyrie_wire::data::Envelope;
-use eyrie_wire::page::What;
 use eyrie_wire::Rank;
 use std::time::Duration;
 
@@ -184,26 +185,5 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
 
     fn reconnect(&mut self) -> Result<(), RankError> {
         self.attach_ledgers()
-    }
-}
-
-impl<H: LedgerHost> LedgerPath<H> {
-    /// A step of the script is over; the keeper hears when it was the last one.
-    fn end_step(&mut self) -> Result<(), RankError> {
-        self.script.followed().map_err(RankError::Ledger)?;
-        self.report_if_replayed();
-        Ok(())
-    }
-
-    /// The clock has ticked: what was observed before has been observed again, or never will be.
-    fn end_observed(&mut self) {
-        if let Some(end) = self.again.end_before(self.script.clock()) {
-            self.host.skip_observed(end);
-        }
-    }
-
-    fn trace(&mut self, what: What, peer: Rank, number: u64) {
-        let clock = self.script.clock();
-        self.host.trace(what, clock, peer.0, number);
     }
 }

@@ -2,9 +2,10 @@
 //! rank's ledger before the call returns to MPI. Messages of one source are shown in the order in
 //! which it has sent them, and only when they are whole.
 
-use super::attaching::Attached;
+use super::attached::Attached;
+use super::attaching::ADMISSION_TIMEOUT;
 use super::envelope::decode;
-use super::host::LedgerHost;
+use super::host::{AdmissionError, LedgerHost};
 use super::LedgerPath;
 use crate::core::error::RankError;
 use crate::core::matching::Content;
@@ -84,6 +85,49 @@ impl<H: LedgerHost> LedgerPath<H> {
             self.show_of(source, count, show)?;
         }
         self.end_step()
+    }
+
+    /// A step of the script is over; the keeper hears when it was the last one.
+    pub(super) fn end_step(&mut self) -> Result<(), RankError> {
+        self.script.followed().map_err(RankError::Ledger)?;
+        self.report_if_replayed();
+        Ok(())
+    }
+
+    /// The clock has ticked: what was observed before has been observed again, or never will be.
+    pub(super) fn end_observed(&mut self) {
+        if let Some(end) = self.again.end_before(self.script.clock()) {
+            self.host.skip_observed(end);
+        }
+    }
+
+    /// What a rank that waits looks at now and then: whether a message is there that no hint names,
+    /// and whether the keeper still knows of this rank.
+    ///
+    /// # Errors
+    /// When a ledger is damaged, or the keeper refuses this incarnation.
+    #[cold]
+    pub(super) fn look_rarely(&mut self) -> Result<(), RankError> {
+        if let Some(attached) = &mut self.attached {
+            for reader in &mut attached.readers {
+                reader.look_for_lost().map_err(RankError::Ledger)?;
+            }
+        }
+        self.try_observe_much()?;
+        if self.host.is_connected() {
+            return Ok(());
+        }
+        match self.host.connect_again(ADMISSION_TIMEOUT) {
+            Ok(()) => {
+                // What was told last may be lost with the connection.
+                self.owes_replayed = true;
+                self.report_if_replayed();
+                Ok(())
+            }
+            // It is tried again at the next look.
+            Err(AdmissionError::Unreachable(_)) => Ok(()),
+            Err(AdmissionError::Refused(reason)) => Err(RankError::Refused(reason)),
+        }
     }
 
     /// Shows so many messages of a source; waits for them.

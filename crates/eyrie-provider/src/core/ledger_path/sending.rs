@@ -24,33 +24,6 @@ const ASK_EVERY: u32 = 1000;
 /// Bytes observed that are written when nothing else is; tests are short.
 const MOST_WAITING: usize = if cfg!(test) { 8 } else { 16 << 10 };
 
-/// What was observed and does not lie in the ledger yet, because that is full.
-#[derive(Default)]
-pub(super) struct Unwritten {
-    /// Where it begins in the stream of observations.
-    from: u64,
-    bytes: Vec<u8>,
-}
-
-impl Unwritten {
-    /// Takes what was observed since.
-    fn take(&mut self, host: &mut impl LedgerHost) {
-        host.take_observed(&mut |from, bytes| {
-            if self.bytes.is_empty() {
-                self.from = from;
-            }
-            self.bytes.extend_from_slice(bytes);
-        });
-    }
-
-    /// Up to here it is written.
-    fn drop_before(&mut self, end: u64) {
-        let written = (end.saturating_sub(self.from) as usize).min(self.bytes.len());
-        self.bytes.drain(..written);
-        self.from += written as u64;
-    }
-}
-
 /// A rank that waits for room in its ledger.
 struct Shortage {
     begun: Duration,
