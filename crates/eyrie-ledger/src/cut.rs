@@ -1,7 +1,7 @@
 //! Cuts a damaged channel behind its last sound message, after the rank that writes it has died of
-//! that: when the rank is executed again it writes the rest anew. A channel must not be cut before a
-//! message that its receiver, or an image of that, has counted. Only tests do this so far: a ledger
-//! that is damaged ends the job.
+//! that: when the rank is executed again it writes the rest anew. A channel must not be cut before
+//! a message that its receiver, or an image of that, has counted. Only tests do this so far: a
+//! ledger that is damaged ends the job.
 
 use crate::cursor::Cursor;
 use crate::error::LedgerError;

@@ -92,8 +92,8 @@
 //!
 //! # What is not here
 //!
-//! Files, mappings, futexes, grants by the keeper, files of spilled messages, several hosts (room is
-//! left, see [`layout`]). Damaged messages can be [cut] off, so that the rank writes them anew;
+//! Files, mappings, futexes, grants by the keeper, files of spilled messages, several hosts (room
+//! is left, see [`layout`]). Damaged messages can be [cut] off, so that the rank writes them anew;
 //! damaged tables and streams cannot, and end the job with their sentence.
 
 pub mod bells;
