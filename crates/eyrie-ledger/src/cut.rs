@@ -1,6 +1,7 @@
-//! The agent cuts a damaged channel behind its last sound message, after the rank that writes it
-//! has died of that: when the rank is executed again it writes the rest anew. A channel must not be
-//! cut before a message that its receiver, or an image of that, has counted.
+//! Cuts a damaged channel behind its last sound message, after the rank that writes it has died of
+//! that: when the rank is executed again it writes the rest anew. A channel must not be cut before
+//! a message that its receiver, or an image of that, has counted. Only tests do this so far: a
+//! ledger that is damaged ends the job.
 
 use crate::cursor::Cursor;
 use crate::error::LedgerError;
@@ -8,7 +9,7 @@ use crate::layout::{channel, extent, Channel, Layout, Rank};
 use crate::memory::Memory;
 
 /// Ends the messages to a rank behind message `behind`. The region's writer is dead, and its next
-/// incarnation has not begun. It may be repeated, also where the agent died in it.
+/// incarnation has not begun. It may be repeated, also where it was interrupted.
 ///
 /// # Errors
 /// When what lies before is damaged, too.

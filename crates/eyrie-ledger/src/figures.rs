@@ -1,5 +1,5 @@
-//! Figures of channels, for people and for when images are taken. No message may depend on them: they
-//! have no check, and may be of different moments.
+//! Figures of channels, for people and for when images are taken. No message may depend on them:
+//! they have no check, and may be of different moments.
 
 use crate::extents::Extent;
 use crate::layout::{channel, Channel, Layout};

@@ -1,10 +1,10 @@
 //! Where things lie in a region, and what the words of its head mean. Nothing here reads or writes.
 //!
 //! ```text
-//! 0x0000 HEAD      the agent writes: magic and version, rank, ranks, incarnation, granted bytes
+//! 0x0000 HEAD      the keeper writes: magic and version, rank, ranks, incarnation, granted bytes
 //! 0x1000 OWN       the rank writes: end of the extents in use, bytes that it waits for
 //! 0x2000 CHANNELS  the rank writes: 64 B for each rank of the job, then ORDER, OBSERVED, FOREIGN
-//!        RELEASED  the agent writes: 8 B for each of these channels
+//!        RELEASED  the keeper writes: 8 B for each of these channels
 //!        EXTENTS   the rank writes
 //! ```
 //!

@@ -1,17 +1,17 @@
 //! The ledger: what a rank sends, in which order it has received, and what it has observed, in
-//! memory that outlives its process. On one node the ledger *is* the channel: a message that is
+//! memory that outlives its process. On one host the ledger *is* the channel: a message that is
 //! written into it is logged and delivered by the same stores.
 //!
 //! Nothing here makes a system call, takes a lock or waits, and nothing on the way of a message
 //! allocates. All of it is generic over its memory ([`memory`]): a mapping of a shared file, memory
 //! of one process in tests, loom's model. Who makes the file, who sleeps and who decides what is
-//! released is above: the agent and the provider.
+//! released is above: the keeper and the provider.
 //!
 //! # Parts
 //!
-//! A node has one file with a *region* for each rank ([`layout`]). A region has one writer, its
+//! A job has one file with a *region* for each rank ([`layout`]). A region has one writer, its
 //! rank ([`writer::Writer`]). All others map it read-only ([`reader::Reader`]); so no process can
-//! damage the ledger of another, and one that dies holds nothing. The agent writes two places of a
+//! damage the ledger of another, and one that dies holds nothing. The keeper writes two places of a
 //! region, and nothing else while its rank lives: how much the rank may use, and what is released
 //! ([`region`]).
 //!
@@ -92,9 +92,9 @@
 //!
 //! # What is not here
 //!
-//! Files, mappings, futexes, grants by the agent, spilling to disk, several nodes (room is left,
-//! see [`layout`]). Damaged messages can be [cut] off, so that the rank writes them anew; damaged
-//! tables and streams cannot, and end the job with their sentence.
+//! Files, mappings, futexes, grants by the keeper, files of spilled messages, several hosts (room
+//! is left, see [`layout`]). Damaged messages can be [cut] off, so that the rank writes them anew;
+//! damaged tables and streams cannot, and end the job with their sentence.
 
 pub mod bells;
 mod check;

@@ -12,7 +12,7 @@ pub struct MappedView {
     bytes: u64,
 }
 
-/// A mapping that is read and written: a rank's own region, or the agent's.
+/// A mapping that is read and written: a rank's own region, or the keeper's.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped {
     view: MappedView,

@@ -1,4 +1,4 @@
-//! A receiver, or the agent, reads the messages of one source to one destination from the source's
+//! A receiver, or the keeper, reads the messages of one source to one destination from the source's
 //! region. It has a view only and stores nothing; so it can die anywhere. It shows a message only
 //! when the whole line is sound, and says what is wrong otherwise.
 

@@ -1,5 +1,5 @@
-//! What the agent writes into a region: its head, how much it may grow, and what is no longer
-//! needed. The rank writes nothing of this, the agent nothing else.
+//! What the keeper writes into a region: its head, how much it may grow, and what is no longer
+//! needed. The rank writes nothing of this, the keeper nothing else.
 
 use crate::check::{seal, unseal, VALUE_MAX};
 use crate::error::LedgerError;

@@ -226,7 +226,7 @@ impl<M: Memory> Space<M> {
         }
     }
 
-    /// Says to the agent how many bytes more the rank needs.
+    /// Says to the keeper how many bytes more the rank needs.
     fn wait_for(&mut self, bytes: u64) {
         if self.waits || bytes != 0 {
             let word = seal(bytes.min(VALUE_MAX), self.layout.salt(own::WANTED));

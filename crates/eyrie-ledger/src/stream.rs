@@ -117,7 +117,7 @@ pub(crate) enum More {
     },
 }
 
-/// A stream that is read, also while it grows. It allocates: no message waits for it. The agent
+/// A stream that is read, also while it grows. It allocates: no message waits for it. The keeper
 /// releases nothing that a source of its own has not read.
 #[derive(Debug)]
 pub(crate) struct Source<V> {

@@ -81,7 +81,7 @@ pub struct Writer<M> {
 
 impl<M: Memory> Writer<M> {
     /// Opens a region for a rank that has sent `sent` messages to each rank, by its image: none
-    /// when it starts from the beginning. The agent has prepared it; no other process writes it.
+    /// when it starts from the beginning. The keeper has prepared it; no other process writes it.
     ///
     /// # Errors
     /// When the region is damaged, or lacks what the image says was sent.
