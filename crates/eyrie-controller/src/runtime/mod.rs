@@ -54,7 +54,6 @@ mod written;
 
 pub use elsewhere::Elsewhere;
 pub use event_file::appended;
-pub use eyrie_keeper::check as check_ledgers;
 pub use journal::Beginning;
 pub use launcher::{lead, Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
 pub use options::{JobOptions, Reach};

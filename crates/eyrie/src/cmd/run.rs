@@ -6,7 +6,7 @@ use eyrie_controller::hosts::{self, Host};
 use eyrie_controller::machine::schedule::Interval;
 use eyrie_controller::machine::SAVED_CODE;
 use eyrie_controller::runtime::{
-    self, check_ledgers, Cluster, JobOptions, Launcher, Reach, Resumption, ENV_SPARES,
+    self, Cluster, JobOptions, Launcher, Reach, Resumption, ENV_SPARES,
 };
 use eyrie_host::enough;
 use eyrie_interface::options::{
@@ -91,7 +91,8 @@ pub struct RunArgs {
     /// are spread over them
     #[arg(long, default_value_t = options::ROUTERS, value_name = "K")]
     routers: u32,
-    /// The way that messages take [default: direct where all nodes are on this host, else router]
+    /// How messages go: straight through memory that ranks share, or through routers [default:
+    /// router, or as the saved job's did]. The direct way needs all nodes on this host
     #[arg(long, value_enum, value_name = "WAY", env = "EYRIE_PATH", hide_short_help = true)]
     path: Option<MessagePath>,
     /// Where routers and stores run [default: nodes with two hosts or more, else here; with
@@ -384,8 +385,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let roles = roles(args.roles, hosts, resumption.as_ref().and_then(Resumption::options))?;
     let saved = resumption.as_ref().and_then(Resumption::options);
     let is_here = nodes.cluster.is_none() && roles == RolesAt::Here && matches!(reach, Reach::Unix);
-    let bytes = args.log_memory.unwrap_or_else(|| usual_log_memory(1));
-    let path = path(args.path, is_here, saved, || check_ledgers(nodes.ranks, bytes))?;
+    let path = path(args.path, is_here, saved)?;
     let routers = match path {
         MessagePath::Router => args.routers.max(roles.least_routers()),
         // The keeper of the ledgers takes the place of one.
@@ -448,32 +448,26 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     Ok(code)
 }
 
-/// The way that messages take: straight where that can be. Those of a job that was saved take the
-/// way that they took before.
+/// The way that messages take. Those of a job that was saved take the way that they took before.
 fn path(
     asked: Option<MessagePath>,
     is_here: bool,
     saved: Option<&JobOptions>,
-    can: impl FnOnce() -> std::io::Result<()>,
 ) -> anyhow::Result<MessagePath> {
     match (asked, saved.map(|saved| saved.path)) {
         (Some(asked), Some(saved)) if asked != saved => {
             anyhow::bail!("the job was saved with messages on another way: leave --path out")
         }
+        (_, Some(MessagePath::Direct)) if !is_here => anyhow::bail!(
+            "the job was saved with messages that go straight, so it continues on this host only: \
+             leave --hosts, --roles and --reach out"
+        ),
         (_, Some(saved)) => Ok(saved),
         (Some(MessagePath::Direct), None) if !is_here => anyhow::bail!(
-            "messages go straight only where all nodes are on this host, and routers are not on \
-             nodes: leave --path out"
+            "--path direct needs all nodes on this host, without --hosts, --roles nodes and --reach \
+             tcp: leave one or the other out"
         ),
-        (Some(asked), None) => Ok(asked),
-        (None, None) if !is_here => Ok(MessagePath::Router),
-        (None, None) => match can() {
-            Ok(()) => Ok(MessagePath::Direct),
-            Err(e) => {
-                eprintln!("eyrie: messages go through a router, not straight: {e}");
-                Ok(MessagePath::Router)
-            }
-        },
+        (asked, None) => Ok(asked.unwrap_or_default()),
     }
 }
 
