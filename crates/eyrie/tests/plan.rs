@@ -93,8 +93,6 @@ fn wrong_input_is_one_line_that_names_the_value_and_what_is_allowed() {
         (torus("method 3d"), "3d", "at most 2d"),
         (torus("method best"), "best", "squeeze, first-free"),
         (torus("emit list x"), "list", "permutation, hostfile"),
-        (torus("move-cost -1"), "-1", "at least 0"),
-        (torus("weights load=x"), "load=x", "load=NUMBER"),
         (torus(&names), "10 names", "144 nodes"),
         ("--network ring:5 --failed 1".into(), "ring", "torus:XxYx"),
         ("--network torus:12x12:order=0,0 --failed 1".into(), "0,0", "2 axes once"),
@@ -116,6 +114,8 @@ fn wrong_input_is_one_line_that_names_the_value_and_what_is_allowed() {
         (torus("bytes 1XB"), "1XB", "KiB, MiB or GiB"),
         (torus("iterations-left -1"), "-1", "--iterations-left"),
         (torus("machine cray"), "cray", "--machine"),
+        (torus("weights load=x"), "load=x", "load=NUMBER"),
+        (torus("move-cost -1"), "-1", "at least 0"),
     ] {
         let output = plan(&line);
         let error = text(&output.stderr);
