@@ -33,6 +33,17 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+/// Whether a job of so many ranks can have ledgers here, which together use `log_memory` bytes.
+///
+/// # Errors
+/// Why not, in words for users.
+pub fn check(ranks: u32, log_memory: u64) -> io::Result<()> {
+    files::check_addresses()?;
+    let ledgers = files::lie(ranks, log_memory, 0).map_err(io::Error::other)?;
+    let files = Files::create(ledgers)?;
+    Mapping::new(&files.writable, ledgers).map(drop)
+}
+
 /// A running keeper, a thread of its own. Dropping it stops it: ranks keep what they have mapped.
 pub struct Keeper {
     mailbox: Arc<Mailbox>,
@@ -56,7 +67,6 @@ impl Keeper {
                         --path router";
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
-        files::check_addresses()?;
         let saved = match &config.saved {
             None => None,
             Some(SavedAt::File(path)) => Some(Saved::open(path)?),

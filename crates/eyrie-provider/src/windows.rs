@@ -303,7 +303,13 @@ fn map(rank: u32, admitted: &Admitted, mapped: &mut Vec<Stretch>) -> Result<Open
         let own = Mapped::new(OWN_AT as *mut u8, region_bytes, populate);
         (own, MappedHints::new(BELLS_AT as *mut u8, bells_bytes))
     };
-    Ok(Opened { ledgers, own, regions: (0..ranks).map(region).collect(), bells, spilled: None })
+    Ok(Opened {
+        ledgers,
+        own,
+        regions: (0..ranks).map(region).collect(),
+        bells,
+        spilled: None,
+    })
 }
 
 /// Maps a file at an address.
