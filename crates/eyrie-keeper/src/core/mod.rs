@@ -118,12 +118,12 @@ impl<M: Memory> Core<M> {
         self.ranks.admit(instance)
     }
 
-    /// A rank has connected. `process`: the number of its process; `None` when that is not known.
+    /// A rank has connected. `process`: the number of its process.
     pub fn connected(
         &mut self,
         id: ConnId,
         instance: RankInstance,
-        process: Option<u32>,
+        process: u32,
         out: &mut impl Output,
     ) {
         match self.ranks.connected(id, instance, process, out) {

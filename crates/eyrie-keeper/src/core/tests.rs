@@ -45,7 +45,7 @@ fn all_ranks_are_admitted_at_the_start_and_older_incarnations_are_not() {
     let said = world.core.admit(old).unwrap_err();
     assert_eq!(said, "incarnation 1 of rank 1 has been replaced by 2");
     world.events();
-    world.core.connected(77, old, Some(5), &mut world.asked);
+    world.core.connected(77, old, 5, &mut world.asked);
     let refused = RouterEvent::Refused { instance: Some(old), reason: said };
     assert_eq!((world.events(), world.asked.closed.pop()), (vec![refused], Some(77)));
 }
@@ -73,12 +73,12 @@ fn a_second_process_of_an_incarnation_is_refused_while_the_first_one_runs() {
     let first = world.connect(0);
     let instance = world.instance(0);
     world.events();
-    world.core.connected(50, instance, Some(4321), &mut world.asked);
+    world.core.connected(50, instance, 4321, &mut world.asked);
     let reason = "process 100 of incarnation 1 of rank 0 has not ended".to_string();
     assert_eq!(world.events(), [RouterEvent::Refused { instance: Some(instance), reason }]);
     assert_eq!((&world.asked.closed, &world.asked.admitted), (&vec![50], &vec![first]));
     world.asked.running.clear();
-    world.core.connected(51, instance, Some(4321), &mut world.asked);
+    world.core.connected(51, instance, 4321, &mut world.asked);
     assert_eq!(world.asked.admitted, [first, 51]);
 }
 
