@@ -3,8 +3,8 @@
 //! core dump. And the connection to their keeper, which lets this incarnation in. Nothing here may
 //! be used in a restored process before the keeper has let it in again.
 
-use crate::core::ledger_path::host::{AdmissionError, SpilledFile, SpilledRange};
-use crate::descriptors::{for_each_descriptor, move_up};
+use crate::core::ledger_path::host::{AdmissionError, SpilledFile, SpilledRange, Windows};
+use crate::descriptors::{move_up, receive_message};
 use crate::identity::Identity;
 use crate::memory;
 use eyrie_ledger::bells::Bells;
@@ -50,14 +50,8 @@ impl Ledger {
     }
 }
 
-/// The ledgers as they are mapped.
-pub struct Opened {
-    pub ledgers: Ledgers,
-    pub own: Mapped,
-    pub regions: Vec<MappedView>,
-    pub bells: MappedHints,
-    pub spilled: Option<SpilledRange<SpilledOnDisk>>,
-}
+/// The windows as they are mapped.
+pub type MappedWindows = Windows<Mapped, MappedView, MappedHints, SpilledOnDisk>;
 
 /// What the keeper gives to a rank that it lets in.
 struct Admitted {
@@ -77,12 +71,10 @@ impl Ledger {
         &mut self,
         identity: &Identity,
         timeout: Duration,
-    ) -> Result<Opened, AdmissionError> {
+    ) -> Result<MappedWindows, AdmissionError> {
         let admitted = self.ask_keeper(identity, timeout)?;
         let rank = identity.instance.rank.0;
-        let windows = map(rank, &admitted, &mut self.mapped);
-        let mut windows = windows.map_err(AdmissionError::Refused)?;
-        windows.spilled = admitted.spilled;
+        let windows = map(rank, admitted, &mut self.mapped).map_err(AdmissionError::Refused)?;
         self.bells = Some(windows.bells);
         Ok(windows)
     }
@@ -245,44 +237,29 @@ fn receive_some(
         return Err(io::ErrorKind::TimedOut.into());
     }
     let mut bytes = vec![0; most];
-    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: most };
-    let mut control = [0u64; 8];
-    // SAFETY: all zero is a valid msghdr.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control);
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the header names buffers that live through the call.
-    match unsafe { libc::recvmsg(connection.as_raw_fd(), &mut message, flags) } {
-        0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        n if n > 0 => {
-            for_each_descriptor(&message, &mut |fd| files.push(fd));
-            bytes.truncate(n as usize);
-            Ok(bytes)
-        }
-        _ => match io::Error::last_os_error() {
-            e if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                Ok(Vec::new())
-            }
-            e => Err(e),
-        },
-    }
+    let received = receive_message(connection.as_raw_fd(), &mut bytes, false, &mut |fd| {
+        files.push(fd);
+    })?;
+    bytes.truncate(received.unwrap_or(0));
+    Ok(bytes)
 }
 
 /// Maps the windows.
 ///
 /// # Errors
 /// Why they cannot be, in words for the user.
-fn map(rank: u32, admitted: &Admitted, mapped: &mut Vec<Stretch>) -> Result<Opened, String> {
+fn map(
+    rank: u32,
+    admitted: Admitted,
+    mapped: &mut Vec<Stretch>,
+) -> Result<MappedWindows, String> {
     // What an earlier attempt has mapped. A restored process has none of it.
     for (at, bytes) in mapped.drain(..) {
         // SAFETY: a window of ours, of which no view is in use: this process is only being let in.
         unsafe { libc::munmap(at as *mut _, bytes) };
     }
-    let Admitted { ledgers, files, .. } = admitted;
-    let ledgers @ Ledgers { ranks, region_bytes } = *ledgers;
+    let Admitted { ledgers, files, spilled } = admitted;
+    let Ledgers { ranks, region_bytes } = ledgers;
     let all = region_bytes.checked_mul(u64::from(ranks));
     let all = all.filter(|all| rank < ranks && *all <= (OWN_AT - LEDGERS_AT) as u64);
     let all = all.ok_or("the keeper's ledgers are nonsense")? as usize;
@@ -303,7 +280,7 @@ fn map(rank: u32, admitted: &Admitted, mapped: &mut Vec<Stretch>) -> Result<Open
         let own = Mapped::new(OWN_AT as *mut u8, region_bytes, populate);
         (own, MappedHints::new(BELLS_AT as *mut u8, bells_bytes))
     };
-    Ok(Opened { ledgers, own, regions: (0..ranks).map(region).collect(), bells, spilled: None })
+    Ok(Windows { ledgers, own, regions: (0..ranks).map(region).collect(), bells, spilled })
 }
 
 /// Maps a file at an address.
