@@ -157,7 +157,7 @@ impl Mapping {
             let base = self.base.wrapping_add((u64::from(rank) * region_bytes) as usize);
             // SAFETY: the region lies in the mapping, is shared and writable, and begins at a page.
             // The file has a seal against shrinking. The caller promises the rest.
-            unsafe { Mapped::new(base, region_bytes, populate) }
+            unsafe { Mapped::new(base, region_bytes) }
         };
         (0..ranks).map(region).collect()
     }
@@ -169,15 +169,6 @@ impl Drop for Mapping {
         // that no region is used any more.
         let _ = unsafe { munmap(self.base.cast(), self.bytes) };
     }
-}
-
-/// Makes pages for these bytes, which lie in a mapping of the ledgers.
-fn populate(at: *mut u8, bytes: usize) -> bool {
-    // SAFETY: the range lies in the mapping, by the contract of `Mapped`, and begins at a page;
-    // making pages for it does not change its content.
-    let made = unsafe { madvise(at.cast(), bytes, Advice::LinuxPopulateWrite) };
-    // A kernel before 5.14 makes them when they are written.
-    matches!(made, Ok(()) | Err(Errno::INVAL))
 }
 
 fn unmappable(e: Errno, bytes: usize) -> io::Error {

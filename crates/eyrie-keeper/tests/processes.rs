@@ -116,7 +116,7 @@ impl Connected {
     fn writer(&self, rank: u32) -> Writer<Mapped> {
         let base = self.map(rank, ProtFlags::READ | ProtFlags::WRITE, &self.writable);
         // SAFETY: the mapping was just made and stays to the end of the process.
-        let memory = unsafe { Mapped::new(base, self.ledgers.region_bytes, |_, _| true) };
+        let memory = unsafe { Mapped::new(base, self.ledgers.region_bytes) };
         Writer::open(memory, self.layout(rank), |_| 0, Sizes::default()).unwrap()
     }
 

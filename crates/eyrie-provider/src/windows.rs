@@ -277,7 +277,7 @@ fn map(
     };
     // SAFETY: as above; the own region and the bells are mapped to be written, from the file.
     let (own, bells) = unsafe {
-        let own = Mapped::new(OWN_AT as *mut u8, region_bytes, populate);
+        let own = Mapped::new(OWN_AT as *mut u8, region_bytes);
         (own, MappedHints::new(BELLS_AT as *mut u8, bells_bytes))
     };
     Ok(Windows { ledgers, own, regions: (0..ranks).map(region).collect(), bells, spilled })
@@ -319,13 +319,4 @@ fn map_at(
          limit on address space (`ulimit -v`), or start the job with --path router",
         bytes >> 20
     ))
-}
-
-/// Makes pages for bytes of the own region. False: there is no memory for them.
-fn populate(at: *mut u8, bytes: usize) -> bool {
-    // SAFETY: the range is in the mapping, as `Memory::populate` is called, and nothing but pages
-    // is made.
-    let made = unsafe { libc::madvise(at.cast(), bytes, libc::MADV_POPULATE_WRITE) };
-    // A kernel before 5.14 makes them when they are first touched.
-    made == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
 }
