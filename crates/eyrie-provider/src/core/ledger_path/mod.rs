@@ -24,6 +24,7 @@ use self::script::{Script, Step};
 use self::unwritten::Unwritten;
 use super::again::Again;
 use super::error::RankError;
+#[cfg(test)]
 use super::mutation::{active, Mutation};
 use super::path::{Found, Path, Show, Turn};
 use eyrie_ledger::error::LedgerError;
@@ -153,6 +154,7 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
     #[inline]
     fn end_progress(&mut self) {
         self.progressing = false;
+        #[cfg(test)]
         if active(Mutation::RecordLate) {
             self.record_late();
         }
