@@ -77,7 +77,7 @@ impl Files {
                 Errno::FBIG,
                 format!(
                     "ledgers need a file of {bytes} bytes, most of them without memory, and \
-                     `ulimit -f` allows less: raise it, or use --path router"
+                     `ulimit -f` allows less: raise it"
                 ),
             ));
         }
@@ -89,7 +89,7 @@ impl Files {
         let readable = rustix::fs::open(&path, flags, Mode::empty()).map_err(|e| {
             said(
                 e,
-                format!("ledgers need /proc, and {path} cannot be opened: {e}; use --path router"),
+                format!("ledgers need /proc, and {path} cannot be opened: {e}"),
             )
         })?;
         Ok(Files { readable, writable, bells })
@@ -112,7 +112,7 @@ fn memory_file(name: &std::ffi::CStr, bytes: u64) -> io::Result<OwnedFd> {
     file.map_err(|e| {
         said(
             e,
-            format!("there is no shared memory for ledgers (memfd_create: {e}); use --path router"),
+            format!("there is no shared memory for ledgers (memfd_create: {e})"),
         )
     })
 }
@@ -177,7 +177,7 @@ fn unmappable(e: Errno, bytes: usize) -> io::Error {
         e,
         format!(
             "ledgers need up to {tib} TiB of addresses, most of them without memory, and they \
-             cannot be mapped ({e}): raise `ulimit -v`, or use --path router"
+             cannot be mapped ({e}): raise `ulimit -v`"
         ),
     )
 }

@@ -162,7 +162,7 @@ mod tests {
         }
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let before = getrlimit(Resource::Nofile);
-        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..before.clone() }).unwrap();
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..before }).unwrap();
         let found = Process::of(&Stream::Unix(ours));
         setrlimit(Resource::Nofile, before).unwrap();
         let said = found.unwrap_err();

@@ -99,5 +99,5 @@ fn read(stream: &mut Stream) -> io::Result<ToKeeper> {
     }
     let mut bytes = [0; MAX_MESSAGE];
     stream.read_exact(&mut bytes[..len])?;
-    postcard::from_bytes(&bytes[..len]).map_err(|_| invalid("a message is nonsense"))
+    postcard::from_bytes(&bytes[..len]).map_err(|_| invalid("a message cannot be read"))
 }

@@ -290,5 +290,5 @@ fn an_address_over_which_no_descriptor_goes_is_refused_in_words() {
     let (interface, ports, security) = (Interface::LOOPBACK, Ports::ANY, Security::Off);
     config.listen = Bind::Tcp { interface, ports, security };
     let said = Keeper::start(config, SECRET, unbounded().0).err().unwrap().to_string();
-    assert!(said.contains("--path router"), "{said}");
+    assert!(said.contains("a Unix socket"), "{said}");
 }

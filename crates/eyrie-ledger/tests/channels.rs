@@ -211,12 +211,21 @@ fn who_sends_something_else_after_its_death_is_told_what_differs() {
     let mut later = message(1, &payload);
     later.clock = 9;
     let mut tagged = message(1, &payload);
-    tagged.envelope.words[1] = 1;
-    for (message, expected) in [(message(1, &payload[1..]), "a length"), (tagged, "an envelope")] {
+    tagged.envelope.words[0] = 8;
+    let mut other_kind = message(1, &payload);
+    other_kind.envelope.kind += 1;
+    for (message, expected) in [
+        (message(1, &payload[1..]), "tag 0x0 and 4999 bytes"),
+        (tagged, "tag 0x8 and 5000 bytes"),
+        (other_kind, "tag 0x0 and 5000 bytes as another kind of message"),
+    ] {
         let error = writer(&memory).append(&message, || ()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("rank 0 sends message 1 to rank 1 again, with {expected} other than before")
+            format!(
+                "message 1 from rank 0 to rank 1 was sent with tag 0x0 and 5000 bytes, and is sent \
+                 again with {expected}"
+            )
         );
     }
     assert_eq!(writer(&memory).append(&later, || ()), Ok(Sent::Again));

@@ -85,5 +85,6 @@ pub fn await_agent<T>(wanted: impl Fn(ToRank, Files) -> Option<T>) -> Result<T, 
             None => wait(deadline),
         }
     }
-    Err(format!("the agent has not answered this rank within {AGENT_TIMEOUT:?}"))
+    let timeout = AGENT_TIMEOUT.as_secs();
+    Err(format!("the agent has not answered this rank within {timeout} s"))
 }

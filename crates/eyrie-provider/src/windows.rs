@@ -34,6 +34,14 @@ type Stretch = (usize, usize);
 /// Longest single sleep of a rank that waits for a message.
 static SLEEP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
+/// What the keeper has sent is not what this library expects.
+const OTHER_RELEASE: &str =
+    "`eyrie run` and libeyrie-fi.so do not understand each other: are they of one release?";
+/// Fewer descriptors came with the ledgers than there are files. The kernel drops those that find no
+/// room in this process.
+const NO_FILES: &str = "the files of the ledgers have not come with them: raise `ulimit -n`, which \
+                        bounds the descriptors of this rank";
+
 /// What this process has of its ledgers.
 #[derive(Default)]
 pub struct Ledger {
@@ -148,7 +156,6 @@ impl Ledger {
         timeout: Duration,
     ) -> Result<Admitted, AdmissionError> {
         let deadline = Instant::now() + timeout;
-        let unreachable = |e: io::Error| AdmissionError::Unreachable(e.to_string());
         let addr = identity.directory.routers.get(RouterId(0).index());
         let addr = addr.ok_or_else(|| AdmissionError::Refused("there is no keeper".into()))?;
         let secret = Secret(memory::page().secret());
@@ -164,16 +171,18 @@ impl Ledger {
             return Err(AdmissionError::Refused(why.into()));
         }
         let connection = move_up(stream.into_parts().0);
-        let (bytes, files) = receive(&connection, deadline).map_err(unreachable)?;
+        let (bytes, files) = receive(&connection, deadline).map_err(|e| match e.kind() {
+            io::ErrorKind::InvalidData => AdmissionError::Refused(e.to_string()),
+            _ => AdmissionError::Unreachable(e.to_string()),
+        })?;
         let admitted = postcard::from_bytes(&bytes);
         let Ok(FromKeeper::Admitted { ledgers, spilled_begin, spilled_end }) = admitted else {
-            return Err(AdmissionError::Refused("the keeper's answer is nonsense".into()));
+            return Err(AdmissionError::Refused(OTHER_RELEASE.into()));
         };
         let mut files = files.into_iter();
         let (Some(read), Some(write), Some(bells)) = (files.next(), files.next(), files.next())
         else {
-            let why = "fewer than three descriptors came with the ledgers";
-            return Err(AdmissionError::Refused(why.into()));
+            return Err(AdmissionError::Refused(NO_FILES.into()));
         };
         self.connection = Some(connection);
         let spilled = files.next().map(|file| {
@@ -181,8 +190,7 @@ impl Ledger {
             SpilledRange { file, begin: spilled_begin, end: spilled_end }
         });
         if spilled.is_none() && spilled_end > spilled_begin {
-            let why = "no descriptor came with the messages of the log that are on disk";
-            return Err(AdmissionError::Refused(why.into()));
+            return Err(AdmissionError::Refused(NO_FILES.into()));
         }
         Ok(Admitted { ledgers, files: [read, write, bells], spilled })
     }
@@ -215,7 +223,7 @@ fn receive(connection: &OwnedFd, deadline: Instant) -> io::Result<(Vec<u8>, Vec<
         let Some((head, content)) = bytes.split_first_chunk() else { continue };
         let len = u32::from_le_bytes(*head) as usize;
         if len > MAX_MESSAGE {
-            return Err(io::Error::other("the keeper's answer is too long"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, OTHER_RELEASE));
         }
         missing = len - content.len();
         if missing == 0 {
@@ -262,7 +270,7 @@ fn map(
     let Ledgers { ranks, region_bytes } = ledgers;
     let all = region_bytes.checked_mul(u64::from(ranks));
     let all = all.filter(|all| rank < ranks && *all <= (OWN_AT - LEDGERS_AT) as u64);
-    let all = all.ok_or("the keeper's ledgers are nonsense")? as usize;
+    let all = all.ok_or(OTHER_RELEASE)? as usize;
     let (read, write) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
     let own_offset = u64::from(rank) * region_bytes;
     let bells_bytes = Bells::<MappedHints>::bytes(ranks);

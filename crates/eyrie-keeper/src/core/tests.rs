@@ -235,7 +235,9 @@ fn grants_grow_within_the_bound_and_what_others_do_not_use_is_taken_back() {
     assert!(world.events().contains(&scarce));
     world.core.tick(Duration::from_secs(1), &mut world.asked);
     let events = world.events();
-    let held = RouterEvent::HeldBack { reason: "no space is left for the log of messages".into() };
+    let reason = "the ledgers have used the 6 MiB of --log-memory; images make room (give more \
+                  with --log-memory)";
+    let held = RouterEvent::HeldBack { reason: reason.into() };
     assert_eq!(events.iter().filter(|event| **event == held).count(), 1);
 }
 
@@ -532,7 +534,9 @@ fn when_the_disk_is_full_too_ranks_wait_and_what_was_received_is_released() {
         _ => None,
     });
     let held: Vec<_> = held.collect();
-    assert!(held[0].contains("in the 4 MiB on disk; give it more with --log-disk"), "{held:?}");
+    let wanted = "the ledgers have used the 3 MiB of --log-memory and the 4 MiB of --log-disk; \
+                  images make room (give more with --log-disk)";
+    assert_eq!(held[0], wanted);
     assert_eq!(held[1..], ["unprotected"], "what it cannot need is released at once");
     // Its next image makes it whole again.
     world.truncate(2, &all[2].state);
@@ -559,7 +563,8 @@ fn a_file_that_cannot_be_written_is_said_with_its_place_and_nothing_is_lost() {
         world.relieve();
     }
     let held = named(&mut world, |event| matches!(event, RouterEvent::HeldBack { .. }));
-    let reason = "no space is left for the log of messages (/spill: no space left on device)";
+    let reason = "the ledgers have used the 3 MiB of --log-memory, and none of it can go to disk \
+                  (/spill: no space left on device); images make room";
     assert_eq!(held, [RouterEvent::HeldBack { reason: reason.into() }]);
     let state = all[2].state.clone();
     world.fence(2);

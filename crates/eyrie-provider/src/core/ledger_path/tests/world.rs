@@ -253,7 +253,7 @@ impl ImagePoint for TestHost {
 fn image_in_wait(path: &mut LedgerPath<TestHost>) {
     let (world, r) = (path.host.world.clone(), path.host.rank());
     let Some(job) = world.job() else { return };
-    if world.lives[r].is_apart.get() || !world.chance(0.2) || !path.settled(Duration::ZERO) {
+    if world.lives[r].is_apart.get() || !world.chance(0.2) || path.settle(Duration::ZERO).is_err() {
         return;
     }
     let image = {
