@@ -56,15 +56,15 @@ impl Keeper {
     ///
     /// # Errors
     /// In words for users, when ledgers cannot be had here: the address is not one of this host's,
-    /// there is no memfd, or there are too few addresses. When what was saved cannot be read.
+    /// there is no memfd, or there are too few addresses. When what was saved cannot be read. The
+    /// caller adds how to do without ledgers.
     pub fn start(
         config: Config,
         secret: Secret,
         events: Sender<(RouterId, RouterEvent)>,
     ) -> io::Result<Keeper> {
         if !matches!(config.listen, Bind::Unix(_)) {
-            let text = "ledgers need a Unix socket, because descriptors go over it; use \
-                        --path router";
+            let text = "ledgers need a Unix socket, because descriptors go over it";
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
         let saved = match &config.saved {

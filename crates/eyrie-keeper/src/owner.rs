@@ -148,7 +148,7 @@ impl Owner {
                     core.disconnected(id, conn.rank, edges);
                 }
             }
-            Input::Refused(event) => edges.event(event),
+            Input::Found(event) => edges.event(event),
         }
         false
     }
@@ -158,12 +158,12 @@ impl Owner {
         id: ConnId,
         instance: RankInstance,
         stream: Stream,
-        process: Option<Process>,
+        process: Process,
     ) {
         let Owner { core, edges, .. } = self;
-        let number = process.as_ref().map(|process| process.pid);
-        tracing::info!(conn = id, %instance, ?number, "connected");
-        edges.conns.insert(id, Conn { rank: instance.rank, stream, process });
+        let number = process.pid;
+        tracing::info!(conn = id, %instance, number, "connected");
+        edges.conns.insert(id, Conn { rank: instance.rank, stream, process: Some(process) });
         core.connected(id, instance, number, edges);
     }
 

@@ -45,6 +45,8 @@ pub struct Core<M> {
     images: Images,
     room: Room,
     spill: Spill,
+    /// Bytes of memory for logs.
+    log_memory: u64,
     /// Whether the disk has no room for messages that could be taken out.
     disk_full: bool,
     /// Messages and their bytes before the start.
@@ -98,7 +100,8 @@ impl<M: Memory> Core<M> {
     ) -> Core<M> {
         let room = Room::new(&regions, log.memory);
         let before = regions.sent();
-        Core { regions, ranks, images, room, spill, disk_full: false, before }
+        let log_memory = log.memory;
+        Core { regions, ranks, images, room, spill, log_memory, disk_full: false, before }
     }
 
     /// Writes all from which another keeper can go on. No rank writes meanwhile.
@@ -118,12 +121,12 @@ impl<M: Memory> Core<M> {
         self.ranks.admit(instance)
     }
 
-    /// A rank has connected. `process`: the number of its process; `None` when that is not known.
+    /// A rank has connected. `process`: the number of its process.
     pub fn connected(
         &mut self,
         id: ConnId,
         instance: RankInstance,
-        process: Option<u32>,
+        process: u32,
         out: &mut impl Output,
     ) {
         match self.ranks.connected(id, instance, process, out) {
@@ -239,6 +242,7 @@ impl<M: Memory> Core<M> {
     /// Takes messages out of full ledgers to disk, where it is time for that; a step of it. True:
     /// there is more to do.
     pub fn relieve(&mut self, out: &mut impl Output) -> bool {
+        let memory = self.log_memory >> 20;
         let Core { regions, ranks, images, room, spill, disk_full, .. } = self;
         let Some(short) = room.ranks_to_relieve() else { return false };
         let kept_for = |to: Rank| -> u64 {
@@ -278,11 +282,14 @@ impl<M: Memory> Core<M> {
                     return false;
                 }
                 Err(Stop::Full) => format!(
-                    "no space is left for the log of messages, in memory or in the {} MiB on \
-                     disk; give it more with --log-disk",
+                    "the ledgers have used the {memory} MiB of --log-memory and the {} MiB of \
+                     --log-disk; images make room (give more with --log-disk)",
                     spill.bound() >> 20
                 ),
-                Err(Stop::Failed(e)) => format!("no space is left for the log of messages ({e})"),
+                Err(Stop::Failed(e)) => format!(
+                    "the ledgers have used the {memory} MiB of --log-memory, and none of it can go \
+                     to disk ({e}); images make room"
+                ),
             };
             *disk_full = true;
             room.hold(reason, out);
@@ -293,7 +300,11 @@ impl<M: Memory> Core<M> {
             room.grant_pieces(regions, ranks);
             room.keep(regions, ranks, out);
         }
-        room.hold("no space is left for the log of messages".into(), out);
+        let reason = format!(
+            "the ledgers have used the {memory} MiB of --log-memory; images make room (give more \
+             with --log-memory)"
+        );
+        room.hold(reason, out);
         false
     }
 

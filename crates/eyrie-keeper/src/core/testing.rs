@@ -218,7 +218,7 @@ impl World {
         self.next_conn += 1;
         let (instance, pid) = (self.instance(rank), self.pid(rank));
         assert_eq!(self.core.admit(instance), Ok(()));
-        self.core.connected(id, instance, Some(pid), &mut self.asked);
+        self.core.connected(id, instance, pid, &mut self.asked);
         id
     }
 

@@ -45,7 +45,7 @@ fn all_ranks_are_admitted_at_the_start_and_older_incarnations_are_not() {
     let said = world.core.admit(old).unwrap_err();
     assert_eq!(said, "incarnation 1 of rank 1 has been replaced by 2");
     world.events();
-    world.core.connected(77, old, Some(5), &mut world.asked);
+    world.core.connected(77, old, 5, &mut world.asked);
     let refused = RouterEvent::Refused { instance: Some(old), reason: said };
     assert_eq!((world.events(), world.asked.closed.pop()), (vec![refused], Some(77)));
 }
@@ -73,12 +73,12 @@ fn a_second_process_of_an_incarnation_is_refused_while_the_first_one_runs() {
     let first = world.connect(0);
     let instance = world.instance(0);
     world.events();
-    world.core.connected(50, instance, Some(4321), &mut world.asked);
+    world.core.connected(50, instance, 4321, &mut world.asked);
     let reason = "process 100 of incarnation 1 of rank 0 has not ended".to_string();
     assert_eq!(world.events(), [RouterEvent::Refused { instance: Some(instance), reason }]);
     assert_eq!((&world.asked.closed, &world.asked.admitted), (&vec![50], &vec![first]));
     world.asked.running.clear();
-    world.core.connected(51, instance, Some(4321), &mut world.asked);
+    world.core.connected(51, instance, 4321, &mut world.asked);
     assert_eq!(world.asked.admitted, [first, 51]);
 }
 
@@ -235,7 +235,9 @@ fn grants_grow_within_the_bound_and_what_others_do_not_use_is_taken_back() {
     assert!(world.events().contains(&scarce));
     world.core.tick(Duration::from_secs(1), &mut world.asked);
     let events = world.events();
-    let held = RouterEvent::HeldBack { reason: "no space is left for the log of messages".into() };
+    let reason = "the ledgers have used the 6 MiB of --log-memory; images make room (give more \
+                  with --log-memory)";
+    let held = RouterEvent::HeldBack { reason: reason.into() };
     assert_eq!(events.iter().filter(|event| **event == held).count(), 1);
 }
 
@@ -532,7 +534,9 @@ fn when_the_disk_is_full_too_ranks_wait_and_what_was_received_is_released() {
         _ => None,
     });
     let held: Vec<_> = held.collect();
-    assert!(held[0].contains("in the 4 MiB on disk; give it more with --log-disk"), "{held:?}");
+    let wanted = "the ledgers have used the 3 MiB of --log-memory and the 4 MiB of --log-disk; \
+                  images make room (give more with --log-disk)";
+    assert_eq!(held[0], wanted);
     assert_eq!(held[1..], ["unprotected"], "what it cannot need is released at once");
     // Its next image makes it whole again.
     world.truncate(2, &all[2].state);
@@ -559,7 +563,8 @@ fn a_file_that_cannot_be_written_is_said_with_its_place_and_nothing_is_lost() {
         world.relieve();
     }
     let held = named(&mut world, |event| matches!(event, RouterEvent::HeldBack { .. }));
-    let reason = "no space is left for the log of messages (/spill: no space left on device)";
+    let reason = "the ledgers have used the 3 MiB of --log-memory, and none of it can go to disk \
+                  (/spill: no space left on device); images make room";
     assert_eq!(held, [RouterEvent::HeldBack { reason: reason.into() }]);
     let state = all[2].state.clone();
     world.fence(2);

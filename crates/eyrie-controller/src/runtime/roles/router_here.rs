@@ -1,7 +1,7 @@
 //! What keeps the messages of a job on one host, as a thread of this process: a router, or where
 //! messages go straight the keeper of its ledgers.
 
-use anyhow::Context;
+use anyhow::{anyhow, Context};
 use crossbeam_channel::Sender;
 use eyrie_keeper::Keeper;
 use eyrie_router::{Config, Router, RouterCommand, RouterEvent};
@@ -32,9 +32,15 @@ impl RouterHere {
                 RouterHere::Router(router.context("cannot start a router")?)
             }
             MessagePath::Direct => {
-                let keeper = Keeper::start(config, secret, events);
-                let why = "messages cannot go straight here; start the job with --path router";
-                RouterHere::Keeper(keeper.context(why)?)
+                let was_saved = config.saved.is_some();
+                let keeper = Keeper::start(config, secret, events).map_err(|e| {
+                    if was_saved {
+                        anyhow!("cannot go on from what was saved: {e}")
+                    } else {
+                        anyhow!("messages cannot go straight here: {e}; or use --path router")
+                    }
+                });
+                RouterHere::Keeper(keeper?)
             }
         })
     }

@@ -3,7 +3,7 @@
 //! has shown. A pointer into a ledger lives no longer than [`Attached`], which no image holds.
 
 use super::attached::Attached;
-use super::host::{AdmissionError, LedgerHost, Windows};
+use super::host::{AdmissionError, LedgerHost, Windows, WindowsOf};
 use super::spilled::SpilledMessages;
 use super::LedgerPath;
 use crate::core::again::behind;
@@ -88,7 +88,7 @@ impl<H: LedgerHost> LedgerPath<H> {
         self.host.trace(what, clock, peer.0, number);
     }
 
-    fn be_admitted(&mut self) -> Result<Windows<H>, RankError> {
+    fn be_admitted(&mut self) -> Result<WindowsOf<H>, RankError> {
         let begun = self.host.now();
         let mut pause = FIRST_PAUSE;
         loop {
@@ -107,7 +107,7 @@ impl<H: LedgerHost> LedgerPath<H> {
         }
     }
 
-    fn open(&mut self, windows: Windows<H>) -> Result<(), RankError> {
+    fn open(&mut self, windows: WindowsOf<H>) -> Result<(), RankError> {
         let Windows { ledgers, own, mut regions, bells, spilled } = windows;
         let layout = |rank| Layout::new(rank, ledgers.ranks, ledgers.region_bytes);
         let me = self.number.0;

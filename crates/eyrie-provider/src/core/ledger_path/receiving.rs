@@ -113,7 +113,7 @@ impl<H: LedgerHost> LedgerPath<H> {
         if let Some(attached) = &mut self.attached {
             attached.look_for_unnamed(self.number.0).map_err(RankError::Ledger)?;
         }
-        self.try_observe_much()?;
+        self.observe_much()?;
         if self.host.is_connected() {
             return Ok(());
         }

@@ -56,7 +56,10 @@ impl<H: LedgerHost> LedgerPath<H> {
         loop {
             self.attach_ledgers()?;
             match self.append(&message) {
-                Ok(sent) => return self.have_sent(to, sent),
+                Ok(sent) => {
+                    self.note_sent(to, sent);
+                    return Ok(());
+                }
                 Err(e) => self.await_room(e, &mut shortage)?,
             }
         }
@@ -82,7 +85,7 @@ impl<H: LedgerHost> LedgerPath<H> {
     }
 
     /// As [`LedgerPath::observe`], when it has become much.
-    pub(super) fn try_observe_much(&mut self) -> Result<(), RankError> {
+    pub(super) fn observe_much(&mut self) -> Result<(), RankError> {
         if self.host.observed_waiting() >= MOST_WAITING {
             self.observe()
         } else {
@@ -113,8 +116,8 @@ impl<H: LedgerHost> LedgerPath<H> {
         self.record_with(|writer, clock, _| writer.record(clock, &[]))
     }
 
-    /// Records what was shown in the progress call that is over, which is too late.
-    #[cold]
+    /// Records what was shown in the progress call that is over, which is too late: a mutation.
+    #[cfg(test)]
     pub(super) fn record_late(&mut self) {
         let is_shown = self.attached.as_ref().is_some_and(|a| !a.showing.is_empty());
         if is_shown && self.record_shown().is_ok() {
@@ -168,14 +171,13 @@ impl<H: LedgerHost> LedgerPath<H> {
 
     /// A message is in the ledger.
     #[inline]
-    fn have_sent(&mut self, to: Rank, sent: Sent) -> Result<(), RankError> {
+    fn note_sent(&mut self, to: Rank, sent: Sent) {
         let ssn = self.attached.as_ref().map_or(0, |attached| attached.writer.sent(to.0));
         let what = if sent == Sent::New { What::Sent } else { What::Repeated };
         self.trace(what, to, ssn);
         if sent == Sent::Differs {
             self.report_difference(to, ssn);
         }
-        Ok(())
     }
 
     #[cold]

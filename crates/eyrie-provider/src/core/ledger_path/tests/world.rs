@@ -4,7 +4,7 @@
 use super::keeper::Keeper;
 use super::window::{Hint, Window};
 use super::{Ledgers, LedgersJob};
-use crate::core::ledger_path::host::{AdmissionError, LedgerHost, Windows};
+use crate::core::ledger_path::host::{AdmissionError, LedgerHost, Windows, WindowsOf};
 use crate::core::ledger_path::LedgerPath;
 use crate::core::path::{ImagePoint, Path};
 use crate::core::testing::job::{die, Scene};
@@ -171,7 +171,7 @@ impl LedgerHost for TestHost {
     type Bells = Hint;
     type Spilled = Vec<u8>;
 
-    fn admit(&mut self, _: Duration) -> Result<Windows<Self>, AdmissionError> {
+    fn admit(&mut self, _: Duration) -> Result<WindowsOf<Self>, AdmissionError> {
         let (world, rank) = (&self.world, self.rank());
         world.happens(rank);
         if world.chance(0.1) {
@@ -253,7 +253,7 @@ impl ImagePoint for TestHost {
 fn image_in_wait(path: &mut LedgerPath<TestHost>) {
     let (world, r) = (path.host.world.clone(), path.host.rank());
     let Some(job) = world.job() else { return };
-    if world.lives[r].is_apart.get() || !world.chance(0.2) || !path.settled(Duration::ZERO) {
+    if world.lives[r].is_apart.get() || !world.chance(0.2) || path.settle(Duration::ZERO).is_err() {
         return;
     }
     let image = {
