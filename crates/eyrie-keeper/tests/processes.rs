@@ -280,7 +280,7 @@ fn saved_ledgers_are_read_by_another_keeper() {
     bytes[middle] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let said = Keeper::start(config, SECRET, events).err().unwrap().to_string();
-    assert!(said.contains("the saved ledgers in") && said.contains("damaged"), "{said}");
+    assert!(said.contains("the log that was saved in") && said.contains("is damaged"), "{said}");
 }
 
 #[test]
