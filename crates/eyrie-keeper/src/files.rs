@@ -87,10 +87,7 @@ impl Files {
         let path = format!("/proc/self/fd/{}", writable.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let readable = rustix::fs::open(&path, flags, Mode::empty()).map_err(|e| {
-            said(
-                e,
-                format!("ledgers need /proc, and {path} cannot be opened: {e}"),
-            )
+            said(e, format!("ledgers need /proc, and {path} cannot be opened: {e}"))
         })?;
         Ok(Files { readable, writable, bells })
     }
@@ -109,12 +106,7 @@ fn memory_file(name: &std::ffi::CStr, bytes: u64) -> io::Result<OwnedFd> {
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(file)
     });
-    file.map_err(|e| {
-        said(
-            e,
-            format!("there is no shared memory for ledgers (memfd_create: {e})"),
-        )
-    })
+    file.map_err(|e| said(e, format!("there is no shared memory for ledgers (memfd_create: {e})")))
 }
 
 /// The keeper's mapping of all ledgers.

@@ -153,13 +153,7 @@ impl Owner {
         false
     }
 
-    fn connected(
-        &mut self,
-        id: ConnId,
-        instance: RankInstance,
-        stream: Stream,
-        process: Process,
-    ) {
+    fn connected(&mut self, id: ConnId, instance: RankInstance, stream: Stream, process: Process) {
         let Owner { core, edges, .. } = self;
         let number = process.pid;
         tracing::info!(conn = id, %instance, number, "connected");

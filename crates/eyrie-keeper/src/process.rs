@@ -44,7 +44,9 @@ impl Process {
                 Ok(descriptor) => descriptor,
                 Err(Errno::SRCH) => return Ok(None),
                 Err(Errno::MFILE) => {
-                    return Err("`eyrie run` has no descriptor left for it: raise `ulimit -n`".into())
+                    return Err(
+                        "`eyrie run` has no descriptor left for it: raise `ulimit -n`".into()
+                    )
                 }
                 Err(e) => return Err(format!("it cannot be watched (pidfd_open: {e})")),
             },

@@ -3,9 +3,9 @@
 //! written into it is logged and delivered by the same stores.
 //!
 //! Nothing here makes a system call (but for pages, ahead of their use), takes a lock or waits, and
-//! nothing on the way of a message allocates. All of it is generic over its memory ([`memory`]): a mapping of a shared file, memory
-//! of one process in tests, loom's model. Who makes the file, who sleeps and who decides what is
-//! released is above: the keeper and the provider.
+//! nothing on the way of a message allocates. All of it is generic over its memory ([`memory`]): a
+//! mapping of a shared file, memory of one process in tests, loom's model. Who makes the file, who
+//! sleeps and who decides what is released is above: the keeper and the provider.
 //!
 //! # Parts
 //!

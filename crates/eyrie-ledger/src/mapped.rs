@@ -136,8 +136,7 @@ impl Memory for Mapped {
         let from = self.view.range(at, bytes as usize).cast_mut();
         // SAFETY: `range` has compared with the bounds of the mapping, which `new` promises to be
         // writable; making pages for it does not change its content.
-        let made =
-            unsafe { libc::madvise(from.cast(), bytes as usize, libc::MADV_POPULATE_WRITE) };
+        let made = unsafe { libc::madvise(from.cast(), bytes as usize, libc::MADV_POPULATE_WRITE) };
         // A kernel before 5.14 makes them when they are written.
         made == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
     }

@@ -37,9 +37,10 @@ static SLEEP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// What the keeper has sent is not what this library expects.
 const OTHER_RELEASE: &str =
     "`eyrie run` and libeyrie-fi.so do not understand each other: are they of one release?";
-/// Fewer descriptors came with the ledgers than there are files. The kernel drops those that find no
-/// room in this process.
-const NO_FILES: &str = "the files of the ledgers have not come with them: raise `ulimit -n`, which \
+/// Fewer descriptors came with the ledgers than there are files. The kernel drops those that find
+/// no room in this process.
+const NO_FILES: &str =
+    "the files of the ledgers have not come with them: raise `ulimit -n`, which \
                         bounds the descriptors of this rank";
 
 /// What this process has of its ledgers.
@@ -256,11 +257,7 @@ fn receive_some(
 ///
 /// # Errors
 /// Why they cannot be, in words for the user.
-fn map(
-    rank: u32,
-    admitted: Admitted,
-    mapped: &mut Vec<Stretch>,
-) -> Result<MappedWindows, String> {
+fn map(rank: u32, admitted: Admitted, mapped: &mut Vec<Stretch>) -> Result<MappedWindows, String> {
     // What an earlier attempt has mapped. A restored process has none of it.
     for (at, bytes) in mapped.drain(..) {
         // SAFETY: a window of ours, of which no view is in use: this process is only being let in.

@@ -1,6 +1,6 @@
 //! What is saved to a file or a stream: a magic number, the content, and the BLAKE3 hash of both.
-//! Routers and the keeper of ledgers save so. A partial file never replaces a whole one, and it must
-//! never be taken for a whole one when it is read.
+//! Routers and the keeper of ledgers save so. A partial file never replaces a whole one, and it
+//! must never be taken for a whole one when it is read.
 
 use blake3::{Hasher, OUT_LEN};
 use eyrie_wire::formats::{Format, MAGIC_LEN};
@@ -183,7 +183,10 @@ mod tests {
         let path = dir.path().join("saved");
         let bytes = write_file(&SAVED_ROUTER, &path, save).unwrap();
         let whole = std::fs::read(&path).unwrap();
-        assert_eq!((bytes, std::fs::read_dir(dir.path()).unwrap().count()), (whole.len() as u64, 1));
+        assert_eq!(
+            (bytes, std::fs::read_dir(dir.path()).unwrap().count()),
+            (whole.len() as u64, 1)
+        );
         let verify = |bytes: &[u8]| {
             Content::new(&SAVED_ROUTER, bytes.len() as u64, bytes).and_then(Content::verify)
         };

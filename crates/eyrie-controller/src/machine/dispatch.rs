@@ -303,10 +303,9 @@ mod tests {
 
     #[test]
     fn what_cannot_go_on_is_named_as_users_know_it() {
-        for (path, who) in [
-            (MessagePath::Router, "router 0"),
-            (MessagePath::Direct, "the keeper of the ledgers"),
-        ] {
+        for (path, who) in
+            [(MessagePath::Router, "router 0"), (MessagePath::Direct, "the keeper of the ledgers")]
+        {
             let mut machine = Machine::new(Config { path, ..Config::of_one_rank() });
             let reason = "its disk is broken".into();
             let fatal = said::router(RouterId(0), RouterEvent::Fatal { reason });

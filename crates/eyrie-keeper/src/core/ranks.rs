@@ -94,9 +94,8 @@ impl Ranks {
         self.admit(instance)?;
         let RankInstance { rank, incarnation } = instance;
         let admission = self.of_mut(rank);
-        let other = admission
-            .process
-            .filter(|(of, number)| *of == incarnation && process != *number);
+        let other =
+            admission.process.filter(|(of, number)| *of == incarnation && process != *number);
         if let Some((_, number)) = other.filter(|_| out.runs(rank)) {
             return Err(format!("process {number} of {instance} has not ended"));
         }

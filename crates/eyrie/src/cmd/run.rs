@@ -358,6 +358,8 @@ pub fn placement(options: &JobOptions) -> anyhow::Result<Placement> {
         hosts: &hosts.iter().map(String::as_str).collect::<Vec<_>>(),
         nodes: &[],
         job: None,
+        ranks_per_node: None,
+        slots: None,
         spares: None,
         arrangement: Arrangement::Contiguous,
         traffic: options.traffic.as_deref(),
