@@ -28,6 +28,11 @@ const TICK: Duration = Duration::from_millis(100);
 /// How long a process that was killed may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Of the memory that may be used, ledgers leave this share, and at most so many bytes: they may
+/// grow between two looks at it.
+const RESERVE: u64 = 16;
+const MOST_RESERVED: u64 = 512 << 20;
+
 /// A connection of a rank.
 struct Conn {
     rank: Rank,
@@ -295,6 +300,11 @@ impl Output for Edges {
 
     fn runs(&self, rank: Rank) -> bool {
         self.processes.get(&rank).is_some_and(|process| !process.has_ended())
+    }
+
+    fn memory_left(&self) -> u64 {
+        let reserve = (eyrie_proc::memory::allowed() / RESERVE).min(MOST_RESERVED);
+        eyrie_proc::memory::left().saturating_sub(reserve)
     }
 
     fn end(&mut self, rank: Rank) {
