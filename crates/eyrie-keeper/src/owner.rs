@@ -57,6 +57,8 @@ struct Edges {
     files: Files,
     ledgers: Ledgers,
     spilled: SpillFiles,
+    /// Bytes of memory that ledgers leave.
+    reserve: u64,
     conns: HashMap<ConnId, Conn>,
     /// The process of each rank.
     processes: HashMap<Rank, Process>,
@@ -82,7 +84,9 @@ impl Owner {
         (id, events): (RouterId, Sender<(RouterId, RouterEvent)>),
     ) -> Owner {
         let (conns, processes, ending) = (HashMap::new(), HashMap::new(), Vec::new());
-        let edges = Edges { id, events, files, ledgers, spilled, conns, processes, ending };
+        let reserve = (eyrie_proc::memory::allowed() / RESERVE).min(MOST_RESERVED);
+        let edges =
+            Edges { id, events, files, ledgers, spilled, reserve, conns, processes, ending };
         Owner { core, edges, mailbox, begun: Instant::now(), _mapping: mapping }
     }
 
@@ -303,8 +307,7 @@ impl Output for Edges {
     }
 
     fn memory_left(&self) -> u64 {
-        let reserve = (eyrie_proc::memory::allowed() / RESERVE).min(MOST_RESERVED);
-        eyrie_proc::memory::left().saturating_sub(reserve)
+        eyrie_proc::memory::left().saturating_sub(self.reserve)
     }
 
     fn end(&mut self, rank: Rank) {
