@@ -28,6 +28,11 @@ const TICK: Duration = Duration::from_millis(100);
 /// How long a process that was killed may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Of the memory that may be used, ledgers leave this share, and at most so many bytes: they may
+/// grow between two looks at it.
+const RESERVE: u64 = 16;
+const MOST_RESERVED: u64 = 512 << 20;
+
 /// A connection of a rank.
 struct Conn {
     rank: Rank,
@@ -52,6 +57,8 @@ struct Edges {
     files: Files,
     ledgers: Ledgers,
     spilled: SpillFiles,
+    /// Bytes of memory that ledgers leave.
+    reserve: u64,
     conns: HashMap<ConnId, Conn>,
     /// The process of each rank.
     processes: HashMap<Rank, Process>,
@@ -77,7 +84,9 @@ impl Owner {
         (id, events): (RouterId, Sender<(RouterId, RouterEvent)>),
     ) -> Owner {
         let (conns, processes, ending) = (HashMap::new(), HashMap::new(), Vec::new());
-        let edges = Edges { id, events, files, ledgers, spilled, conns, processes, ending };
+        let reserve = (eyrie_proc::memory::allowed() / RESERVE).min(MOST_RESERVED);
+        let edges =
+            Edges { id, events, files, ledgers, spilled, reserve, conns, processes, ending };
         Owner { core, edges, mailbox, begun: Instant::now(), _mapping: mapping }
     }
 
@@ -289,6 +298,10 @@ impl Output for Edges {
 
     fn runs(&self, rank: Rank) -> bool {
         self.processes.get(&rank).is_some_and(|process| !process.has_ended())
+    }
+
+    fn memory_left(&self) -> u64 {
+        eyrie_proc::memory::left().saturating_sub(self.reserve)
     }
 
     fn end(&mut self, rank: Rank) {

@@ -115,6 +115,11 @@ impl Machine {
             R::LogGrown { rank, bytes } => self.captures().log_grown(rank, bytes),
             R::LogScarce { rank } => self.schedule.log_scarce(rank),
             R::HeldBack { reason } => self.out.note(format!("ranks wait: {reason}")),
+            R::BoundExceeded { bytes } => self.out.note(format!(
+                "the log of messages may take {} MiB more than --log-memory: what is not received \
+                 yet cannot go to disk",
+                bytes.div_ceil(1 << 20)
+            )),
             R::Unprotected { rank, reason } => self.recovery().unprotected(rank, reason),
             R::Adopted { instance, .. } => self.hosting().adopted(role, instance),
             R::Unheard { instance } => self.hosting().unheard(role, instance),

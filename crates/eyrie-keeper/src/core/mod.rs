@@ -11,10 +11,13 @@ mod regions;
 mod room;
 mod saved;
 mod spill;
+mod stalls;
 mod store;
 
 #[cfg(test)]
 mod schedules;
+#[cfg(test)]
+mod stalled_schedules;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -34,6 +37,7 @@ use regions::Regions;
 use room::Room;
 pub use saved::Head;
 use spill::{Spill, Stop, Taken};
+use stalls::{Help, Stalls};
 use std::io::{self, Read, Write};
 use std::time::Duration;
 pub use store::Store;
@@ -47,6 +51,7 @@ pub struct Core<M> {
     spill: Spill,
     /// Bytes of memory for logs.
     log_memory: u64,
+    stalls: Stalls,
     /// Whether the disk has no room for messages that could be taken out.
     disk_full: bool,
     /// Messages and their bytes before the start.
@@ -100,8 +105,18 @@ impl<M: Memory> Core<M> {
     ) -> Core<M> {
         let room = Room::new(&regions, log.memory);
         let before = regions.sent();
-        let log_memory = log.memory;
-        Core { regions, ranks, images, room, spill, log_memory, disk_full: false, before }
+        let stalls = Stalls::new(regions.count());
+        Core {
+            regions,
+            ranks,
+            images,
+            room,
+            spill,
+            stalls,
+            log_memory: log.memory,
+            disk_full: false,
+            before,
+        }
     }
 
     /// Writes all from which another keeper can go on. No rank writes meanwhile.
@@ -252,7 +267,6 @@ impl<M: Memory> Core<M> {
             regions.ranks().filter(|rank| ranks.is_past_replay(*rank)).collect();
         receivers
             .sort_by_cached_key(|rank| (!spill.of(*rank).lost, std::cmp::Reverse(kept_for(*rank))));
-        let any = !receivers.is_empty();
         *disk_full = false;
         for receiver in receivers {
             let taken = match spill.of(receiver) {
@@ -277,7 +291,7 @@ impl<M: Memory> Core<M> {
                     return room.ranks_to_relieve().is_some();
                 }
                 Err(Stop::Damaged(reason)) => {
-                    room.hold(reason.clone(), out);
+                    room.hold();
                     out.event(RouterEvent::Fatal { reason });
                     return false;
                 }
@@ -292,37 +306,82 @@ impl<M: Memory> Core<M> {
                 ),
             };
             *disk_full = true;
-            room.hold(reason, out);
+            if room.hold() {
+                out.event(RouterEvent::HeldBack { reason });
+            }
             return false;
         }
-        if any {
-            // All that was received is taken out: what is free is in pieces that are too small.
-            room.grant_pieces(regions, ranks);
-            room.keep(regions, ranks, out);
-        }
-        let reason = format!(
-            "the ledgers have used the {memory} MiB of --log-memory; images make room (give more \
-             with --log-memory)"
-        );
-        room.hold(reason, out);
+        room.hold();
         false
+    }
+
+    /// The time that was given last.
+    #[cfg(test)]
+    pub fn now(&self) -> Duration {
+        self.room.now()
     }
 
     /// Does what is due at `now` (since the keeper's start).
     pub fn tick(&mut self, now: Duration, out: &mut impl Output) {
         self.room.set_time(now);
+        self.room.look_at_memory(&self.regions, out);
         self.room.keep(&self.regions, &self.ranks, out);
         self.relieve(out);
+        self.end_stalls(now, out);
         if self.room.has_waited_long() {
             if self.disk_full {
                 self.cut(out);
-            } else {
-                self.room.grant_pieces(&self.regions, &self.ranks);
             }
             self.room.wait_again();
             self.room.keep(&self.regions, &self.ranks, out);
         }
         self.room.report_growth(&self.regions, out);
+        self.room.report_beyond(out);
+    }
+
+    /// Grants room to ranks that wait for each other, and says which rank another one waits for.
+    fn end_stalls(&mut self, now: Duration, out: &mut impl Output) {
+        let Core { regions, ranks, images, room, stalls, .. } = self;
+        stalls.look(regions, ranks, now);
+        let all = match stalls.help((regions, ranks, images), now) {
+            Ok(all) => all,
+            Err(reason) => return out.event(RouterEvent::Fatal { reason }),
+        };
+        for (rank, help) in all {
+            match help {
+                Help::Release => {}
+                Help::None if room.lacks_memory(regions, rank) => {
+                    let reason = format!(
+                        "the host, or the control group of this job (memory.max), has no memory \
+                         left for the log of messages, and rank {rank} waits for some: give the \
+                         job more, or start fewer ranks on this host"
+                    );
+                    if stalls.has_given_up(rank, now) {
+                        return out.event(RouterEvent::Fatal { reason });
+                    }
+                    if stalls.report(rank, now) {
+                        out.event(RouterEvent::HeldBack { reason });
+                    }
+                }
+                Help::None if room.grant_beyond(regions, rank) => {}
+                Help::None => {
+                    let reason = format!(
+                        "rank {rank}'s ledger is full, and can be no larger: give the log more \
+                         with --log-memory, or take images more often"
+                    );
+                    return out.event(RouterEvent::Fatal { reason });
+                }
+                Help::Receiver(_) if room.grant_pieces(regions, rank) => {}
+                Help::Receiver(other) if stalls.report(rank, now) => {
+                    let reason = format!(
+                        "no space is left for the log of messages: rank {rank} waits until rank \
+                         {other} receives; give it more with --log-memory"
+                    );
+                    out.event(RouterEvent::HeldBack { reason });
+                }
+                Help::Receiver(_) => {}
+            }
+        }
     }
 
     /// Releases what one receiver has, without an image: that for which most is kept, of those that

@@ -372,7 +372,7 @@ pub fn placement(options: &JobOptions) -> anyhow::Result<Placement> {
 
 /// What a router's log may take of the memory of this machine by default, in bytes.
 pub fn usual_log_memory(routers: u32) -> u64 {
-    options::log_memory(crate::memory::allowed_bytes(), routers)
+    options::log_memory(eyrie_proc::memory::allowed(), routers)
 }
 
 /// `log`: where agents write what they do.

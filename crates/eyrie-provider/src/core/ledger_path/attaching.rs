@@ -21,7 +21,7 @@ use eyrie_wire::Rank;
 use std::time::Duration;
 
 /// How long the keeper may be out of reach, and how long it may take to let a rank in.
-pub(super) const ADMISSION_TIMEOUT: Duration = Duration::from_secs(120);
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(120);
 /// The pauses between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
@@ -80,6 +80,27 @@ impl<H: LedgerHost> LedgerPath<H> {
             self.owes_replayed = false;
             self.trace(What::Replayed, Rank(0), self.rsn);
             self.host.tell(&ToKeeper::Replayed { messages: self.shown_again });
+        }
+    }
+
+    /// Connects to the keeper again, if it no longer knows of this rank. What it cannot reach it
+    /// tries again at the next call.
+    ///
+    /// # Errors
+    /// When the keeper refuses this incarnation.
+    pub(super) fn stay_connected(&mut self) -> Result<(), RankError> {
+        if self.host.is_connected() {
+            return Ok(());
+        }
+        match self.host.connect_again(ADMISSION_TIMEOUT) {
+            Ok(()) => {
+                // What was told last may be lost with the connection.
+                self.owes_replayed = true;
+                self.report_if_replayed();
+                Ok(())
+            }
+            Err(AdmissionError::Unreachable(_)) => Ok(()),
+            Err(AdmissionError::Refused(reason)) => Err(RankError::Refused(reason)),
         }
     }
 

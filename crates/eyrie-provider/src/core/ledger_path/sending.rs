@@ -15,8 +15,10 @@ use eyrie_wire::page::What;
 use eyrie_wire::Rank;
 use std::time::Duration;
 
-/// How long a rank waits for room in its ledger.
-const ROOM_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long a rank waits for memory that the system does not have. Where only the keeper has not
+/// granted enough there is no such bound: the rank may wait for one that computes, and the keeper
+/// grants more, or ends the job, where nothing else could help.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(600);
 /// The pause between two attempts.
 const ROOM_PAUSE: Duration = Duration::from_micros(500);
 /// Attempts after which the keeper is asked again.
@@ -34,7 +36,8 @@ impl<H: LedgerHost> LedgerPath<H> {
     /// Sends a message; when this returns it lies in the ledger.
     ///
     /// # Errors
-    /// When there is no room for too long, or the rank sends something other than before its death.
+    /// When there is no memory for too long, or the rank sends something other than before its
+    /// death.
     #[inline]
     pub(super) fn send_message(
         &mut self,
@@ -68,7 +71,7 @@ impl<H: LedgerHost> LedgerPath<H> {
     /// Writes what was observed until now: it lies in front of whatever comes next.
     ///
     /// # Errors
-    /// When there is no room for too long.
+    /// When there is no memory for too long.
     #[inline]
     pub(super) fn observe(&mut self) -> Result<(), RankError> {
         if self.host.observed_waiting() == 0 && self.unwritten.bytes.is_empty() {
@@ -193,6 +196,7 @@ impl<H: LedgerHost> LedgerPath<H> {
         error: LedgerError,
         shortage: &mut Option<Shortage>,
     ) -> Result<(), RankError> {
+        let lacks_memory = matches!(error, LedgerError::NoMemory { .. });
         match error {
             LedgerError::Full { .. } | LedgerError::NoMemory { .. } => {}
             LedgerError::Diverged { .. } => {
@@ -205,11 +209,16 @@ impl<H: LedgerHost> LedgerPath<H> {
         }
         let now = self.host.now();
         let shortage = shortage.get_or_insert(Shortage { begun: now, attempts: 0 });
-        if now.saturating_sub(shortage.begun) > ROOM_TIMEOUT {
+        if lacks_memory && now.saturating_sub(shortage.begun) > MEMORY_TIMEOUT {
             return Err(RankError::Ledger(error));
         }
         if shortage.attempts % ASK_EVERY == 0 {
-            self.trace(What::Waits, Rank(0), u64::from(shortage.attempts));
+            if self.attached.is_some() {
+                // The keeper grants nothing to a rank that is gone.
+                self.stay_connected()?;
+            }
+            let asked = shortage.attempts / ASK_EVERY;
+            self.trace(What::LacksRoom, Rank(0), u64::from(asked));
             self.host.tell(&ToKeeper::RoomWanted);
         }
         shortage.attempts += 1;

@@ -4,7 +4,6 @@ use super::report::HostReport;
 use super::trials::{with_remedy, TRIALS};
 use super::{mpi, rank, CheckArgs};
 use crate::cmd::run::usual_log_memory;
-use crate::memory::allowed_bytes;
 use eyrie_agent::guards;
 use eyrie_controller::runtime::{check_ledgers, jobdir};
 use eyrie_host::trial::Start;
@@ -31,7 +30,7 @@ pub fn look(args: &CheckArgs) -> HostReport {
     }
     let yama = eyrie_proc::host::setting("kernel/yama/ptrace_scope");
     findings.push(checks::sandbox(&Status::read(eyrie_proc::OWN), &yama));
-    findings.push(checks::memory(allowed_bytes(), usual_log_memory(1)));
+    findings.push(checks::memory(eyrie_proc::memory::allowed(), usual_log_memory(1)));
     findings.push(ledgers());
     findings.push(checks::shared_memory());
     findings.extend(base.as_deref().map(checks::disk));
