@@ -81,6 +81,19 @@ impl Images {
         Ok(())
     }
 
+    /// What a rank has received so far, as far as it has recorded that.
+    ///
+    /// # Errors
+    /// A sentence for users, when the rank's order is damaged.
+    pub fn received<M: Memory>(
+        &self,
+        regions: &Regions<M>,
+        rank: Rank,
+    ) -> Result<Received, String> {
+        let Imaged { clock, counts, .. } = self.of(rank);
+        received(regions, rank, (*clock, counts))
+    }
+
     /// Releases what a rank has received, although no image has it: without another image it cannot
     /// be recovered. `known`: a clock, and how many messages of each source it had received then.
     /// Returns what it has received; `None`: nothing more could be released.
@@ -93,11 +106,10 @@ impl Images {
         rank: Rank,
         known: Option<(u64, &[u64])>,
     ) -> Result<Option<Received>, String> {
-        let (memory, layout) = regions.of(rank);
-        let Imaged { clock, counts, .. } = self.of(rank);
-        let known = known.unwrap_or((*clock, counts));
-        let received = Received::read(memory, layout, known, u64::MAX);
-        let received = received.map_err(|e| e.to_string())?;
+        let received = match known {
+            None => self.received(regions, rank)?,
+            Some(known) => received(regions, rank, known)?,
+        };
         let channel = Channel::Rank(rank.0);
         let mut any = false;
         for (source, count) in regions.ranks().zip(&received.counts) {
@@ -109,6 +121,15 @@ impl Images {
         }
         Ok(Some(received).filter(|_| any))
     }
+}
+
+fn received<M: Memory>(
+    regions: &Regions<M>,
+    rank: Rank,
+    known: (u64, &[u64]),
+) -> Result<Received, String> {
+    let (memory, layout) = regions.of(rank);
+    Received::read(memory, layout, known, u64::MAX).map_err(|e| e.to_string())
 }
 
 /// What a rank has received at a clock.

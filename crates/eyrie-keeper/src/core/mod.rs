@@ -341,7 +341,7 @@ impl<M: Memory> Core<M> {
 
     /// Grants room to ranks that wait for each other, and says which rank another one waits for.
     fn end_stalls(&mut self, now: Duration, out: &mut impl Output) {
-        let Core { regions, ranks, images, room, stalls, .. } = self;
+        let Core { regions, ranks, images, room, spill, stalls, .. } = self;
         stalls.look(regions, ranks, now);
         let all = match stalls.help((regions, ranks, images), now) {
             Ok(all) => all,
@@ -361,6 +361,14 @@ impl<M: Memory> Core<M> {
                     }
                     if stalls.report(rank, now) {
                         out.event(RouterEvent::HeldBack { reason });
+                    }
+                }
+                // It is in the middle of a record, perhaps, and so no image of it can begin.
+                Help::None if regions.is_full_of_observed(rank) && ranks.is_past_replay(rank) => {
+                    if spill.of(rank).lost {
+                        regions.release_observed(rank);
+                    } else if stalls.has_waited_for_an_image(rank, now) {
+                        lose_observed(regions, images, spill, rank, out);
                     }
                 }
                 Help::None if room.grant_beyond(regions, rank) => {}
@@ -423,4 +431,26 @@ impl<M: Memory> Core<M> {
                 .collect(),
         }
     }
+}
+
+/// Releases what a rank has observed, although no image has it. The rank cannot be recovered until
+/// its next image.
+fn lose_observed<M: Memory>(
+    regions: &Regions<M>,
+    images: &Images,
+    spill: &mut Spill,
+    rank: Rank,
+    out: &mut impl Output,
+) {
+    let Received { clock, counts, .. } = match images.received(regions, rank) {
+        Ok(received) => received,
+        Err(reason) => return out.event(RouterEvent::Fatal { reason }),
+    };
+    spill.lose(rank, clock, counts, out);
+    let mib = regions.release_observed(rank) >> 20;
+    let reason = format!(
+        "{mib} MiB of what it has read from files are not recorded any more: until the next image it \
+         reads more from files that have changed than the memory for logs holds"
+    );
+    out.event(RouterEvent::Unprotected { rank, reason });
 }

@@ -103,6 +103,20 @@ impl<M: Memory> Regions<M> {
         messages.fold(observed, u64::saturating_add)
     }
 
+    /// Whether a rank's ledger is full of what it has observed, more than of anything else.
+    pub fn is_full_of_observed(&self, rank: Rank) -> bool {
+        self.needed_by(rank, Channel::Observed) > self.needed(rank) / 2
+    }
+
+    /// Releases all that a rank has observed. Returns how many bytes these are.
+    pub fn release_observed(&self, rank: Rank) -> u64 {
+        let (memory, layout) = self.of(rank);
+        let end = self.figures(rank, Channel::Observed).payload;
+        let before = region::released(memory, layout, Channel::Observed);
+        region::release(memory, layout, Channel::Observed, end);
+        end.saturating_sub(before)
+    }
+
     /// Messages, and bytes of their payload, since the start.
     pub fn sent(&self) -> (u64, u64) {
         let mut sent = (0u64, 0u64);

@@ -72,7 +72,7 @@ impl Job {
                     (0..self.random.gen_range(0..20)).map(|_| self.rank()).collect();
                 self.retried(rank, |process| process.progress(rank, &sources));
             }
-            70..=77 => self.retried(rank, |process| process.observe(rank)),
+            70..=77 if self.images || self.may_observe(rank) => self.retried(rank, |process| process.observe(rank)),
             78..=85 if self.images => {
                 let image = self.processes[rank as usize].state.clone();
                 self.stored[rank as usize].push(image);
@@ -95,6 +95,11 @@ impl Job {
             98 => self.save_and_go_on(),
             _ => self.tick(),
         }
+    }
+
+    /// Without images a rank that observes more than there is room for is not protected in the end.
+    fn may_observe(&self, rank: u32) -> bool {
+        self.processes[rank as usize].state.observed < self.world.log.memory / 16
     }
 
     fn tick(&mut self) {

@@ -16,6 +16,8 @@ use std::time::Duration;
 const SETTLED: Duration = Duration::from_millis(200);
 /// How long a rank without a connection may be about to come back: it is restored, or has ended.
 const GONE: Duration = Duration::from_secs(10);
+/// How long a rank waits for an image of its own, which none is while it records.
+const IMAGE: Duration = Duration::from_secs(3);
 /// When an event says that a rank waits for another one, and how often.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
 const REPORT_EVERY: Duration = Duration::from_secs(60);
@@ -98,6 +100,11 @@ impl Stalls {
     /// Whether a rank has waited so long that the job is to end.
     pub fn has_given_up(&self, rank: Rank, now: Duration) -> bool {
         self.since(rank).is_some_and(|since| now >= since + GIVE_UP)
+    }
+
+    /// Whether a rank has waited as long as the store of an image that is under way may take.
+    pub fn has_waited_for_an_image(&self, rank: Rank, now: Duration) -> bool {
+        self.since(rank).is_some_and(|since| now >= since + IMAGE)
     }
 
     fn since(&self, rank: Rank) -> Option<Duration> {

@@ -746,3 +746,32 @@ fn what_a_rank_was_granted_because_it_waits_is_not_taken_back_before_it_takes_it
     world.want_room(2, all[2].conn);
     all[0].send_content(1, &payload).unwrap();
 }
+
+/// No image of a rank begins while it records, and without room it would record for ever.
+#[test]
+fn a_rank_that_observes_more_than_fits_is_no_longer_protected_and_goes_on() {
+    let (mut world, mut all) = started(3 * MIB);
+    (0..RANKS).for_each(|rank| world.replayed(rank, all[rank as usize].conn));
+    let mut lost = Vec::new();
+    while all[0].state.observed < 9 * MIB {
+        match all[0].observe(0) {
+            Ok(()) => {}
+            Err(LedgerError::Full { .. }) => {
+                world.want_room(0, all[0].conn);
+                let now = world.core.now() + Duration::from_millis(100);
+                world.core.tick(now, &mut world.asked);
+                assert!(now < Duration::from_secs(60), "it waits for ever");
+                lost.extend(named(&mut world, |event| {
+                    matches!(event, RouterEvent::Unprotected { .. } | RouterEvent::Fatal { .. })
+                }));
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+    let [RouterEvent::Unprotected { rank: Rank(0), reason }] = &lost[..] else { panic!("{lost:?}") };
+    assert!(reason.contains("MiB of what it has read from files"), "{reason}");
+    assert!(world.core.stats().memory_bytes <= 3 * MIB, "{}", world.core.stats().memory_bytes);
+    let granted = |rank: u32| region::granted(&world.heaps[rank as usize], &layout(rank));
+    let granted: u64 = (0..RANKS).map(granted).sum();
+    assert!(granted <= 3 * MIB, "{granted} bytes are granted");
+}
