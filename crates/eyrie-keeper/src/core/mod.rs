@@ -291,7 +291,7 @@ impl<M: Memory> Core<M> {
                     return room.ranks_to_relieve().is_some();
                 }
                 Err(Stop::Damaged(reason)) => {
-                    room.hold();
+                    room.rest();
                     out.event(RouterEvent::Fatal { reason });
                     return false;
                 }
@@ -311,7 +311,7 @@ impl<M: Memory> Core<M> {
             }
             return false;
         }
-        room.hold();
+        room.rest();
         false
     }
 
