@@ -364,7 +364,9 @@ impl<M: Memory> Core<M> {
                     }
                 }
                 // It is in the middle of a record, perhaps, and so no image of it can begin.
-                Help::None if regions.is_full_of_observed(rank) && ranks.is_past_replay(rank) => {
+                Help::None
+                    if ranks.is_past_replay(rank) && room.is_filled_by_observed(regions, rank) =>
+                {
                     if spill.of(rank).lost {
                         regions.release_observed(rank);
                     } else if stalls.has_waited_for_an_image(rank, now) {

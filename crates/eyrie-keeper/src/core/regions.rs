@@ -103,11 +103,6 @@ impl<M: Memory> Regions<M> {
         messages.fold(observed, u64::saturating_add)
     }
 
-    /// Whether a rank's ledger is full of what it has observed, more than of anything else.
-    pub fn is_full_of_observed(&self, rank: Rank) -> bool {
-        self.needed_by(rank, Channel::Observed) > self.needed(rank) / 2
-    }
-
     /// Releases all that a rank has observed. Returns how many bytes these are.
     pub fn release_observed(&self, rank: Rank) -> u64 {
         let (memory, layout) = self.of(rank);

@@ -300,6 +300,12 @@ impl Room {
         self.grant_more(regions, rank, bound.saturating_sub(needed))
     }
 
+    /// Whether what a rank has observed takes more than half of its share of the memory for logs.
+    pub fn is_filled_by_observed<M: Memory>(&self, regions: &Regions<M>, rank: Rank) -> bool {
+        let share = self.bound / regions.count().max(1) as u64;
+        regions.needed_by(rank, Channel::Observed) > share / 2
+    }
+
     /// Grants a rank that waits what it needs, whatever is left. False: it has not so many
     /// addresses.
     pub fn grant_beyond<M: Memory>(&mut self, regions: &Regions<M>, rank: Rank) -> bool {

@@ -72,7 +72,9 @@ impl Job {
                     (0..self.random.gen_range(0..20)).map(|_| self.rank()).collect();
                 self.retried(rank, |process| process.progress(rank, &sources));
             }
-            70..=77 if self.images || self.may_observe(rank) => self.retried(rank, |process| process.observe(rank)),
+            70..=77 if self.images || self.may_observe(rank) => {
+                self.retried(rank, |process| process.observe(rank))
+            }
             78..=85 if self.images => {
                 let image = self.processes[rank as usize].state.clone();
                 self.stored[rank as usize].push(image);

@@ -778,7 +778,9 @@ fn a_rank_that_observes_more_than_fits_is_no_longer_protected_and_goes_on() {
             Err(e) => panic!("{e}"),
         }
     }
-    let [RouterEvent::Unprotected { rank: Rank(0), reason }] = &lost[..] else { panic!("{lost:?}") };
+    let [RouterEvent::Unprotected { rank: Rank(0), reason }] = &lost[..] else {
+        panic!("{lost:?}")
+    };
     assert!(reason.contains("MiB of what it has read from files"), "{reason}");
     assert!(world.core.stats().memory_bytes <= 3 * MIB, "{}", world.core.stats().memory_bytes);
     let granted = |rank: u32| region::granted(&world.heaps[rank as usize], &layout(rank));
