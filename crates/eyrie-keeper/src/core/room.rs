@@ -219,8 +219,8 @@ impl Room {
         self.stuck = Some(self.now);
     }
 
-    /// Nothing can be taken out of the ledgers, because the disk is full: ranks that need more wait.
-    /// True: they begin to.
+    /// Nothing can be taken out of the ledgers, because the disk is full: ranks that need more
+    /// wait. True: they begin to.
     pub fn hold(&mut self) -> bool {
         self.stuck = Some(self.now);
         let begins = self.waits && self.held.is_none();

@@ -645,8 +645,8 @@ fn ranks_that_wait_for_each_other_are_granted_more_than_the_bound_and_it_is_said
 fn a_rank_waits_for_one_that_can_receive_however_long_that_computes() {
     let (mut world, mut all) = started(3 * MIB);
     (0..RANKS).for_each(|rank| world.replayed(rank, all[rank as usize].conn));
-    wait(&mut world, &mut all[1], 1, 0);
     wait(&mut world, &mut all[0], 0, 2);
+    assert!(fill(&mut world, &mut all[1], 1, 0, REGION));
     let before = granted_after(&mut world, 0, 0);
     assert_eq!(granted_after(&mut world, 0, 4999), before);
     // What rank 2 receives is released without an image, since there is no disk.
@@ -666,9 +666,9 @@ fn a_rank_waits_for_one_that_is_gone_until_it_must_have_ended() {
     (0..RANKS).for_each(|rank| world.replayed(rank, all[rank as usize].conn));
     wait(&mut world, &mut all[0], 0, 1);
     world.core.disconnected(all[1].conn, Rank(1), &mut world.asked);
-    let before = granted_after(&mut world, 0, 8);
+    let before = granted_after(&mut world, 0, 4);
     assert_eq!(granted_after(&mut world, 0, 1), before, "it may come back");
-    assert!(granted_after(&mut world, 0, 3) > before);
+    assert!(granted_after(&mut world, 0, 10) > before);
     assert!(all[0].send(0, 1).is_ok());
 }
 
@@ -731,8 +731,11 @@ fn where_the_host_has_no_memory_left_ranks_wait_and_it_is_said() {
     let before = granted_after(&mut world, 0, 1);
     assert_eq!(granted_after(&mut world, 0, 497), before);
     let held = named(&mut world, |event| matches!(event, RouterEvent::HeldBack { .. }));
-    let RouterEvent::HeldBack { reason } = &held[0] else { panic!("{held:?}") };
-    assert!(reason.contains("memory.max") && reason.contains("rank 0 waits"), "{reason}");
+    let names = |event: &RouterEvent| {
+        let RouterEvent::HeldBack { reason } = event else { return false };
+        reason.contains("memory.max") && reason.contains("rank 0 waits for some")
+    };
+    assert!(held.iter().any(names), "{held:?}");
     // Others have ended, or it has been given more.
     world.asked.memory = Some(MIB);
     assert!(granted_after(&mut world, 0, 3) > before);
