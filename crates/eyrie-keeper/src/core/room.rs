@@ -97,8 +97,9 @@ impl Room {
             granted = regions.ranks().map(used).collect();
         }
         let beyond = granted.iter().sum::<u64>().saturating_sub(bound);
-        let growth =
-            regions.ranks().map(|rank| Growth { before: regions.sent_to(rank), ..Growth::default() });
+        let growth = regions
+            .ranks()
+            .map(|rank| Growth { before: regions.sent_to(rank), ..Growth::default() });
         Room {
             bound,
             least,
