@@ -65,6 +65,10 @@ def each(*axes):
     return [tuple(axis[i % len(axis)] for axis in axes) for i in range(longest)]
 
 
+# Options for the ways that messages take: straight, and through three routers or one.
+WAYS = [(), ("--routers", 3), *([("--routers", 1)] if MORE else [])]
+
+
 def some(values):
     """All values, in `make test-more`; in its short form every second one, where other tests go
     through all of them."""

@@ -148,7 +148,7 @@ pub unsafe extern "C" fn eyrie_calls_passed() -> u64 {
 /// As [`eyrie_calls_take`].
 pub unsafe extern "C" fn eyrie_calls_waiting() -> usize {
     // SAFETY: the caller promises sole access to the stream.
-    unsafe { stream() }.buffer.len
+    unsafe { stream() }.waiting()
 }
 
 /// Replays these bytes, behind those replayed so far and before anything else. They must stay where
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn eyrie_calls_again(bytes: *const u8, len: usize) {
     // SAFETY: the caller promises sole access to the stream.
     let stream = unsafe { stream() };
     stream.set_again(bytes, len);
-    if len > 0 && stream.buffer.len > 0 {
+    if len > 0 && stream.waiting() > 0 {
         (stream.buffer.len, stream.of_records) = (0, 0);
         stream.writer = Writer::new();
     }

@@ -359,6 +359,12 @@ impl ObservedStream {
         }
     }
 
+    /// Bytes that wait to be taken. Items that were only counted are a byte.
+    #[inline]
+    pub fn waiting(&self) -> usize {
+        self.buffer.len + usize::from(!self.writer.is_settled())
+    }
+
     /// Bytes that were recorded so far, or replayed.
     pub fn written(&self) -> u64 {
         self.passed + self.buffer.len as u64
@@ -729,6 +735,22 @@ mod tests {
             assert!(stream.coarser() > 0);
         });
         assert!(stream.is_again());
+    }
+
+    /// A path that asks whether something waits would otherwise send before it is recorded.
+    #[test]
+    fn whatever_was_recorded_waits_also_where_it_was_only_counted() {
+        let kinds: [(&str, fn(&mut ObservedStream)); 3] = [
+            ("a record", |stream| assert!(stream.write_record(b"made", b""))),
+            ("a value as before", |stream| stream.write_clock(0, 0)),
+            ("a call as before", |stream| stream.write_done(7)),
+        ];
+        for (kind, write) in kinds {
+            let mut stream = ObservedStream::with_room(vec![0; ROOM].leak().as_mut_ptr());
+            assert_eq!(stream.waiting(), 0);
+            write(&mut stream);
+            assert!(stream.waiting() > 0, "{kind}");
+        }
     }
 
     #[test]

@@ -186,6 +186,12 @@ impl Writer {
         self.done += 1;
     }
 
+    /// Whether there are items that were only counted.
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        self.equal == 0 && self.done == 0
+    }
+
     /// Writes the items that were only counted.
     pub fn settle<S: Sink>(&mut self, out: &mut S) {
         if self.equal > 0 {

@@ -24,9 +24,20 @@ pub struct InstanceArgs {
     #[arg(long, value_name = "NETWORK")]
     pub network: String,
 
-    /// Extents of the job's grid of ranks, one rank a node [default: what the spares leave]
+    /// Extents of the job's grid of ranks, or with --ranks-per-node of the nodes that it starts on
+    /// [default: what the spares leave]
     #[arg(long, value_name = "AxB")]
     pub job: Option<String>,
+
+    /// Ranks of each node: so many that follow each other, or the part of the grid of ranks that a
+    /// node has (2x2). A node that fails displaces all of them [default: 1]
+    #[arg(long, value_name = "N|AxB")]
+    pub ranks_per_node: Option<String>,
+
+    /// Most ranks that a node may have: with more than --ranks-per-node the job's own nodes have
+    /// room for displaced ranks, too [default: --ranks-per-node]
+    #[arg(long, value_name = "N")]
+    pub slots: Option<u32>,
 
     /// Spare nodes: nd(d,w) = width w on d sides of n dimensions, contiguous:COUNT,
     /// scattered:COUNT, list:NODE;NODE [default: nd(2,1), or 1d(1,1) on a line]
@@ -129,6 +140,8 @@ impl InstanceArgs {
             hosts: &[],
             nodes: &[],
             job: self.job.as_deref(),
+            ranks_per_node: self.ranks_per_node.as_deref(),
+            slots: self.slots,
             spares: self.spares.as_deref(),
             arrangement: self.arrangement,
             traffic: self.traffic.as_deref(),
@@ -146,7 +159,7 @@ impl InstanceArgs {
             self.costs()?,
             self.weights(),
         )?;
-        Ok(planner.routers_forward(!self.dead_routers).shape(&instance.laid.shape))
+        Ok(planner.routers_forward(!self.dead_routers).shape(&instance.shape))
     }
 
     /// What messages cost.

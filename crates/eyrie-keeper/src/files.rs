@@ -77,7 +77,7 @@ impl Files {
                 Errno::FBIG,
                 format!(
                     "ledgers need a file of {bytes} bytes, most of them without memory, and \
-                     `ulimit -f` allows less: raise it, or use --path router"
+                     `ulimit -f` allows less: raise it"
                 ),
             ));
         }
@@ -87,10 +87,7 @@ impl Files {
         let path = format!("/proc/self/fd/{}", writable.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let readable = rustix::fs::open(&path, flags, Mode::empty()).map_err(|e| {
-            said(
-                e,
-                format!("ledgers need /proc, and {path} cannot be opened: {e}; use --path router"),
-            )
+            said(e, format!("ledgers need /proc, and {path} cannot be opened: {e}"))
         })?;
         Ok(Files { readable, writable, bells })
     }
@@ -109,12 +106,7 @@ fn memory_file(name: &std::ffi::CStr, bytes: u64) -> io::Result<OwnedFd> {
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(file)
     });
-    file.map_err(|e| {
-        said(
-            e,
-            format!("there is no shared memory for ledgers (memfd_create: {e}); use --path router"),
-        )
-    })
+    file.map_err(|e| said(e, format!("there is no shared memory for ledgers (memfd_create: {e})")))
 }
 
 /// The keeper's mapping of all ledgers.
@@ -157,7 +149,7 @@ impl Mapping {
             let base = self.base.wrapping_add((u64::from(rank) * region_bytes) as usize);
             // SAFETY: the region lies in the mapping, is shared and writable, and begins at a page.
             // The file has a seal against shrinking. The caller promises the rest.
-            unsafe { Mapped::new(base, region_bytes, populate) }
+            unsafe { Mapped::new(base, region_bytes) }
         };
         (0..ranks).map(region).collect()
     }
@@ -171,22 +163,13 @@ impl Drop for Mapping {
     }
 }
 
-/// Makes pages for these bytes, which lie in a mapping of the ledgers.
-fn populate(at: *mut u8, bytes: usize) -> bool {
-    // SAFETY: the range lies in the mapping, by the contract of `Mapped`, and begins at a page;
-    // making pages for it does not change its content.
-    let made = unsafe { madvise(at.cast(), bytes, Advice::LinuxPopulateWrite) };
-    // A kernel before 5.14 makes them when they are written.
-    matches!(made, Ok(()) | Err(Errno::INVAL))
-}
-
 fn unmappable(e: Errno, bytes: usize) -> io::Error {
     let tib = (bytes >> 40).max(1);
     said(
         e,
         format!(
             "ledgers need up to {tib} TiB of addresses, most of them without memory, and they \
-             cannot be mapped ({e}): raise `ulimit -v`, or use --path router"
+             cannot be mapped ({e}): raise `ulimit -v`"
         ),
     )
 }

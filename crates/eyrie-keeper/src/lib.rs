@@ -33,6 +33,17 @@ use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+/// Whether a job of so many ranks can have ledgers here, which together use `log_memory` bytes.
+///
+/// # Errors
+/// Why not, in words for users.
+pub fn check(ranks: u32, log_memory: u64) -> io::Result<()> {
+    files::check_addresses()?;
+    let ledgers = files::lie(ranks, log_memory, 0).map_err(io::Error::other)?;
+    let files = Files::create(ledgers)?;
+    Mapping::new(&files.writable, ledgers).map(drop)
+}
+
 /// A running keeper, a thread of its own. Dropping it stops it: ranks keep what they have mapped.
 pub struct Keeper {
     mailbox: Arc<Mailbox>,
@@ -45,18 +56,17 @@ impl Keeper {
     ///
     /// # Errors
     /// In words for users, when ledgers cannot be had here: the address is not one of this host's,
-    /// there is no memfd, or there are too few addresses. When what was saved cannot be read.
+    /// there is no memfd, or there are too few addresses. When what was saved cannot be read. The
+    /// caller adds how to do without ledgers.
     pub fn start(
         config: Config,
         secret: Secret,
         events: Sender<(RouterId, RouterEvent)>,
     ) -> io::Result<Keeper> {
         if !matches!(config.listen, Bind::Unix(_)) {
-            let text = "ledgers need a Unix socket, because descriptors go over it; use \
-                        --path router";
+            let text = "ledgers need a Unix socket, because descriptors go over it";
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
-        files::check_addresses()?;
         let saved = match &config.saved {
             None => None,
             Some(SavedAt::File(path)) => Some(Saved::open(path)?),

@@ -21,12 +21,12 @@ pub enum Input {
         id: ConnId,
         instance: RankInstance,
         stream: Stream,
-        process: Option<Process>,
+        process: Process,
     },
     Message(ConnId, ToKeeper),
     Disconnected(ConnId),
-    /// A peer was refused.
-    Refused(RouterEvent),
+    /// For the controller: what a connection's thread has found.
+    Found(RouterEvent),
     Stop,
 }
 

@@ -26,6 +26,11 @@ use std::time::{Duration, Instant};
 /// How long a process that was killed may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Of the memory that may be used, ledgers leave this share, and at most so many bytes: they may
+/// grow between two looks at it.
+const RESERVE: u64 = 16;
+const MOST_RESERVED: u64 = 512 << 20;
+
 /// A connection of a rank.
 struct Conn {
     rank: Rank,
@@ -50,6 +55,8 @@ struct Edges {
     files: Files,
     ledgers: Ledgers,
     spilled: SpillFiles,
+    /// Bytes of memory that ledgers leave.
+    reserve: u64,
     conns: HashMap<ConnId, Conn>,
     /// The process of each rank.
     processes: HashMap<Rank, Process>,
@@ -75,7 +82,9 @@ impl Owner {
         (id, events): (RouterId, Sender<(RouterId, RouterEvent)>),
     ) -> Owner {
         let (conns, processes, ending) = (HashMap::new(), HashMap::new(), Vec::new());
-        let edges = Edges { id, events, files, ledgers, spilled, conns, processes, ending };
+        let reserve = (eyrie_proc::memory::allowed() / RESERVE).min(MOST_RESERVED);
+        let edges =
+            Edges { id, events, files, ledgers, spilled, reserve, conns, processes, ending };
         Owner { core, edges, mailbox, begun: Instant::now(), _mapping: mapping }
     }
 
@@ -147,22 +156,16 @@ impl Owner {
                     core.disconnected(id, conn.rank, edges);
                 }
             }
-            Input::Refused(event) => edges.event(event),
+            Input::Found(event) => edges.event(event),
         }
         false
     }
 
-    fn connected(
-        &mut self,
-        id: ConnId,
-        instance: RankInstance,
-        stream: Stream,
-        process: Option<Process>,
-    ) {
+    fn connected(&mut self, id: ConnId, instance: RankInstance, stream: Stream, process: Process) {
         let Owner { core, edges, .. } = self;
-        let number = process.as_ref().map(|process| process.pid);
-        tracing::info!(conn = id, %instance, ?number, "connected");
-        edges.conns.insert(id, Conn { rank: instance.rank, stream, process });
+        let number = process.pid;
+        tracing::info!(conn = id, %instance, number, "connected");
+        edges.conns.insert(id, Conn { rank: instance.rank, stream, process: Some(process) });
         core.connected(id, instance, number, edges);
     }
 
@@ -294,6 +297,10 @@ impl Output for Edges {
 
     fn runs(&self, rank: Rank) -> bool {
         self.processes.get(&rank).is_some_and(|process| !process.has_ended())
+    }
+
+    fn memory_left(&self) -> u64 {
+        eyrie_proc::memory::left().saturating_sub(self.reserve)
     }
 
     fn end(&mut self, rank: Rank) {

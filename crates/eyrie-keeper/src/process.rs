@@ -22,19 +22,36 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process that has made this connection; `None` when that cannot be found out: it is in a
-    /// pid namespace beside or above this one, or has ended already.
-    pub fn of(stream: &Stream) -> Option<Process> {
+    /// The process that has made this connection. `None`: it has ended, or has closed the
+    /// connection and cannot be told from others any more.
+    ///
+    /// # Errors
+    /// In words for users, when there is such a process and its end could not be awaited.
+    pub fn of(stream: &Stream) -> Result<Option<Process>, String> {
         let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
-        option(stream, libc::SO_PEERCRED, &mut cred)?;
-        let pid = Pid::from_raw(cred.pid)?;
-        let descriptor = peer_descriptor(stream).or_else(|| {
-            let descriptor = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-            // While its connection is open the number is its own: it was not used again before the
-            // line above.
-            (!has_hung_up(stream)).then_some(descriptor)
-        })?;
-        Some(Process { pid: cred.pid as u32, descriptor })
+        option(stream, libc::SO_PEERCRED, &mut cred)
+            .ok_or("the kernel does not say which process has connected")?;
+        let pid = Pid::from_raw(cred.pid).ok_or(
+            "it is in a pid namespace that `eyrie run` does not see into: start both in one, or \
+             use --path router",
+        )?;
+        let descriptor = match peer_descriptor(stream) {
+            Some(descriptor) => descriptor,
+            None => match pidfd_open(pid, PidfdFlags::empty()) {
+                // While its connection is open the number is its own: it was not used again before
+                // the descriptor was made.
+                Ok(_) if has_hung_up(stream) => return Ok(None),
+                Ok(descriptor) => descriptor,
+                Err(Errno::SRCH) => return Ok(None),
+                Err(Errno::MFILE) => {
+                    return Err(
+                        "`eyrie run` has no descriptor left for it: raise `ulimit -n`".into()
+                    )
+                }
+                Err(e) => return Err(format!("it cannot be watched (pidfd_open: {e})")),
+            },
+        };
+        Ok(Some(Process { pid: cred.pid as u32, descriptor }))
     }
 
     /// Whether it has ended.
@@ -91,14 +108,66 @@ fn has_hung_up(stream: &Stream) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::net::UnixStream;
+    use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
+    /// Tells one of the processes below where to connect to.
+    const TOLD: &str = "EYRIE_KEEPER_PROCESS_TEST";
+
+    /// Runs one of the tests below in a process of its own, to its end.
+    fn run(test: &str, told: &Path) {
+        let test = format!("process::tests::{test}");
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", &test, "--ignored"]).env(TOLD, told).stdout(Stdio::null());
+        assert!(command.status().unwrap().success(), "{test}");
+    }
 
     #[test]
     fn the_process_at_the_other_end_is_this_one_and_runs() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let process = Process::of(&Stream::Unix(ours)).unwrap();
+        let process = Process::of(&Stream::Unix(ours)).unwrap().unwrap();
         assert_eq!(process.pid, std::process::id());
         assert!(!process.has_ended());
         drop(theirs);
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_none_or_has_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("keeper");
+        let listener = UnixListener::bind(&at).unwrap();
+        run("connects_and_ends", &at);
+        let stream = Stream::Unix(listener.accept().unwrap().0);
+        // Newer kernels hold such a process, too.
+        assert!(Process::of(&stream).unwrap().is_none_or(|process| process.has_ended()));
+    }
+
+    #[test]
+    #[ignore = "another test starts it"]
+    fn connects_and_ends() {
+        let Some(at) = std::env::var_os(TOLD) else { return };
+        UnixStream::connect(at).unwrap();
+    }
+
+    #[test]
+    fn one_that_cannot_be_held_is_an_error_and_not_one_that_has_ended() {
+        run("has_no_descriptor_left", Path::new("nothing"));
+    }
+
+    #[test]
+    #[ignore = "another test starts it, in a process of its own: it limits all of the process"]
+    fn has_no_descriptor_left() {
+        if std::env::var_os(TOLD).is_none() {
+            return;
+        }
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let before = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..before }).unwrap();
+        let found = Process::of(&Stream::Unix(ours));
+        setrlimit(Resource::Nofile, before).unwrap();
+        let said = found.unwrap_err();
+        assert!(said.contains("ulimit -n"), "{said}");
     }
 }

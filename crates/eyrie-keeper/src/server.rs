@@ -49,7 +49,16 @@ impl Service for Server {
         let Claim::Ledger { instance } = claim else { return };
         let id: ConnId = self.next.fetch_add(1, Ordering::Relaxed);
         let (Ok(()), Ok(same)) = (stream.set_timeout(None), stream.try_clone()) else { return };
-        let process = Process::of(&stream);
+        let process = match Process::of(&stream) {
+            Ok(Some(process)) => process,
+            Ok(None) => return tracing::info!(%instance, "a process has ended as it connected"),
+            Err(why) => {
+                // It never gets the ledgers: a fence could not wait for its end.
+                let reason = format!("the process of {instance} cannot have its ledger: {why}");
+                self.mailbox.put(Input::Found(RouterEvent::Fatal { reason }));
+                return;
+            }
+        };
         if !self.mailbox.put(Input::Connected { id, instance, stream: same, process }) {
             return;
         }
@@ -75,7 +84,7 @@ impl Service for Server {
             }
             None => RouterEvent::Refused { instance: None, reason: error.to_string() },
         };
-        self.mailbox.put(Input::Refused(event));
+        self.mailbox.put(Input::Found(event));
     }
 }
 
@@ -90,5 +99,5 @@ fn read(stream: &mut Stream) -> io::Result<ToKeeper> {
     }
     let mut bytes = [0; MAX_MESSAGE];
     stream.read_exact(&mut bytes[..len])?;
-    postcard::from_bytes(&bytes[..len]).map_err(|_| invalid("a message is nonsense"))
+    postcard::from_bytes(&bytes[..len]).map_err(|_| invalid("a message cannot be read"))
 }

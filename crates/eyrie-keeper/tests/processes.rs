@@ -116,7 +116,7 @@ impl Connected {
     fn writer(&self, rank: u32) -> Writer<Mapped> {
         let base = self.map(rank, ProtFlags::READ | ProtFlags::WRITE, &self.writable);
         // SAFETY: the mapping was just made and stays to the end of the process.
-        let memory = unsafe { Mapped::new(base, self.ledgers.region_bytes, |_, _| true) };
+        let memory = unsafe { Mapped::new(base, self.ledgers.region_bytes) };
         Writer::open(memory, self.layout(rank), |_| 0, Sizes::default()).unwrap()
     }
 
@@ -280,7 +280,7 @@ fn saved_ledgers_are_read_by_another_keeper() {
     bytes[middle] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let said = Keeper::start(config, SECRET, events).err().unwrap().to_string();
-    assert!(said.contains("the saved ledgers in") && said.contains("damaged"), "{said}");
+    assert!(said.contains("the log that was saved in") && said.contains("is damaged"), "{said}");
 }
 
 #[test]
@@ -290,5 +290,5 @@ fn an_address_over_which_no_descriptor_goes_is_refused_in_words() {
     let (interface, ports, security) = (Interface::LOOPBACK, Ports::ANY, Security::Off);
     config.listen = Bind::Tcp { interface, ports, security };
     let said = Keeper::start(config, SECRET, unbounded().0).err().unwrap().to_string();
-    assert!(said.contains("--path router"), "{said}");
+    assert!(said.contains("a Unix socket"), "{said}");
 }

@@ -131,9 +131,8 @@ fn over_ledgers(bytes: usize, rounds: usize) -> f64 {
     .cast();
     assert_ne!(base.cast(), libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
     let region_of = |rank: u32| {
-        // SAFETY: the region is in the mapping, which stays until the process ends; populate only
-        // makes pages.
-        unsafe { Mapped::new(base.add((u64::from(rank) * REGION) as usize), REGION, populate) }
+        // SAFETY: the region is in the mapping, which stays until the process ends.
+        unsafe { Mapped::new(base.add((u64::from(rank) * REGION) as usize), REGION) }
     };
     for rank in 0..2 {
         region::prepare(&region_of(rank), &Layout::new(rank, 2, REGION), 1, REGION);
@@ -166,12 +165,6 @@ fn over_ledgers(bytes: usize, rounds: usize) -> f64 {
     // SAFETY: nothing uses the mapping any more.
     unsafe { libc::munmap(base.cast(), (2 * REGION + bells) as usize) };
     result
-}
-
-fn populate(at: *mut u8, bytes: usize) -> bool {
-    // SAFETY: the range is in the mapping, as `Memory::populate` is called, and nothing but pages
-    // is made.
-    unsafe { libc::madvise(at.cast(), bytes, libc::MADV_POPULATE_WRITE) == 0 }
 }
 
 /// What a rank has.

@@ -142,15 +142,6 @@ impl Cursor {
         Err(self.damaged("its start does not stay where it is"))
     }
 
-    /// Goes to the place of the next message, whatever lies there. Its writer is dead.
-    pub fn find(&mut self, view: &impl View) -> Result<(), LedgerError> {
-        let word = self.layout.channel(self.index) + channel::FIRST;
-        match view.load_acquire(word) {
-            0 => Err(self.damaged("its messages are missing")),
-            first => self.walk(view, first),
-        }
-    }
-
     /// Goes to the place of the next message from the first extent of the chain.
     fn walk(&mut self, view: &impl View, first: u64) -> Result<(), LedgerError> {
         let mut extent = self.extent_at(view, first)?;

@@ -5,10 +5,10 @@ use crate::layout::{Channel, Rank};
 /// Why a ledger cannot be read or written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// What lies in the region of `rank` is nonsense. What lies before `behind` was sound.
+    /// What lies in the region of `rank` cannot be read. What lies before `behind` was sound.
     #[error("rank {rank}'s ledger is damaged behind {} ({what})", Behind(*channel, *behind))]
     Damaged { rank: Rank, channel: Channel, behind: u64, what: &'static str },
-    /// The region's head, or its extents, are nonsense.
+    /// The region's head, or its extents, cannot be read.
     #[error("rank {rank}'s ledger is damaged ({what})")]
     Unusable { rank: Rank, what: &'static str },
     /// The messages from `wanted` on are asked for, and the ledger begins later.
@@ -24,11 +24,29 @@ pub enum LedgerError {
     #[error("there is no memory for {bytes} more bytes of rank {rank}'s ledger")]
     NoMemory { rank: Rank, bytes: u64 },
     /// A rank that re-executes sends something other than before.
-    #[error("rank {rank} sends {} again, with {what} other than before", Named(*channel, *ssn))]
-    Diverged { rank: Rank, channel: Channel, ssn: u64, what: &'static str },
+    #[error(
+        "message {ssn} from rank {rank} to rank {to} was sent with {before}, and is sent again with \
+         {now}{}", if before == now { " as another kind of message" } else { "" }
+    )]
+    Diverged { rank: Rank, to: Rank, ssn: u64, before: Sign, now: Sign },
     /// A message that no ledger of this size can hold.
     #[error("a message of {bytes} bytes is longer than rank {rank}'s ledger")]
     TooLong { rank: Rank, bytes: u64 },
+}
+
+/// What is said of a message that is not the one that was expected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sign {
+    /// The first word of its envelope: the tag of a tagged message.
+    pub tag: u64,
+    /// Length of its payload in bytes.
+    pub bytes: u64,
+}
+
+impl std::fmt::Display for Sign {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "tag {:#x} and {} bytes", self.tag, self.bytes)
+    }
 }
 
 /// A message, or a place in a stream.

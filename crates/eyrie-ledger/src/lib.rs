@@ -2,10 +2,10 @@
 //! memory that outlives its process. On one host the ledger *is* the channel: a message that is
 //! written into it is logged and delivered by the same stores.
 //!
-//! Nothing here makes a system call, takes a lock or waits, and nothing on the way of a message
-//! allocates. All of it is generic over its memory ([`memory`]): a mapping of a shared file, memory
-//! of one process in tests, loom's model. Who makes the file, who sleeps and who decides what is
-//! released is above: the keeper and the provider.
+//! Nothing here makes a system call (but for pages, ahead of their use), takes a lock or waits, and
+//! nothing on the way of a message allocates. All of it is generic over its memory ([`memory`]): a
+//! mapping of a shared file, memory of one process in tests, loom's model. Who makes the file, who
+//! sleeps and who decides what is released is above: the keeper and the provider.
 //!
 //! # Parts
 //!
@@ -93,13 +93,11 @@
 //! # What is not here
 //!
 //! Files, mappings, futexes, grants by the keeper, files of spilled messages, several hosts (room
-//! is left, see [`layout`]). Damaged messages can be [cut] off, so that the rank writes them anew;
-//! damaged tables and streams cannot, and end the job with their sentence.
+//! is left, see [`layout`]). Whatever is damaged ends the job with its sentence.
 
 pub mod bells;
 mod check;
 mod cursor;
-pub mod cut;
 mod entry;
 pub mod error;
 mod extents;

@@ -1,7 +1,8 @@
-//! Memory that is a mapping of a shared file. The caller has mapped it: nothing here makes a
-//! system call. It must not be used after the mapping is gone.
+//! Memory that is a mapping of a shared file. The caller has mapped it: nothing here makes a system
+//! call but for the pages of what will be written. It must not be used after the mapping is gone.
 
 use crate::memory::{Hints, Memory, View};
+use std::io;
 use std::ptr;
 use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 
@@ -16,7 +17,6 @@ pub struct MappedView {
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped {
     view: MappedView,
-    populate: fn(*mut u8, usize) -> bool,
 }
 
 /// A mapping of bells and boards.
@@ -81,17 +81,10 @@ impl View for MappedView {
 }
 
 impl Mapped {
-    /// `populate` gives pages to bytes that will be written (`MADV_POPULATE_WRITE`); false when
-    /// there are none.
-    ///
     /// # Safety
     /// As [`MappedView::new`], and the mapping is writable, and of the file itself (`MAP_SHARED`).
-    pub const unsafe fn new(
-        base: *mut u8,
-        bytes: u64,
-        populate: fn(*mut u8, usize) -> bool,
-    ) -> Mapped {
-        Mapped { view: MappedView { base, bytes }, populate }
+    pub const unsafe fn new(base: *mut u8, bytes: u64) -> Mapped {
+        Mapped { view: MappedView { base, bytes } }
     }
 
     /// The same memory, to be read.
@@ -140,7 +133,12 @@ impl Memory for Mapped {
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
     }
     fn populate(&self, at: u64, bytes: u64) -> bool {
-        (self.populate)(self.view.range(at, bytes as usize).cast_mut(), bytes as usize)
+        let from = self.view.range(at, bytes as usize).cast_mut();
+        // SAFETY: `range` has compared with the bounds of the mapping, which `new` promises to be
+        // writable; making pages for it does not change its content.
+        let made = unsafe { libc::madvise(from.cast(), bytes as usize, libc::MADV_POPULATE_WRITE) };
+        // A kernel before 5.14 makes them when they are written.
+        made == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
     }
 }
 

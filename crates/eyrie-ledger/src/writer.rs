@@ -9,7 +9,7 @@
 use crate::check::VALUE_MAX;
 use crate::cursor::Cursor;
 use crate::entry::{self, Entry, Envelope, Filled, Form, Line, INLINE, LONGEST};
-use crate::error::LedgerError;
+use crate::error::{LedgerError, Sign};
 use crate::extents::Extent;
 use crate::layout::{channel, Channel, Layout, Rank, LINE};
 use crate::memory::Memory;
@@ -392,9 +392,14 @@ impl<M: Memory> Writer<M> {
         let filled = entry
             .filled(memory)
             .ok_or_else(|| out.cursor.damaged("how much of it is written is nonsense"))?;
-        if let Some(what) = difference(&entry, message) {
-            let (rank, channel) = (self.space.layout.rank(), Channel::Rank(index));
-            return Err(LedgerError::Diverged { rank, channel, ssn: entry.ssn, what });
+        // Not the clock: behind the last determinant the rank may have asked more or less often for
+        // messages than before, in vain.
+        let len = message.payload.len() as u64;
+        if (entry.envelope, entry.len) != (message.envelope, len) {
+            let before = Sign { tag: entry.envelope.words[0], bytes: entry.len };
+            let now = Sign { tag: message.envelope.words[0], bytes: len };
+            let (rank, ssn) = (self.space.layout.rank(), entry.ssn);
+            return Err(LedgerError::Diverged { rank, to: index, ssn, before, now });
         }
         let same = has_content(memory, &entry, &message.payload[..filled.bytes as usize]);
         if filled.bytes < entry.len {
@@ -476,15 +481,6 @@ fn publish_word(memory: &impl Memory, at: u64, word: u64) {
     } else {
         memory.store_release(at, word)
     }
-}
-
-/// What differs between an entry and a message, besides its content. Not the clock: behind the last
-/// determinant the rank may have asked more or less often for messages than before, in vain.
-fn difference(entry: &Entry, message: &Message) -> Option<&'static str> {
-    if entry.envelope != message.envelope {
-        return Some("an envelope");
-    }
-    (entry.len != message.payload.len() as u64).then_some("a length")
 }
 
 /// Whether the payload of an entry begins with these bytes.

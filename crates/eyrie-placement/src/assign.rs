@@ -263,6 +263,8 @@ mod tests {
             hosts: &["a", "b", "c", "d", "e", "f"],
             nodes: &[],
             job: None,
+            ranks_per_node: None,
+            slots: None,
             spares: None,
             arrangement: Arrangement::Contiguous,
             traffic: Some(traffic),

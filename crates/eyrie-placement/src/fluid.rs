@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use eyrie_topology::load::far_along;
-use eyrie_topology::{Lines, LinkId, LinkLoads, RouteError, Run};
+use eyrie_topology::{Lines, LinkId, LinkLoads, NetworkNode, RouteError, Run};
 use rayon::prelude::*;
 
 use crate::bottleneck::Bottlenecks;
@@ -103,7 +103,7 @@ fn phase_time(
 /// The messages that are timed alone so far, and how the others start.
 struct Timed<'a> {
     machine: &'a CostModel,
-    /// Messages that each rank has begun to send, where they start one after the other.
+    /// Messages that each node has begun to send, where they start one after the other.
     sent: Vec<u32>,
     latest_s: f64,
 }
@@ -117,30 +117,35 @@ struct Start {
 
 impl<'a> Timed<'a> {
     fn new(evaluator: &Evaluator, machine: &'a CostModel) -> Self {
-        let ranks = if machine.stagger > 0.0 { evaluator.traffic.ranks } else { 0 };
-        Timed { machine, sent: vec![0; ranks], latest_s: 0.0 }
+        let nodes = if machine.stagger > 0.0 { evaluator.network.nodes() } else { 0 };
+        Timed { machine, sent: vec![0; nodes], latest_s: 0.0 }
     }
 
-    /// Handles a message over this many links. `None`: it is alone on all of them (`slowest` is
-    /// their lowest bandwidth factor), so that its time is known.
+    /// Handles a message from this node over so many links. `None`: it stays on its node, where it
+    /// takes no time, or is alone on all of them (`slowest` is their lowest bandwidth factor), so
+    /// that its time is known.
     fn message(
         &mut self,
         m: &RankMessage,
+        from: NetworkNode,
         hops: usize,
         alone: bool,
         slowest: impl Fn() -> f64,
     ) -> Option<Start> {
+        if hops == 0 {
+            return None;
+        }
         let machine = self.machine;
         let mut start_s =
             machine.overhead_s * f64::from(m.count) + machine.hop_latency_s * hops as f64;
         if machine.stagger > 0.0 {
-            let turn = &mut self.sent[m.from as usize];
+            let turn = &mut self.sent[from as usize];
             start_s += f64::from(*turn) * machine.stagger * m.bytes as f64 / machine.bandwidth;
             *turn += m.count;
         }
         let bytes = m.bytes as f64;
         if alone || m.bytes == 0 {
-            let seconds = if hops == 0 { 0.0 } else { bytes / (machine.bandwidth * slowest()) };
+            let seconds = bytes / (machine.bandwidth * slowest());
             self.latest_s = self.latest_s.max(start_s + seconds);
             return None;
         }
@@ -170,7 +175,9 @@ fn flows_of_routes(
         let alone = route.iter().all(|&l| loads.messages[l as usize] == m.count);
         let slowest =
             || route.iter().map(|&l| network.bandwidth_factor(l)).fold(f64::MAX, f64::min);
-        let Some(start) = timed.message(m, route.len(), alone, slowest) else { continue };
+        let Some(start) = timed.message(m, placed.from, route.len(), alone, slowest) else {
+            continue;
+        };
         for &link in &route {
             let dense = &mut dense[link as usize];
             if *dense == NOT_DENSE {
@@ -207,7 +214,7 @@ fn flows_of_runs(
         let hops: usize = runs[first..].iter().map(Run::len).sum();
         let on = |run: &Run| carried[run.end as usize] - carried[run.start as usize];
         let alone = runs[first..].iter().map(on).sum::<u64>() == hops as u64 * u64::from(m.count);
-        match timed.message(m, hops, alone, || 1.0) {
+        match timed.message(m, placed.from, hops, alone, || 1.0) {
             Some(start) => starts.push((runs.len(), start)),
             None => runs.truncate(first),
         }

@@ -4,7 +4,7 @@
 use eyrie_topology::{NetworkNode, RouteError};
 
 use crate::evaluate::{Counted, Evaluator, Scratch};
-use crate::job::{Job, Occupancy, NO_RANK};
+use crate::job::{Job, Occupancy};
 use crate::slide::Slide;
 use crate::traffic::Rank;
 
@@ -13,9 +13,9 @@ use crate::traffic::Rank;
 pub enum Method {
     /// Neighbours share the work; the program must support it.
     Squeeze,
-    /// The first free spare of the list.
+    /// The first free spare of the list, for all ranks of the node.
     FirstFree,
-    /// The free spare with the fewest messages on the busiest link.
+    /// The free spare with the fewest messages on the busiest link, for all ranks of the node.
     Best0D,
     /// The best slide of k dimensions.
     Slide(usize),
@@ -131,15 +131,34 @@ impl Setting<'_> {
             .collect()
     }
 
-    /// The steps that move a rank to a free node, one for each.
+    /// The steps that move all ranks of this one's node to a node with room for them, one for each
+    /// such node. Where there is none, those that move it alone.
     pub fn substitutes(&self, occupancy: &Occupancy, rank: Rank) -> Vec<Step> {
-        let from = self.name(occupancy.rank_at[rank as usize]);
-        let free = occupancy.free(self.spares).into_iter();
-        free.map(|to| Step {
-            moves: vec![(rank, to)],
-            words: format!("rank {rank} from {from} to {}", self.name(to)),
-        })
-        .collect()
+        let together: Vec<Rank> = occupancy.ranks_on(occupancy.rank_at[rank as usize]).collect();
+        let steps = self.substitutes_of(occupancy, &together);
+        if steps.is_empty() && together.len() > 1 {
+            return self.substitutes_alone(occupancy, rank);
+        }
+        steps
+    }
+
+    /// The steps that move a rank, and no other, to a node with room for it.
+    pub fn substitutes_alone(&self, occupancy: &Occupancy, rank: Rank) -> Vec<Step> {
+        self.substitutes_of(occupancy, &[rank])
+    }
+
+    /// The steps that move these ranks, which are on one node.
+    fn substitutes_of(&self, occupancy: &Occupancy, ranks: &[Rank]) -> Vec<Step> {
+        let node = occupancy.rank_at[ranks[0] as usize];
+        let (from, named) = (self.name(node), named(ranks));
+        let free = occupancy.with_room(ranks.len(), self.spares).into_iter();
+        // Its own node has room where not all of its slots are used.
+        free.filter(|to| *to != node)
+            .map(|to| Step {
+                moves: ranks.iter().map(|rank| (*rank, to)).collect(),
+                words: format!("{named} from {from} to {}", self.name(to)),
+            })
+            .collect()
     }
 
     /// A node's name: its coordinates in the grid, or the network's name for it.
@@ -227,10 +246,15 @@ impl Setting<'_> {
     }
 }
 
+/// Ranks as a step names them.
+fn named(ranks: &[Rank]) -> String {
+    let numbers: Vec<String> = ranks.iter().map(Rank::to_string).collect();
+    format!("{} {}", if ranks.len() == 1 { "rank" } else { "ranks" }, numbers.join(", "))
+}
+
 /// The first displaced rank in the order of the failed nodes.
 pub fn next_displaced(occupancy: &Occupancy, failed: &[NetworkNode]) -> Option<Rank> {
-    let on = |&n: &NetworkNode| Some(occupancy.rank_on[n as usize]).filter(|&r| r != NO_RANK);
-    failed.iter().find_map(on)
+    failed.iter().find_map(|&node| occupancy.ranks_on(node).next())
 }
 
 #[cfg(test)]

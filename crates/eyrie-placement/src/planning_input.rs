@@ -161,7 +161,7 @@ impl<'a> Planner<'a> {
     /// The job where it is now; the nodes of `earlier` have failed before.
     pub fn now(&self, earlier: &[NetworkNode]) -> Result<Candidate, RouteError> {
         let mut occupancy =
-            Occupancy::new(self.network.nodes(), &self.job.at, &self.job.home, self.spares);
+            Occupancy::new(self.network.nodes(), self.job, &self.job.at, self.spares);
         for &n in earlier {
             occupancy.fail(n);
         }
@@ -176,8 +176,7 @@ impl<'a> Planner<'a> {
 
     /// The job at home after all failures so far.
     pub fn at_home(&self, broken: &Broken) -> Result<Candidate, RouteError> {
-        let occupancy =
-            Occupancy::new(self.network.nodes(), &self.job.home, &self.job.home, self.spares);
+        let occupancy = Occupancy::new(self.network.nodes(), self.job, &self.job.home, self.spares);
         let candidate = Candidate { occupancy, counted: self.before.clone(), steps: Vec::new() };
         self.displaced(candidate, broken)
     }

@@ -161,7 +161,8 @@ fn expand(
     let slides: Vec<Step> =
         (1..=axes).flat_map(|k| setting.slides(&candidate.occupancy, rank, k, true)).collect();
     let substitutes = setting.substitutes(&candidate.occupancy, rank);
-    for (steps, most) in [(slides, usize::MAX), (substitutes, SUBSTITUTES)] {
+    let alone = one_of_several(setting, candidate, rank);
+    for (steps, most) in [(slides, usize::MAX), (substitutes, SUBSTITUTES), (alone, SUBSTITUTES)] {
         let moves: Vec<_> = steps.iter().map(|s| s.moves.clone()).collect();
         let scores = setting.evaluator.score_all(&candidate.counted, &moves, scratch);
         let mut scored: Vec<_> = scores
@@ -176,6 +177,15 @@ fn expand(
         for (proxy, step) in scored.into_iter().take(most) {
             keep(proxy, step);
         }
+    }
+}
+
+/// The steps that take a rank away from the others on its node.
+fn one_of_several(setting: &Setting, candidate: &Candidate, rank: Rank) -> Vec<Step> {
+    let occupancy = &candidate.occupancy;
+    match occupancy.ranks_on(occupancy.rank_at[rank as usize]).nth(1) {
+        Some(_) => setting.substitutes_alone(occupancy, rank),
+        None => Vec::new(),
     }
 }
 
@@ -237,6 +247,7 @@ fn neighbours(setting: &Setting, candidate: &Candidate) -> Result<Vec<Step>, Rou
     let axes = setting.job.layout.dims().len();
     for &rank in &hot {
         steps.extend(setting.substitutes(&candidate.occupancy, rank).into_iter().take(FREE_NODES));
+        steps.extend(one_of_several(setting, candidate, rank).into_iter().take(FREE_NODES));
         steps.extend((1..=axes).flat_map(|k| setting.slides(&candidate.occupancy, rank, k, true)));
         let phase = &traffic.phases[phase];
         for &i in phase.of_rank(rank).iter().take(16) {

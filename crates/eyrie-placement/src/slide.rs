@@ -1,11 +1,11 @@
 //! kD sliding: along one axis each rank shifts one step towards a spare. k − 1 further axes shift
 //! along with it, so that neighbours there stay neighbours ("Sliding Substitution of Failed Nodes",
-//! EuroMPI 2015).
+//! EuroMPI 2015). The ranks of a node shift together.
 
 use eyrie_topology::{coords, Layout, NetworkNode};
 
 use crate::cluster::NodeState;
-use crate::job::{Occupancy, NO_RANK};
+use crate::job::Occupancy;
 use crate::traffic::Rank;
 
 /// A slide: along `axis`, up or down, the lines of the axes in `along` (a bit set) together.
@@ -90,30 +90,34 @@ impl Slide {
         stride: usize,
         moves: &mut Vec<(Rank, NetworkNode)>,
     ) -> bool {
-        let node = layout.node(first);
-        if occupancy.rank_on[node as usize] == NO_RANK {
-            return true;
-        }
+        let leave = |node: NetworkNode| occupancy.ranks_on(node).map(move |rank| (rank, node));
         let steps = if self.up { layout.dims()[self.axis] - 1 - at } else { at };
         let begin = moves.len();
-        moves.push((occupancy.rank_on[node as usize], node));
-        // moves[begin..next] have their targets; the rest of the line still needs them.
+        moves.extend(leave(layout.node(first)));
+        if moves.len() == begin {
+            return true;
+        }
+        // moves[begin..next] have their targets; the rest of the line still needs them, and has the
+        // nodes that they leave.
         let mut next = begin;
         for step in 1..=steps {
             let cell = if self.up { first + step * stride } else { first - step * stride };
             let node = layout.node(cell);
-            let rank = occupancy.rank_on[node as usize];
+            let mut stays = false;
             match occupancy.node[node as usize] {
                 NodeState::Open => {
-                    moves[next].1 = node;
-                    next += 1;
+                    let left = moves[next].1;
+                    let arriving = moves[next..].iter_mut().take_while(|(_, from)| *from == left);
+                    let arrived = arriving.map(|(_, to)| *to = node).count();
+                    next += arrived;
+                    stays = occupancy.room(node) >= arrived;
                 }
                 // A dead node: the slide steps over it, or the line ends here.
                 _ if self.free_form => {}
                 _ => break,
             }
-            if rank != NO_RANK {
-                moves.push((rank, node));
+            if !stays {
+                moves.extend(leave(node));
             }
             if next == moves.len() {
                 return true;
@@ -127,6 +131,8 @@ impl Slide {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::Job;
+    use crate::traffic::Traffic;
     use eyrie_topology::cartesian::Cartesian;
 
     /// A 3×3 job in a 4×4 mesh; the last row and column are spares.
@@ -137,7 +143,9 @@ mod tests {
             let node = coords::index(c, &[4, 4]) as NetworkNode;
             if c[0] < 3 && c[1] < 3 { &mut home } else { &mut spares }.push(node)
         });
-        (layout, Occupancy::new(16, &home, &home, &spares))
+        let traffic = Traffic::parse("stencil5", &[3, 3], 8).unwrap();
+        let job = Job::new(layout.clone(), home, traffic).unwrap();
+        (layout, Occupancy::new(16, &job, &job.home, &spares))
     }
 
     fn slide(axis: usize, up: bool, along: u32) -> Slide {
@@ -182,6 +190,23 @@ mod tests {
         assert_eq!(slide(1, false, 0).moves(&occupancy, &layout, 6), None);
         let over = Slide { free_form: true, ..slide(1, false, 0) };
         assert_eq!(over.moves(&occupancy, &layout, 6), Some(vec![(5, 4)]));
+    }
+
+    #[test]
+    fn the_ranks_of_a_node_slide_together_as_far_as_they_need() {
+        let layout = Layout::natural(&Cartesian::mesh(&[5])).unwrap();
+        let traffic = Traffic::parse("alltoall", &[7], 8).unwrap();
+        let job = Job::on_slots(layout.clone(), vec![0, 0, 1, 1, 2, 3, 3], 2, traffic).unwrap();
+        let mut occupancy = Occupancy::new(5, &job, &job.home, &[4]);
+        occupancy.fail(1);
+        // Two do not fit beside the one of node 2. It goes to node 3, whose two go to the spare.
+        let moves = [(2, 2), (3, 2), (4, 3), (5, 4), (6, 4)].to_vec();
+        assert_eq!(slide(0, true, 0).moves(&occupancy, &layout, 1), Some(moves));
+        // One fits.
+        occupancy.apply(&[(3, 4)]);
+        assert_eq!(slide(0, true, 0).moves(&occupancy, &layout, 1), Some(vec![(2, 2)]));
+        occupancy.fail(0);
+        assert_eq!(slide(0, true, 0).moves(&occupancy, &layout, 0), None);
     }
 
     #[test]

@@ -417,9 +417,48 @@ pub fn resolve(
     }
 }
 
-/// A job with this layout and traffic.
+/// A job with this layout and traffic, and one rank a node.
+///
+/// # Errors
+/// As [`Job::new`].
 pub fn job(laid: &Laid, traffic: Traffic) -> Result<Job, TopologyError> {
     Job::new(laid.layout.clone(), laid.home.clone(), traffic)
+}
+
+/// Most ranks of a job.
+const MOST_RANKS: usize = 1 << 24;
+
+/// The extents of the grid of ranks of which each node of the job has a part with these extents.
+///
+/// # Errors
+/// When there are too many ranks.
+pub fn grid_of_ranks(laid: &Laid, share: &[usize]) -> Result<Vec<usize>, TopologyError> {
+    let pairs = laid.shape.iter().zip(share);
+    let shape: Option<Vec<usize>> = pairs.map(|(nodes, ranks)| nodes.checked_mul(*ranks)).collect();
+    let ranks = |shape: &Vec<usize>| shape.iter().try_fold(1usize, |n, axis| n.checked_mul(*axis));
+    match shape.filter(|shape| ranks(shape).is_some_and(|ranks| ranks <= MOST_RANKS)) {
+        Some(shape) => Ok(shape),
+        None => refuse!("more than {MOST_RANKS} ranks in all"),
+    }
+}
+
+/// A job with this layout and traffic, of whose grid of ranks each node has a part with these
+/// extents, and up to `slots` ranks.
+///
+/// # Errors
+/// As [`Job::on_slots`], and [`grid_of_ranks`].
+pub fn job_on_slots(
+    laid: &Laid,
+    share: &[usize],
+    slots: u32,
+    traffic: Traffic,
+) -> Result<Job, TopologyError> {
+    let mut home = Vec::new();
+    coords::for_each(&grid_of_ranks(laid, share)?, |rank| {
+        let node: Vec<usize> = rank.iter().zip(share).map(|(at, ranks)| at / ranks).collect();
+        home.push(laid.home[coords::index(&node, &laid.shape)]);
+    });
+    Job::on_slots(laid.layout.clone(), home, slots, traffic)
 }
 
 #[cfg(test)]

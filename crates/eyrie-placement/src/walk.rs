@@ -7,6 +7,7 @@ use eyrie_topology::{coords, NetworkNode, RouteError};
 
 use crate::evaluate::{Evaluator, Scratch};
 use crate::fluid;
+use crate::job::Occupancy;
 use crate::method::{Candidate, Method};
 use crate::objective::{PlanCost, Ranking};
 use crate::outcome::{Outcome, Placed, PlanError, Stuck};
@@ -142,12 +143,7 @@ impl<'c> Walk<'c> {
             found.extend(more.into_iter().flatten().take(4));
         }
         let Some(best) = planner.pick(found, &ranking, &setting.evaluator)? else {
-            let displaced = displaced?;
-            return Ok(Err(format!(
-                "{} ranks need a node but only {} live nodes are free",
-                displaced.occupancy.displaced().len(),
-                displaced.occupancy.free(planner.spares).len()
-            )));
+            return Ok(Err(no_room(&displaced?.occupancy, planner.spares)));
         };
         let moved = self.reached.moved + ranking.moved(&best.occupancy.rank_at);
         Ok(Ok(Reached { candidate: best, moved }))
@@ -295,6 +291,18 @@ impl Planner<'_> {
         }
         Ok(best.map(|(_, i)| found.swap_remove(i)))
     }
+}
+
+/// Why displaced ranks find no nodes.
+fn no_room(occupancy: &Occupancy, spares: &[NetworkNode]) -> String {
+    let displaced = occupancy.displaced().len();
+    let free = occupancy.with_room(1, spares);
+    if occupancy.slots() == 1 {
+        let free = free.len();
+        return format!("{displaced} ranks need a node but only {free} live nodes are free");
+    }
+    let room: usize = free.iter().map(|node| occupancy.room(*node)).sum();
+    format!("{displaced} ranks need a node but live nodes have room for {room} only")
 }
 
 fn ratio(step_s: f64, before_s: f64) -> f64 {

@@ -27,6 +27,11 @@ pub struct Words<'a> {
     /// many as hosts, or none.
     pub nodes: &'a [i32],
     pub job: Option<&'a str>,
+    /// The part of the grid of ranks that each node has: extents, or a number of ranks that follow
+    /// each other. By default one.
+    pub ranks_per_node: Option<&'a str>,
+    /// Most ranks that a node may have; by default as many as it starts with.
+    pub slots: Option<u32>,
     /// By default planes: `nd(2,1)`, on a line `1d(1,1)`.
     pub spares: Option<&'a str>,
     pub arrangement: Arrangement,
@@ -59,6 +64,8 @@ pub struct Instance {
     /// The spares as they were written.
     pub spares: SpareSet,
     pub laid: Laid,
+    /// The extents of the grid of ranks; those of `laid` are of the nodes that they start on.
+    pub shape: Vec<usize>,
     pub job: Job,
     /// Node of each process.
     pub nodes: Vec<NetworkNode>,
@@ -79,10 +86,14 @@ impl Instance {
         let place =
             Place { network: network.as_ref(), grid: grid.as_ref(), nodes: &nodes, names: &names };
         let (spares, laid) = lay(words, &place, shape.as_deref())?;
-        let traffic = Traffic::read(words.traffic, &laid.shape, words.bytes, words.files.text)
+        let share =
+            share(words.ranks_per_node, laid.shape.len()).map_err(wrong("ranks-per-node"))?;
+        let shape = spares::grid_of_ranks(&laid, &share).map_err(wrong("ranks-per-node"))?;
+        let slots = slots(words.slots, &share).map_err(wrong("slots"))?;
+        let traffic = Traffic::read(words.traffic, &shape, words.bytes, words.files.text)
             .map_err(wrong("traffic"))?;
-        let job = spares::job(&laid, traffic)?;
-        Ok(Instance { network, names, spares, laid, job, nodes })
+        let job = spares::job_on_slots(&laid, &share, slots, traffic)?;
+        Ok(Instance { network, names, spares, laid, shape, job, nodes })
     }
 
     /// The failures from the texts of the nodes, one after another or all `at_once`.
@@ -122,6 +133,27 @@ impl Instance {
             }
             _ => own,
         }
+    }
+}
+
+/// The part of the grid of ranks that each node has, on a grid of so many axes.
+fn share(written: Option<&str>, axes: usize) -> Result<Vec<usize>, TopologyError> {
+    let Some(written) = written else { return Ok(vec![1; axes]) };
+    let extents = coords::parse_dims(written)?;
+    match extents[..] {
+        // Ranks follow each other along the last axis.
+        [along] => Ok((1..axes).map(|_| 1).chain([along]).collect()),
+        _ if extents.len() == axes => Ok(extents),
+        _ => refuse!("{written:.40} has {} extents: the job has {axes}", extents.len()),
+    }
+}
+
+/// Most ranks that a node may have.
+fn slots(written: Option<u32>, share: &[usize]) -> Result<u32, TopologyError> {
+    let ranks = share.iter().product::<usize>() as u32;
+    match written {
+        Some(slots) if slots < ranks => refuse!("{slots} are fewer than the {ranks} ranks a node"),
+        slots => Ok(slots.unwrap_or(ranks)),
     }
 }
 
@@ -361,6 +393,8 @@ mod tests {
             hosts,
             nodes,
             job,
+            ranks_per_node: None,
+            slots: None,
             spares: Some(spares.unwrap_or("1")),
             arrangement: Arrangement::Contiguous,
             traffic: None,
@@ -398,6 +432,42 @@ mod tests {
         ] {
             let error = read(network, job, spares).map(|_| ()).unwrap_err();
             assert!(error.contains(fault) && !error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_node_has_the_part_of_the_grid_that_was_said() {
+        let read = |ranks_per_node: &str, slots| {
+            let text = |_: &str| Err(TopologyError::new("there are no files"));
+            let words = Words {
+                network: Some("mesh:4x4"),
+                names: None,
+                hosts: &[],
+                nodes: &[],
+                job: None,
+                ranks_per_node: Some(ranks_per_node),
+                slots,
+                spares: None,
+                arrangement: Arrangement::Contiguous,
+                traffic: None,
+                bytes: 1024,
+                files: Files { text: &text, slurm_topology: None, taper: 1.0 },
+            };
+            let instance = Instance::read(&words).map_err(|e| e.to_string())?;
+            Ok::<_, String>((instance.shape, instance.job.ranks(), instance.job.slots))
+        };
+        assert_eq!(read("1", None), Ok((vec![3, 3], 9, 1)));
+        assert_eq!(read("4", None), Ok((vec![3, 12], 36, 4)));
+        assert_eq!(read("2x1", Some(3)), Ok((vec![6, 3], 18, 3)));
+        for (ranks_per_node, slots, fault) in [
+            ("2x2x2", None, "ranks-per-node: 2x2x2 has 3 extents: the job has 2"),
+            ("4", Some(3), "slots: 3 are fewer than the 4 ranks a node"),
+            ("0", None, "ranks-per-node: "),
+            ("many", None, "ranks-per-node: "),
+            ("4000000000x4000000000", None, "ranks-per-node: "),
+        ] {
+            let error = read(ranks_per_node, slots).unwrap_err();
+            assert!(error.starts_with(fault) && !error.contains('\n'), "{error}");
         }
     }
 

@@ -111,8 +111,8 @@ fn worst_slide(network: &str, spares: &str, traffic: &str, k: usize) -> u64 {
         .map(|rank| {
             let mut state = eyrie_placement::job::Occupancy::new(
                 network.nodes(),
-                &laid.home,
-                &laid.home,
+                &job,
+                &job.home,
                 &laid.spares,
             );
             state.fail(laid.home[rank]);

@@ -33,8 +33,17 @@ pub fn memory() -> Option<u64> {
     memory_in(&text::read("/proc", "meminfo"))
 }
 
+/// Bytes of memory that processes can have yet, if the machine says.
+pub fn available_memory() -> Option<u64> {
+    memory_line(&text::read("/proc", "meminfo"), b"MemAvailable:")
+}
+
 fn memory_in(meminfo: &str) -> Option<u64> {
-    let total = text::after(meminfo.as_bytes(), b"MemTotal:")?;
+    memory_line(meminfo, b"MemTotal:")
+}
+
+fn memory_line(meminfo: &str, key: &[u8]) -> Option<u64> {
+    let total = text::after(meminfo.as_bytes(), key)?;
     let (kib, unit) = text::number(total)?;
     unit.starts_with(b" kB").then_some(kib << 10)
 }

@@ -10,6 +10,7 @@ mod counters;
 pub mod host;
 pub mod kept;
 mod maps;
+pub mod memory;
 mod mounts;
 mod process;
 mod status;

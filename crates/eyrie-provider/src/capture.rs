@@ -304,8 +304,8 @@ fn may_begin(path: &mut impl Path<World = Sockets>, image: u64) -> Option<i32> {
         refuse(image, &reason);
         return None;
     }
-    if !path.settled(SETTLE_TIMEOUT) {
-        refuse(image, &"what it has sent is still on its way to a router or its ledger");
+    if let Err(why) = path.settle(SETTLE_TIMEOUT) {
+        refuse(image, &why);
         return None;
     }
     Some(agent)

@@ -1,7 +1,7 @@
 //! The channel to the agent: small messages, each sent and received as a whole, some with
 //! descriptors.
 
-use crate::descriptors::for_each_descriptor;
+use crate::descriptors::receive_message;
 use eyrie_wire::agent::{FromRank, ToRank, MAX_MESSAGE};
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -48,29 +48,16 @@ pub fn send(message: &FromRank) {
 /// One message with its descriptors, if there is one. Must not wait or allocate.
 pub fn receive() -> Option<(Option<ToRank>, Files)> {
     let mut buf = [0u8; MAX_MESSAGE];
-    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
-    let mut control = [0u64; 8];
-    // SAFETY: all zero is a valid msghdr.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control);
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the header names buffers that live through the call.
-    let n = unsafe { libc::recvmsg(descriptor(), &mut message, flags) };
-    if n <= 0 {
-        return None;
-    }
     let mut files = [None, None];
     let mut count = 0;
-    for_each_descriptor(&message, &mut |fd| {
+    let received = receive_message(descriptor(), &mut buf, false, &mut |fd| {
         if count < files.len() {
             files[count] = Some(fd);
         }
         count += 1;
     });
-    Some((ToRank::decode(&buf[..n as usize]), files))
+    let len = received.ok()??;
+    Some((ToRank::decode(&buf[..len]), files))
 }
 
 /// Waits until there is a message, or until `deadline`.
@@ -98,5 +85,6 @@ pub fn await_agent<T>(wanted: impl Fn(ToRank, Files) -> Option<T>) -> Result<T, 
             None => wait(deadline),
         }
     }
-    Err(format!("the agent has not answered this rank within {AGENT_TIMEOUT:?}"))
+    let timeout = AGENT_TIMEOUT.as_secs();
+    Err(format!("the agent has not answered this rank within {timeout} s"))
 }

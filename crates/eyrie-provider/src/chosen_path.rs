@@ -108,8 +108,8 @@ impl Path for ChosenPath {
         chosen!(self, path => path.store_observed())
     }
 
-    fn settled(&mut self, timeout: Duration) -> bool {
-        chosen!(self, path => path.settled(timeout))
+    fn settle(&mut self, timeout: Duration) -> Result<(), &'static str> {
+        chosen!(self, path => path.settle(timeout))
     }
 
     fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {

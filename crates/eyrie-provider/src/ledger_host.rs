@@ -1,8 +1,8 @@
 //! This process as one that has ledgers: hands on to its windows.
 
-use crate::core::ledger_path::host::{AdmissionError, LedgerHost, Windows};
+use crate::core::ledger_path::host::{AdmissionError, LedgerHost};
 use crate::sockets::Sockets;
-use crate::windows::{Ledger, Opened, SpilledOnDisk};
+use crate::windows::{Ledger, MappedWindows, SpilledOnDisk};
 use eyrie_ledger::mapped::{Mapped, MappedHints, MappedView};
 use eyrie_wire::keeper::ToKeeper;
 use std::os::fd::RawFd;
@@ -14,10 +14,8 @@ impl LedgerHost for Sockets {
     type Bells = MappedHints;
     type Spilled = SpilledOnDisk;
 
-    fn admit(&mut self, timeout: Duration) -> Result<Windows<Self>, AdmissionError> {
-        let Opened { ledgers, own, regions, bells, spilled } =
-            self.ledger.admit(&self.identity, timeout)?;
-        Ok(Windows { ledgers, own, regions, bells, spilled })
+    fn admit(&mut self, timeout: Duration) -> Result<MappedWindows, AdmissionError> {
+        self.ledger.admit(&self.identity, timeout)
     }
 
     fn tell(&mut self, message: &ToKeeper) {

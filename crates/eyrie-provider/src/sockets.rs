@@ -3,7 +3,7 @@
 
 use crate::core::router_path::host::{ConnectError, File, Host, Interest, RouterStream};
 use crate::core::world::World;
-use crate::descriptors::{for_each_descriptor, move_up};
+use crate::descriptors::{move_up, receive_message};
 use crate::ending::fatal;
 use crate::identity::Identity;
 use crate::windows::Ledger;
@@ -270,31 +270,7 @@ fn receive(
     wait: bool,
     files: &mut dyn FnMut(Passed),
 ) -> io::Result<Option<usize>> {
-    let mut iov = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    let mut control = [0u64; 32];
-    // SAFETY: all zero is a valid msghdr.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control);
-    let flags = libc::MSG_CMSG_CLOEXEC | if wait { 0 } else { libc::MSG_DONTWAIT };
-    // SAFETY: the header names a buffer and a control buffer that live through the call.
-    let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut message, flags) };
-    if n < 0 {
-        let e = io::Error::last_os_error();
-        return match e.raw_os_error() {
-            Some(libc::EAGAIN | libc::EINTR) => Ok(None),
-            _ => Err(e),
-        };
-    }
-    if n == 0 {
-        return Err(ErrorKind::UnexpectedEof.into());
-    }
-    if message.msg_controllen > 0 {
-        for_each_descriptor(&message, &mut |fd| files(Passed(move_up(fd))));
-    }
-    Ok(Some(n as usize))
+    receive_message(fd.as_raw_fd(), into, wait, &mut |fd| files(Passed(move_up(fd))))
 }
 
 impl File for Passed {

@@ -3,8 +3,8 @@
 //! core dump. And the connection to their keeper, which lets this incarnation in. Nothing here may
 //! be used in a restored process before the keeper has let it in again.
 
-use crate::core::ledger_path::host::{AdmissionError, SpilledFile, SpilledRange};
-use crate::descriptors::{for_each_descriptor, move_up};
+use crate::core::ledger_path::host::{AdmissionError, SpilledFile, SpilledRange, Windows};
+use crate::descriptors::{move_up, receive_message};
 use crate::identity::Identity;
 use crate::memory;
 use eyrie_ledger::bells::Bells;
@@ -34,6 +34,15 @@ type Stretch = (usize, usize);
 /// Longest single sleep of a rank that waits for a message.
 static SLEEP: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
+/// What the keeper has sent is not what this library expects.
+const OTHER_RELEASE: &str =
+    "`eyrie run` and libeyrie-fi.so do not understand each other: are they of one release?";
+/// Fewer descriptors came with the ledgers than there are files. The kernel drops those that find
+/// no room in this process.
+const NO_FILES: &str =
+    "the files of the ledgers have not come with them: raise `ulimit -n`, which \
+                        bounds the descriptors of this rank";
+
 /// What this process has of its ledgers.
 #[derive(Default)]
 pub struct Ledger {
@@ -50,14 +59,8 @@ impl Ledger {
     }
 }
 
-/// The ledgers as they are mapped.
-pub struct Opened {
-    pub ledgers: Ledgers,
-    pub own: Mapped,
-    pub regions: Vec<MappedView>,
-    pub bells: MappedHints,
-    pub spilled: Option<SpilledRange<SpilledOnDisk>>,
-}
+/// The windows as they are mapped.
+pub type MappedWindows = Windows<Mapped, MappedView, MappedHints, SpilledOnDisk>;
 
 /// What the keeper gives to a rank that it lets in.
 struct Admitted {
@@ -77,12 +80,10 @@ impl Ledger {
         &mut self,
         identity: &Identity,
         timeout: Duration,
-    ) -> Result<Opened, AdmissionError> {
+    ) -> Result<MappedWindows, AdmissionError> {
         let admitted = self.ask_keeper(identity, timeout)?;
         let rank = identity.instance.rank.0;
-        let windows = map(rank, &admitted, &mut self.mapped);
-        let mut windows = windows.map_err(AdmissionError::Refused)?;
-        windows.spilled = admitted.spilled;
+        let windows = map(rank, admitted, &mut self.mapped).map_err(AdmissionError::Refused)?;
         self.bells = Some(windows.bells);
         Ok(windows)
     }
@@ -156,7 +157,6 @@ impl Ledger {
         timeout: Duration,
     ) -> Result<Admitted, AdmissionError> {
         let deadline = Instant::now() + timeout;
-        let unreachable = |e: io::Error| AdmissionError::Unreachable(e.to_string());
         let addr = identity.directory.routers.get(RouterId(0).index());
         let addr = addr.ok_or_else(|| AdmissionError::Refused("there is no keeper".into()))?;
         let secret = Secret(memory::page().secret());
@@ -172,16 +172,18 @@ impl Ledger {
             return Err(AdmissionError::Refused(why.into()));
         }
         let connection = move_up(stream.into_parts().0);
-        let (bytes, files) = receive(&connection, deadline).map_err(unreachable)?;
+        let (bytes, files) = receive(&connection, deadline).map_err(|e| match e.kind() {
+            io::ErrorKind::InvalidData => AdmissionError::Refused(e.to_string()),
+            _ => AdmissionError::Unreachable(e.to_string()),
+        })?;
         let admitted = postcard::from_bytes(&bytes);
         let Ok(FromKeeper::Admitted { ledgers, spilled_begin, spilled_end }) = admitted else {
-            return Err(AdmissionError::Refused("the keeper's answer is nonsense".into()));
+            return Err(AdmissionError::Refused(OTHER_RELEASE.into()));
         };
         let mut files = files.into_iter();
         let (Some(read), Some(write), Some(bells)) = (files.next(), files.next(), files.next())
         else {
-            let why = "fewer than three descriptors came with the ledgers";
-            return Err(AdmissionError::Refused(why.into()));
+            return Err(AdmissionError::Refused(NO_FILES.into()));
         };
         self.connection = Some(connection);
         let spilled = files.next().map(|file| {
@@ -189,8 +191,7 @@ impl Ledger {
             SpilledRange { file, begin: spilled_begin, end: spilled_end }
         });
         if spilled.is_none() && spilled_end > spilled_begin {
-            let why = "no descriptor came with the messages of the log that are on disk";
-            return Err(AdmissionError::Refused(why.into()));
+            return Err(AdmissionError::Refused(NO_FILES.into()));
         }
         Ok(Admitted { ledgers, files: [read, write, bells], spilled })
     }
@@ -223,7 +224,7 @@ fn receive(connection: &OwnedFd, deadline: Instant) -> io::Result<(Vec<u8>, Vec<
         let Some((head, content)) = bytes.split_first_chunk() else { continue };
         let len = u32::from_le_bytes(*head) as usize;
         if len > MAX_MESSAGE {
-            return Err(io::Error::other("the keeper's answer is too long"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, OTHER_RELEASE));
         }
         missing = len - content.len();
         if missing == 0 {
@@ -245,47 +246,28 @@ fn receive_some(
         return Err(io::ErrorKind::TimedOut.into());
     }
     let mut bytes = vec![0; most];
-    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: most };
-    let mut control = [0u64; 8];
-    // SAFETY: all zero is a valid msghdr.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &mut iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control);
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the header names buffers that live through the call.
-    match unsafe { libc::recvmsg(connection.as_raw_fd(), &mut message, flags) } {
-        0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        n if n > 0 => {
-            for_each_descriptor(&message, &mut |fd| files.push(fd));
-            bytes.truncate(n as usize);
-            Ok(bytes)
-        }
-        _ => match io::Error::last_os_error() {
-            e if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                Ok(Vec::new())
-            }
-            e => Err(e),
-        },
-    }
+    let received = receive_message(connection.as_raw_fd(), &mut bytes, false, &mut |fd| {
+        files.push(fd);
+    })?;
+    bytes.truncate(received.unwrap_or(0));
+    Ok(bytes)
 }
 
 /// Maps the windows.
 ///
 /// # Errors
 /// Why they cannot be, in words for the user.
-fn map(rank: u32, admitted: &Admitted, mapped: &mut Vec<Stretch>) -> Result<Opened, String> {
+fn map(rank: u32, admitted: Admitted, mapped: &mut Vec<Stretch>) -> Result<MappedWindows, String> {
     // What an earlier attempt has mapped. A restored process has none of it.
     for (at, bytes) in mapped.drain(..) {
         // SAFETY: a window of ours, of which no view is in use: this process is only being let in.
         unsafe { libc::munmap(at as *mut _, bytes) };
     }
-    let Admitted { ledgers, files, .. } = admitted;
-    let ledgers @ Ledgers { ranks, region_bytes } = *ledgers;
+    let Admitted { ledgers, files, spilled } = admitted;
+    let Ledgers { ranks, region_bytes } = ledgers;
     let all = region_bytes.checked_mul(u64::from(ranks));
     let all = all.filter(|all| rank < ranks && *all <= (OWN_AT - LEDGERS_AT) as u64);
-    let all = all.ok_or("the keeper's ledgers are nonsense")? as usize;
+    let all = all.ok_or(OTHER_RELEASE)? as usize;
     let (read, write) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
     let own_offset = u64::from(rank) * region_bytes;
     let bells_bytes = Bells::<MappedHints>::bytes(ranks);
@@ -300,10 +282,10 @@ fn map(rank: u32, admitted: &Admitted, mapped: &mut Vec<Stretch>) -> Result<Open
     };
     // SAFETY: as above; the own region and the bells are mapped to be written, from the file.
     let (own, bells) = unsafe {
-        let own = Mapped::new(OWN_AT as *mut u8, region_bytes, populate);
+        let own = Mapped::new(OWN_AT as *mut u8, region_bytes);
         (own, MappedHints::new(BELLS_AT as *mut u8, bells_bytes))
     };
-    Ok(Opened { ledgers, own, regions: (0..ranks).map(region).collect(), bells, spilled: None })
+    Ok(Windows { ledgers, own, regions: (0..ranks).map(region).collect(), bells, spilled })
 }
 
 /// Maps a file at an address.
@@ -342,13 +324,4 @@ fn map_at(
          limit on address space (`ulimit -v`), or start the job with --path router",
         bytes >> 20
     ))
-}
-
-/// Makes pages for bytes of the own region. False: there is no memory for them.
-fn populate(at: *mut u8, bytes: usize) -> bool {
-    // SAFETY: the range is in the mapping, as `Memory::populate` is called, and nothing but pages
-    // is made.
-    let made = unsafe { libc::madvise(at.cast(), bytes, libc::MADV_POPULATE_WRITE) };
-    // A kernel before 5.14 makes them when they are first touched.
-    made == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
 }

@@ -4,6 +4,7 @@
 mod config;
 mod conn;
 mod event_loop;
+pub mod hashed;
 pub mod protocol;
 pub mod role;
 mod saved;

@@ -43,6 +43,8 @@ pub enum What {
     Restored = 12,
     /// The rank waits: router, for how many bytes.
     Waits = 13,
+    /// The rank waits for room in its ledger: -, how often it has asked.
+    LacksRoom = 14,
 }
 
 /// One record.
@@ -258,6 +260,9 @@ impl Record {
             }
             w if w == What::Waits as u32 => {
                 format!("waits for router {peer}, {number} bytes are not acknowledged")
+            }
+            w if w == What::LacksRoom as u32 => {
+                format!("waits for room in its ledger, has asked {number} times")
             }
             other => format!("record of kind {other}: {peer}, {number}"),
         }

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 
 mod cmd;
 mod log;
-mod memory;
 
 /// Keeps MPI jobs running through node failures and node departures.
 ///

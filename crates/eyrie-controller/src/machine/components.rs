@@ -68,7 +68,7 @@ pub struct Machine {
 }
 
 /// The form of a snapshot: it goes up with each change of what is in it.
-const FORM: u32 = 5;
+const FORM: u32 = 6;
 
 /// A handler that borrows these components.
 macro_rules! borrow {

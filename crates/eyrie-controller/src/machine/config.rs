@@ -4,6 +4,7 @@ use super::images::schedule::Interval;
 use crate::inject::Injection;
 use eyrie_interface::Order;
 use eyrie_wire::control::CheckpointMode;
+use eyrie_wire::directory::MessagePath;
 use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -23,6 +24,8 @@ pub struct Config {
     /// Names of the nodes, where they have some.
     pub hosts: Vec<String>,
     pub routers: u32,
+    /// Which way messages take: so errors name what cannot go on.
+    pub path: MessagePath,
     /// Routers run on nodes; else beside the controller.
     pub roles_on_nodes: bool,
     /// Stores that are up when the job starts.
@@ -71,6 +74,7 @@ impl Config {
             slots: vec![],
             hosts: vec![],
             routers: 1,
+            path: MessagePath::Router,
             roles_on_nodes: false,
             stores: 1,
             image_copies: 1,

@@ -8,6 +8,7 @@ use crate::record::Record;
 use eyrie_router::RouterEvent;
 use eyrie_store::role::{StoreCommand, StoreEvent};
 use eyrie_wire::control::{FromAgent, RankReport, Role, StandardStream};
+use eyrie_wire::directory::MessagePath;
 use eyrie_wire::{NodeId, Rank, RankInstance, RouterId, StoreId};
 
 impl Machine {
@@ -113,7 +114,12 @@ impl Machine {
             }
             R::LogGrown { rank, bytes } => self.captures().log_grown(rank, bytes),
             R::LogScarce { rank } => self.schedule.log_scarce(rank),
-            R::HeldBack { reason } => self.out.note(format!("ranks are held back: {reason}")),
+            R::HeldBack { reason } => self.out.note(format!("ranks wait: {reason}")),
+            R::BoundExceeded { bytes } => self.out.note(format!(
+                "the log of messages may take {} MiB more than --log-memory: what is not received \
+                 yet cannot go to disk",
+                bytes.div_ceil(1 << 20)
+            )),
             R::Unprotected { rank, reason } => self.recovery().unprotected(rank, reason),
             R::Adopted { instance, .. } => self.hosting().adopted(role, instance),
             R::Unheard { instance } => self.hosting().unheard(role, instance),
@@ -125,7 +131,11 @@ impl Machine {
                 self.hosting().role_lost(role, reason)
             }
             R::Fatal { reason } => {
-                self.out.end(1, Some(format!("a router failed: {role}: {reason}")))
+                let who = match self.config.path {
+                    MessagePath::Router => role.to_string(),
+                    MessagePath::Direct => "the keeper of the ledgers".into(),
+                };
+                self.out.end(1, Some(format!("{who} cannot go on: {reason}")))
             }
             // For users: nothing is decided by them.
             R::Stats(_) => {}
@@ -287,5 +297,25 @@ impl Machine {
         let known = self.output.take(instance.rank, stream, offset, bytes.len() as u64);
         bytes.drain(..(known as usize).min(bytes.len()));
         self.out.push(Command::Show { node, instance, stream, bytes, end });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::{said, Config};
+    use std::time::Duration;
+
+    #[test]
+    fn what_cannot_go_on_is_named_as_users_know_it() {
+        for (path, who) in
+            [(MessagePath::Router, "router 0"), (MessagePath::Direct, "the keeper of the ledgers")]
+        {
+            let mut machine = Machine::new(Config { path, ..Config::of_one_rank() });
+            let reason = "its disk is broken".into();
+            let fatal = said::router(RouterId(0), RouterEvent::Fatal { reason });
+            let said = format!("{:?}", machine.handle(Duration::ZERO, fatal));
+            assert!(said.contains(&format!("{who} cannot go on: its disk is broken")), "{said}");
+        }
     }
 }

@@ -112,6 +112,7 @@ impl Destinations<'_> {
 #[cfg(test)]
 mod tests {
     use crate::machine::io::Mark;
+    use crate::machine::outbox::consequence::LostNode;
     use crate::machine::{said, Command, Config, Event, Machine, ToPeer};
     use eyrie_wire::control::{RankReport, ToAgent};
     use eyrie_wire::{Incarnation, NodeId, Rank, RankInstance, RouterId};
@@ -127,13 +128,13 @@ mod tests {
 
     /// Four ranks on the first of these nodes, with two routers; all of it is up and runs.
     fn running(nodes: u32) -> Machine {
-        let config = Config {
-            ranks: 4,
-            nodes,
-            start: vec![NodeId(0); 4],
-            routers: 2,
-            ..Config::of_one_rank()
-        };
+        running_on(nodes, [NodeId(0); 4])
+    }
+
+    /// The same with the ranks on these nodes.
+    fn running_on(nodes: u32, start: [NodeId; 4]) -> Machine {
+        let config =
+            Config { ranks: 4, nodes, start: start.to_vec(), routers: 2, ..Config::of_one_rank() };
         let mut machine = Machine::new(config);
         for node in 0..nodes {
             machine.handle(Duration::ZERO, said::joined(NodeId(node)));
@@ -199,6 +200,17 @@ mod tests {
         assert_eq!(to, [None], "it waits for a node");
     }
 
+    #[test]
+    fn a_rank_that_moves_counts_where_it_goes_and_not_where_it_is() {
+        let mut machine = running_on(3, [1, 1, 0, 2].map(NodeId));
+        let (to, manner) = (Some(NodeId(0)), eyrie_interface::Manner::default());
+        let ranks = vec![Rank(0)];
+        machine.handle(Duration::ZERO, Event::Migrate { request: None, ranks, to, manner });
+        machine.handle(Duration::ZERO, Event::AgentGone(NodeId(2)));
+        let goes_to = machine.ranks[Rank(3)].goes_to().map(|a| NodeId(a.to));
+        assert_eq!(goes_to, Some(NodeId(1)), "node 0 has two then, and node 1 has one");
+    }
+
     /// A saved job of so many ranks that goes on, on so many nodes with spares. Its last node, a
     /// spare, has yet to come, which it waits for.
     fn going_on(ranks: u32, nodes: u32, spares: u32) -> Machine {
@@ -222,30 +234,55 @@ mod tests {
         assert_eq!(LOOKED_AT.get() - before, u64::from(ranks));
     }
 
+    /// A job that goes on, whose ranks are about to return: some of their nodes are lost or drained
+    /// since it was saved, and a spare may be, too. The last node of those that start with ranks is
+    /// up.
+    fn returning(random: &mut StdRng) -> Machine {
+        let (nodes, spares) = (random.gen_range(2..8), random.gen_range(1..4));
+        let mut machine = going_on(random.gen_range(nodes..40), nodes, spares);
+        machine.out.start();
+        assert!(machine.ranks.iter_mut().all(|r| r.go_on(Duration::ZERO)));
+        let others: Vec<NodeId> =
+            (0..nodes + spares - 1).filter(|n| *n != nodes - 1).map(NodeId).collect();
+        let lost = others.iter().filter(|_| random.gen_bool(0.4));
+        let lost = lost.map(|node| LostNode::gone(*node, "its agent is gone".into())).collect();
+        machine.watch().declare_dead(lost);
+        for node in others.iter().filter(|_| random.gen_bool(0.2)) {
+            machine.nodes[*node].close();
+        }
+        machine
+    }
+
     #[test]
     fn ranks_that_return_together_go_where_each_would_go_alone() {
-        for seed in 0..20 {
-            let random = StdRng::seed_from_u64(seed);
-            let nodes_of_ranks = |together: bool| -> Vec<NodeId> {
-                let mut random = random.clone();
-                let (nodes, spares) = (random.gen_range(2..8), random.gen_range(1..4));
-                let mut machine = going_on(random.gen_range(nodes..40), nodes, spares);
-                for node in (0..nodes).filter(|_| random.gen_bool(0.4)) {
-                    let node = NodeId(node);
-                    machine.handle(Duration::ZERO, Event::Drain { request: None, node });
-                }
+        let mut displaced = 0;
+        for seed in 0..200 {
+            let nodes_of_ranks = |together: bool| -> Vec<(NodeId, NodeId)> {
+                let mut machine = returning(&mut StdRng::seed_from_u64(seed));
                 let returning: Vec<RankInstance> =
                     machine.ranks.iter().map(|r| r.instance()).collect();
+                let before: Vec<NodeId> = machine.ranks.iter().map(|r| r.node()).collect();
                 if together {
                     machine.recovery().assign_returning(&returning);
                 }
                 for instance in returning {
                     machine.recovery().bring_back(instance, Mark::default());
                 }
-                machine.ranks.iter().map(|r| r.node()).collect()
+                before.into_iter().zip(machine.ranks.iter().map(|r| r.node())).collect()
             };
-            assert_eq!(nodes_of_ranks(true), nodes_of_ranks(false), "seed {seed}");
+            let together = nodes_of_ranks(true);
+            assert_eq!(together, nodes_of_ranks(false), "seed {seed}");
+            let mut machine = returning(&mut StdRng::seed_from_u64(seed));
+            let takes_ranks = |machine: &mut Machine, node: NodeId| {
+                machine.nodes[node].is_up() && !machine.nodes[node].is_drained()
+            };
+            for (before, now) in together {
+                assert!(takes_ranks(&mut machine, now), "seed {seed}: node {now}");
+                displaced += u32::from(before != now);
+                assert_eq!(before == now, takes_ranks(&mut machine, before), "seed {seed}");
+            }
         }
+        assert!(displaced > 1000, "{displaced} ranks were displaced");
     }
 
     /// The routers confirm the fences of the ranks in this order.

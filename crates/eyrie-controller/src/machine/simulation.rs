@@ -18,6 +18,7 @@ use eyrie_wire::control::{
     CheckpointMode, Ending, FromAgent, MpiStage, NodeUsage, RankReport, RankUsage, Role, RoleKind,
     StartFault, StartRank, StoreAt, ToAgent,
 };
+use eyrie_wire::directory::MessagePath;
 use eyrie_wire::role_address::Addr;
 use eyrie_wire::{ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
 use rand::rngs::SmallRng;
@@ -260,6 +261,7 @@ impl Cluster {
             slots: vec![Some(ranks); (nodes + spares) as usize],
             hosts: Vec::new(),
             routers,
+            path: MessagePath::Router,
             roles_on_nodes,
             // Else those of simulated jobs run elsewhere.
             stores: if roles_on_nodes && !stores_on_nodes { 0 } else { stores },

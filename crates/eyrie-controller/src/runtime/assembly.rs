@@ -200,6 +200,7 @@ fn config(options: &JobOptions, name: &str) -> Config {
         slots: options.slots_of_nodes(),
         hosts: options.cluster.as_ref().map_or(Vec::new(), Cluster::names),
         routers: options.routers,
+        path: options.path,
         roles_on_nodes: options.roles == RolesAt::Nodes,
         stores: copies,
         image_copies: copies,

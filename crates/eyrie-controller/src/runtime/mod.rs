@@ -54,6 +54,7 @@ mod written;
 
 pub use elsewhere::Elsewhere;
 pub use event_file::appended;
+pub use eyrie_keeper::check as check_ledgers;
 pub use journal::Beginning;
 pub use launcher::{lead, Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
 pub use options::{JobOptions, Reach};
@@ -109,7 +110,7 @@ impl Resumption {
 }
 
 /// Runs a job to its end; returns the exit code. `resumption`: it begins with what was saved there,
-/// if anything was. `placement` says where ranks of lost nodes go.
+/// if anything was. `placement` says where ranks of lost nodes go. `note` is said as the job begins.
 ///
 /// # Errors
 /// When the job cannot be started.
@@ -117,6 +118,7 @@ pub fn run(
     options: JobOptions,
     resumption: Option<Resumption>,
     placement: Placement,
+    note: Option<String>,
 ) -> anyhow::Result<i32> {
     options::check(&options)?;
     let goes_on = resumption.is_some();
@@ -166,7 +168,7 @@ pub fn run(
     ];
     let anew = (goes_on && job.needed_images.is_none())
         .then(|| "nothing was saved there: the job starts from its beginning".to_string());
-    let said = cleaned.into_iter().chain(warnings.into_iter().flatten()).chain(anew);
+    let said = cleaned.into_iter().chain(warnings.into_iter().flatten()).chain(note).chain(anew);
     said.for_each(|text| job.take(Event::Note(text)));
     if job.needed_images.is_some() {
         job.send_store(THE_STORE, StoreCommand::Inventory);
@@ -195,7 +197,7 @@ pub fn go_on(
     let mut options = JobOptions { injections: vec![], events: None, images, ..options };
     options.reach.find_anew(options.cluster.as_ref())?;
     let placement = placement(&options)?;
-    run(options, Some(resumption), placement)
+    run(options, Some(resumption), placement, None)
 }
 
 /// Shows what the ranks of a saved job had printed and no controller has shown yet.

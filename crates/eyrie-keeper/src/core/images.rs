@@ -124,7 +124,7 @@ pub struct Received {
 impl Received {
     /// What a rank has received up to a clock, which is not before the one that it is `known` of.
     /// The order is opened anew each time, so that none of it stays in memory.
-    fn read<M: Memory>(
+    pub fn read<M: Memory>(
         memory: &M,
         layout: &Layout,
         (from, counts): (u64, &[u64]),

@@ -11,10 +11,13 @@ mod regions;
 mod room;
 mod saved;
 mod spill;
+mod stalls;
 mod store;
 
 #[cfg(test)]
 mod schedules;
+#[cfg(test)]
+mod stalled_schedules;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -34,6 +37,7 @@ use regions::Regions;
 use room::Room;
 pub use saved::Head;
 use spill::{Spill, Stop, Taken};
+use stalls::{Help, Stalls};
 use std::io::{self, Read, Write};
 use std::time::Duration;
 pub use store::Store;
@@ -45,6 +49,9 @@ pub struct Core<M> {
     images: Images,
     room: Room,
     spill: Spill,
+    /// Bytes of memory for logs.
+    log_memory: u64,
+    stalls: Stalls,
     /// Whether the disk has no room for messages that could be taken out.
     disk_full: bool,
     /// Messages and their bytes before the start.
@@ -98,7 +105,18 @@ impl<M: Memory> Core<M> {
     ) -> Core<M> {
         let room = Room::new(&regions, log.memory);
         let before = regions.sent();
-        Core { regions, ranks, images, room, spill, disk_full: false, before }
+        let stalls = Stalls::new(regions.count());
+        Core {
+            regions,
+            ranks,
+            images,
+            room,
+            spill,
+            stalls,
+            log_memory: log.memory,
+            disk_full: false,
+            before,
+        }
     }
 
     /// Writes all from which another keeper can go on. No rank writes meanwhile.
@@ -118,12 +136,12 @@ impl<M: Memory> Core<M> {
         self.ranks.admit(instance)
     }
 
-    /// A rank has connected. `process`: the number of its process; `None` when that is not known.
+    /// A rank has connected. `process`: the number of its process.
     pub fn connected(
         &mut self,
         id: ConnId,
         instance: RankInstance,
-        process: Option<u32>,
+        process: u32,
         out: &mut impl Output,
     ) {
         match self.ranks.connected(id, instance, process, out) {
@@ -239,6 +257,7 @@ impl<M: Memory> Core<M> {
     /// Takes messages out of full ledgers to disk, where it is time for that; a step of it. True:
     /// there is more to do.
     pub fn relieve(&mut self, out: &mut impl Output) -> bool {
+        let memory = self.log_memory >> 20;
         let Core { regions, ranks, images, room, spill, disk_full, .. } = self;
         let Some(short) = room.ranks_to_relieve() else { return false };
         let kept_for = |to: Rank| -> u64 {
@@ -248,7 +267,6 @@ impl<M: Memory> Core<M> {
             regions.ranks().filter(|rank| ranks.is_past_replay(*rank)).collect();
         receivers
             .sort_by_cached_key(|rank| (!spill.of(*rank).lost, std::cmp::Reverse(kept_for(*rank))));
-        let any = !receivers.is_empty();
         *disk_full = false;
         for receiver in receivers {
             let taken = match spill.of(receiver) {
@@ -273,45 +291,97 @@ impl<M: Memory> Core<M> {
                     return room.ranks_to_relieve().is_some();
                 }
                 Err(Stop::Damaged(reason)) => {
-                    room.hold(reason.clone(), out);
+                    room.hold();
                     out.event(RouterEvent::Fatal { reason });
                     return false;
                 }
                 Err(Stop::Full) => format!(
-                    "no space is left for the log of messages, in memory or in the {} MiB on \
-                     disk; give it more with --log-disk",
+                    "the ledgers have used the {memory} MiB of --log-memory and the {} MiB of \
+                     --log-disk; images make room (give more with --log-disk)",
                     spill.bound() >> 20
                 ),
-                Err(Stop::Failed(e)) => format!("no space is left for the log of messages ({e})"),
+                Err(Stop::Failed(e)) => format!(
+                    "the ledgers have used the {memory} MiB of --log-memory, and none of it can go \
+                     to disk ({e}); images make room"
+                ),
             };
             *disk_full = true;
-            room.hold(reason, out);
+            if room.hold() {
+                out.event(RouterEvent::HeldBack { reason });
+            }
             return false;
         }
-        if any {
-            // All that was received is taken out: what is free is in pieces that are too small.
-            room.grant_pieces(regions, ranks);
-            room.keep(regions, ranks, out);
-        }
-        room.hold("no space is left for the log of messages".into(), out);
+        room.hold();
         false
+    }
+
+    /// The time that was given last.
+    #[cfg(test)]
+    pub fn now(&self) -> Duration {
+        self.room.now()
     }
 
     /// Does what is due at `now` (since the keeper's start).
     pub fn tick(&mut self, now: Duration, out: &mut impl Output) {
         self.room.set_time(now);
+        self.room.look_at_memory(&self.regions, out);
         self.room.keep(&self.regions, &self.ranks, out);
         self.relieve(out);
+        self.end_stalls(now, out);
         if self.room.has_waited_long() {
             if self.disk_full {
                 self.cut(out);
-            } else {
-                self.room.grant_pieces(&self.regions, &self.ranks);
             }
             self.room.wait_again();
             self.room.keep(&self.regions, &self.ranks, out);
         }
         self.room.report_growth(&self.regions, out);
+        self.room.report_beyond(out);
+    }
+
+    /// Grants room to ranks that wait for each other, and says which rank another one waits for.
+    fn end_stalls(&mut self, now: Duration, out: &mut impl Output) {
+        let Core { regions, ranks, images, room, stalls, .. } = self;
+        stalls.look(regions, ranks, now);
+        let all = match stalls.help((regions, ranks, images), now) {
+            Ok(all) => all,
+            Err(reason) => return out.event(RouterEvent::Fatal { reason }),
+        };
+        for (rank, help) in all {
+            match help {
+                Help::Release => {}
+                Help::None if room.lacks_memory(regions, rank) => {
+                    let reason = format!(
+                        "the host, or the control group of this job (memory.max), has no memory \
+                         left for the log of messages, and rank {rank} waits for some: give the \
+                         job more, or start fewer ranks on this host"
+                    );
+                    if stalls.has_given_up(rank, now) {
+                        return out.event(RouterEvent::Fatal { reason });
+                    }
+                    if stalls.report(rank, now) {
+                        out.event(RouterEvent::HeldBack { reason });
+                    }
+                }
+                Help::None if room.grant_beyond(regions, rank) => {}
+                Help::None => {
+                    let reason = format!(
+                        "rank {rank}'s ledger is full, and can be no larger: give the log more \
+                         with --log-memory, or take images more often"
+                    );
+                    return out.event(RouterEvent::Fatal { reason });
+                }
+                Help::Receiver(_) if room.grant_pieces(regions, rank) => {}
+                Help::Receiver(other) if stalls.report(rank, now) => {
+                    let reason = format!(
+                        "no space is left for the log of messages: rank {rank} waits until rank \
+                         {other} receives; give it more with --log-memory"
+                    );
+                    out.event(RouterEvent::HeldBack { reason });
+                }
+                Help::Receiver(_) => {}
+            }
+        }
     }
 
     /// How long it may take until the next tick.

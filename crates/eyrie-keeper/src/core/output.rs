@@ -22,8 +22,11 @@ pub trait Output: Store {
     /// The process of this connection is the rank's from now on.
     fn adopt(&mut self, id: ConnId, rank: Rank);
 
-    /// Whether the rank's process is known and has not ended.
+    /// Whether the rank has a process that has not ended.
     fn runs(&self, rank: Rank) -> bool;
+
+    /// Bytes of memory that ledgers may take yet, of what the host and its control groups have.
+    fn memory_left(&self) -> u64;
 
     /// Kills the rank's process. Its end is an input of the core, also where it has ended before.
     fn end(&mut self, rank: Rank);

@@ -12,8 +12,8 @@ struct Admission {
     /// Whether it may have the ledgers.
     recovered: bool,
     conn: Option<Conn>,
-    /// The incarnation and the number of the process that was the last to connect; `None`: there
-    /// was none, or its process is not known.
+    /// The incarnation and the number of the process that was the last to connect, until it is
+    /// asked to end.
     process: Option<(Incarnation, u32)>,
     /// To be reported as fenced when the process of an older incarnation has ended.
     fencing: Option<RankInstance>,
@@ -80,7 +80,7 @@ impl Ranks {
     }
 
     /// Begins a connection, which replaces an older one of the rank. `process`: the number of the
-    /// process at its other end; `None` when that is not known.
+    /// process at its other end.
     ///
     /// # Errors
     /// Why it is to be refused.
@@ -88,25 +88,22 @@ impl Ranks {
         &mut self,
         id: ConnId,
         instance: RankInstance,
-        process: Option<u32>,
+        process: u32,
         out: &mut impl Output,
     ) -> Result<(), String> {
         self.admit(instance)?;
         let RankInstance { rank, incarnation } = instance;
         let admission = self.of_mut(rank);
-        let other = admission.process.filter(|(of, number)| {
-            *of == incarnation && process.is_some_and(|process| process != *number)
-        });
+        let other =
+            admission.process.filter(|(of, number)| *of == incarnation && process != *number);
         if let Some((_, number)) = other.filter(|_| out.runs(rank)) {
             return Err(format!("process {number} of {instance} has not ended"));
         }
         if let Some(old) = admission.conn.replace(Conn { id, admitted: false }) {
             out.close(old.id);
         }
-        if let Some(number) = process {
-            admission.process = Some((incarnation, number));
-            out.adopt(id, rank);
-        }
+        admission.process = Some((incarnation, process));
+        out.adopt(id, rank);
         Ok(())
     }
 
@@ -150,8 +147,8 @@ impl Ranks {
         }
     }
 
-    /// Only this incarnation may connect from now on. True: no process of an older one runs, as far
-    /// as is known.
+    /// Only this incarnation may connect from now on. True: no process of an older one has the
+    /// ledgers.
     pub fn fence(&mut self, instance: RankInstance, out: &mut impl Output) -> bool {
         let RankInstance { rank, incarnation } = instance;
         let admission = self.of_mut(rank);

@@ -47,6 +47,17 @@ impl<M: Memory> Regions<M> {
         region::used(memory, layout)
     }
 
+    /// ssn of the newest message of a rank to another one.
+    pub fn newest(&self, rank: Rank, to: Rank) -> u64 {
+        self.figures(rank, Channel::Rank(to.0)).newest
+    }
+
+    /// Up to which ssn the messages of a rank to another one are released.
+    pub fn released(&self, rank: Rank, to: Rank) -> u64 {
+        let (memory, layout) = self.of(rank);
+        region::released(memory, layout, Channel::Rank(to.0))
+    }
+
     /// Bytes that the channels of a region need.
     pub fn needed(&self, rank: Rank) -> u64 {
         let to_ranks = self.ranks().map(|to| Channel::Rank(to.0));

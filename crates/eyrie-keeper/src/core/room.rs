@@ -1,12 +1,14 @@
 //! How much memory each region may use. The sum of what is granted must never be more than the
-//! memory for logs, but where no wait could help: each rank has one extent for each channel, and a
-//! message that is longer than all of that memory is granted what it needs.
+//! memory for logs, but where no wait could help: each rank has one extent for each channel, a
+//! message that is longer than all of that memory is granted what it needs, and so is a rank that
+//! no other one can give room ([`super::stalls`]).
 //!
 //! A region that nears its end gets more, as long as there is some. Then what others do not use is
 //! taken back. Then images are asked for, which release what is kept for a receiver. Where none
 //! helps within a second, messages are taken out of ledgers to disk ([`super::spill`]). Where that
-//! helps neither, a rank that needs more waits, and an event says so. When it has waited long and
-//! the disk is full, what a receiver has is released without an image; that is decided above.
+//! helps neither, a rank that needs more waits until its receivers receive, and an event says so.
+//! When it has waited long and the disk is full, what a receiver has is released without an image;
+//! that is decided above.
 
 use super::output::Output;
 use super::ranks::Ranks;
@@ -30,6 +32,12 @@ const HOLD: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How long an image may take before messages are taken out to disk.
 const GRACE: Duration = Duration::from_secs(1);
+/// What is granted beyond the bound is reported from this share of the bound on, and whenever it
+/// has become so many times as much.
+const REPORTED_SHARE: u64 = 8;
+const REPORTED_TIMES: u64 = 4;
+/// It is granted this share of what its region uses, if that is more than it needs.
+const MORE: u64 = 4;
 /// The growth of what is kept for a receiver is reported in steps of this share of the memory for
 /// logs, and of at least these bytes.
 const GROWTH_SHARE: u64 = 64;
@@ -47,8 +55,14 @@ pub struct Room {
     /// Bytes that each region has at least.
     least: u64,
     granted: Vec<u64>,
-    /// Bytes that were granted beyond the bound, because no wait could help.
+    /// Bytes of memory that the system had for ledgers when their use had last changed, and how
+    /// many they used then.
+    memory_left: u64,
+    used: u64,
+    /// Bytes that were granted beyond the bound, because no wait could help, and how many of them
+    /// an event has named.
     pub beyond: u64,
+    reported_beyond: u64,
     /// Since the keeper's start.
     now: Duration,
     /// When an image was last asked for, while there is too little.
@@ -104,7 +118,10 @@ impl Room {
             bound,
             least,
             granted,
+            memory_left: u64::MAX,
+            used: u64::MAX,
             beyond,
+            reported_beyond: beyond.max(bound / REPORTED_SHARE / REPORTED_TIMES),
             now: Duration::ZERO,
             asked: None,
             counted: false,
@@ -125,9 +142,40 @@ impl Room {
         self.granted[rank.index()]
     }
 
+    /// The time since the keeper's start.
+    #[cfg(test)]
+    pub fn now(&self) -> Duration {
+        self.now
+    }
+
     /// Sets the time since the keeper's start.
     pub fn set_time(&mut self, now: Duration) {
         self.now = now;
+    }
+
+    /// Looks how much memory the system has yet, when more of it is used than at the last look.
+    /// Where it has none, regions keep what they use, and are granted no more.
+    pub fn look_at_memory<M: Memory>(&mut self, regions: &Regions<M>, out: &impl Output) {
+        let used = regions.ranks().map(|rank| regions.used(rank)).fold(0, u64::saturating_add);
+        if used == self.used && self.short.is_empty() {
+            return;
+        }
+        (self.used, self.memory_left) = (used, out.memory_left());
+        if self.memory_left > 0 {
+            return;
+        }
+        for rank in regions.ranks() {
+            let used = regions.used(rank).max(self.least).next_multiple_of(PAGE);
+            if used < self.granted(rank) {
+                self.grant(regions, rank, used);
+            }
+        }
+    }
+
+    /// Whether the system has no memory for what a rank wants.
+    pub fn lacks_memory<M: Memory>(&self, regions: &Regions<M>, rank: Rank) -> bool {
+        let (memory, layout) = regions.of(rank);
+        region::wanted(memory, layout) > self.memory_left
     }
 
     /// Grants more where it is needed, and reports what cannot be granted.
@@ -145,9 +193,12 @@ impl Room {
             } else {
                 continue;
             };
+            // A message that is longer than the bound need not wait, unless there is another one
+            // like it that may be taken out first.
+            let is_longer = wanted > self.bound.max(regions.needed(rank));
             let has_room = needed <= granted
                 || self.raise(regions, rank, needed)
-                || wanted > self.bound && self.exceed(regions, rank, needed);
+                || is_longer && wanted <= self.memory_left && self.exceed(regions, rank, needed);
             if !has_room {
                 self.short.push(rank);
                 self.waits |= wanted > 0;
@@ -181,13 +232,23 @@ impl Room {
         self.stuck = None;
     }
 
-    /// Nothing can be taken out of the ledgers at present: ranks that need more wait, for this
-    /// reason.
-    pub fn hold(&mut self, reason: String, out: &mut impl Output) {
+    /// Nothing can be taken out of the ledgers at present: ranks that need more wait. True: they
+    /// begin to.
+    pub fn hold(&mut self) -> bool {
         self.stuck = Some(self.now);
-        if self.waits && self.held.is_none() {
+        let begins = self.waits && self.held.is_none();
+        if begins {
             self.held = Some(self.now);
-            out.event(RouterEvent::HeldBack { reason });
+        }
+        begins
+    }
+
+    /// Reports what was granted beyond the bound, once it is much, and whenever it has become much
+    /// more.
+    pub fn report_beyond(&mut self, out: &mut impl Output) {
+        if self.beyond > REPORTED_TIMES * self.reported_beyond {
+            self.reported_beyond = self.beyond;
+            out.event(RouterEvent::BoundExceeded { bytes: self.beyond });
         }
     }
 
@@ -221,8 +282,10 @@ impl Room {
     fn exceed<M: Memory>(&mut self, regions: &Regions<M>, rank: Rank, needed: u64) -> bool {
         let fits = needed <= limit(regions, rank);
         if fits {
-            self.beyond += needed.next_multiple_of(PAGE) - self.granted(rank);
-            self.grant(regions, rank, needed.next_multiple_of(PAGE));
+            let more = needed.next_multiple_of(PAGE).saturating_sub(self.granted(rank));
+            let within = self.bound.saturating_sub(self.granted.iter().sum());
+            self.beyond += more.saturating_sub(within);
+            self.grant(regions, rank, self.granted(rank) + more);
         }
         fits
     }
@@ -237,35 +300,45 @@ impl Room {
         self.held = Some(self.now);
     }
 
-    /// Nothing more can be released. Grants ranks that wait what they need, where that fits beside
-    /// what all need: their regions are in pieces that are too small. What ranks observe, and their
-    /// order, cannot be taken out: up to as many bytes again are granted for them.
-    pub fn grant_pieces<M: Memory>(&mut self, regions: &Regions<M>, ranks: &Ranks) {
+    /// Grants a rank that waits what it needs, where that fits beside what all need: its region is
+    /// in pieces that are too small. What ranks observe, and their order, cannot be taken out: up
+    /// to as many bytes again are granted for them. False: it does not fit.
+    pub fn grant_pieces<M: Memory>(&mut self, regions: &Regions<M>, rank: Rank) -> bool {
         let needed = regions.ranks().map(|rank| regions.needed(rank));
-        let mut needed = needed.fold(0, u64::saturating_add);
+        let needed = needed.fold(0, u64::saturating_add);
         let own = [Channel::Order, Channel::Observed];
         let own = |rank| own.map(|channel| regions.needed_by(rank, channel)).iter().sum::<u64>();
         let recorded = regions.ranks().map(own).fold(0, u64::saturating_add);
         let bound = self.bound.saturating_add(recorded.min(self.bound));
-        for rank in regions.ranks().filter(|rank| ranks.has_ledgers(*rank)) {
-            let (memory, layout) = regions.of(rank);
-            let wanted = region::wanted(memory, layout);
-            let all = regions.used(rank).saturating_add(wanted);
-            let with_it = needed.saturating_add(wanted);
-            if wanted == 0 || all <= self.granted(rank) || with_it > bound {
-                continue;
-            }
-            needed = with_it;
-            self.exceed(regions, rank, all);
-        }
+        self.grant_more(regions, rank, bound.saturating_sub(needed))
+    }
+
+    /// Grants a rank that waits what it needs, whatever is left. False: it has not so many
+    /// addresses.
+    pub fn grant_beyond<M: Memory>(&mut self, regions: &Regions<M>, rank: Rank) -> bool {
+        self.grant_more(regions, rank, u64::MAX)
+    }
+
+    /// Grants a rank what it waits for, and some more, so that one that sends much does not have to
+    /// wait often. False: that is more than `most` bytes, or than it has addresses.
+    fn grant_more<M: Memory>(&mut self, regions: &Regions<M>, rank: Rank, most: u64) -> bool {
+        let (memory, layout) = regions.of(rank);
+        let (used, wanted) = (regions.used(rank), region::wanted(memory, layout));
+        let limit = limit(regions, rank).saturating_sub(used);
+        let most = most.min(self.memory_left);
+        let more = wanted.max((used / MORE).min(most)).min(limit);
+        wanted <= most.min(limit) && self.exceed(regions, rank, used + more)
     }
 
     /// Takes back what regions do not use, until so much is left for another one, if it can be.
     fn take_back<M: Memory>(&mut self, regions: &Regions<M>, except: Rank, wanted: u64) {
         let spare = |room: &Room, rank: Rank| {
             let used = regions.used(rank);
+            let (memory, layout) = regions.of(rank);
+            // It was granted what it waits for, perhaps, and has not taken it yet.
+            let waits_for = used.saturating_add(region::wanted(memory, layout));
             // With less it would near its end at once.
-            let stays = (used + used / 2).max(room.least).next_multiple_of(PAGE);
+            let stays = (used + used / 2).max(waits_for).max(room.least).next_multiple_of(PAGE);
             room.granted(rank).saturating_sub(stays)
         };
         let mut others: Vec<_> = regions.ranks().filter(|rank| *rank != except).collect();
@@ -289,7 +362,10 @@ impl Room {
 
     /// Bytes that are not granted.
     fn left(&self) -> u64 {
-        self.bound.saturating_sub(self.granted.iter().sum())
+        let granted: u64 = self.granted.iter().sum();
+        // What is granted and not used yet takes memory, too.
+        let unused = granted.saturating_sub(self.used);
+        self.bound.saturating_sub(granted).min(self.memory_left.saturating_sub(unused))
     }
 
     /// Asks for an image of the receiver for which most is kept, while there is too little. Where a

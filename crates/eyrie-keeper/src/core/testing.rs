@@ -41,6 +41,8 @@ pub struct Asked {
     /// Files of spilled messages, and where they are in that of the rank admitted last.
     pub files: BTreeMap<Rank, Vec<u8>>,
     pub spilled: (u64, u64),
+    /// Bytes of memory that the host has yet; `None`: any.
+    pub memory: Option<u64>,
     /// Bytes that the files take in all; `None`: any.
     pub disk: Option<u64>,
 }
@@ -89,6 +91,9 @@ impl Output for Asked {
     }
     fn runs(&self, rank: Rank) -> bool {
         self.running.contains(&rank)
+    }
+    fn memory_left(&self) -> u64 {
+        self.memory.unwrap_or(u64::MAX)
     }
     fn end(&mut self, rank: Rank) {
         self.running.remove(&rank);
@@ -144,6 +149,8 @@ pub struct Process {
     heaps: Vec<&'static Heap>,
     /// Messages that it has received before and that are not in the ledgers.
     spilled: VecDeque<(Spilled, Vec<u8>)>,
+    /// The content of the messages of a rank to another one, by their number.
+    pub content: fn(u32, u32, u64) -> Vec<u8>,
     pub state: Image,
 }
 
@@ -218,7 +225,7 @@ impl World {
         self.next_conn += 1;
         let (instance, pid) = (self.instance(rank), self.pid(rank));
         assert_eq!(self.core.admit(instance), Ok(()));
-        self.core.connected(id, instance, Some(pid), &mut self.asked);
+        self.core.connected(id, instance, pid, &mut self.asked);
         id
     }
 
@@ -241,7 +248,8 @@ impl World {
             Reader::new(*heap, layout(source as u32), rank, behind)
         };
         let readers = self.heaps.iter().enumerate().map(reader).collect();
-        Process { conn, writer, readers, heaps: self.heaps.clone(), spilled, state }
+        let (heaps, content) = (self.heaps.clone(), payload);
+        Process { conn, writer, readers, heaps, spilled, content, state }
     }
 
     /// What is in the file of the rank that was admitted last, behind what it has received.
@@ -324,7 +332,7 @@ impl World {
 impl Process {
     /// Sends the next message to a rank.
     pub fn send(&mut self, rank: u32, to: u32) -> Result<Sent, LedgerError> {
-        self.send_content(to, &payload(rank, to, self.state.sent[to as usize] + 1))
+        self.send_content(to, &(self.content)(rank, to, self.state.sent[to as usize] + 1))
     }
 
     /// Sends this to a rank.
@@ -343,13 +351,13 @@ impl Process {
             let received = &mut self.state.received[source as usize];
             assert_eq!((message.source, message.ssn), (source, *received + 1));
             assert_eq!(message.envelope.words, [message.ssn, 0]);
-            assert_eq!(bytes, payload(source, rank, message.ssn));
+            assert_eq!(bytes, (self.content)(source, rank, message.ssn));
             *received = message.ssn;
             return true;
         }
         let reader = &mut self.readers[source as usize];
         let Some(entry) = reader.look().unwrap() else { return false };
-        let expected = payload(source, rank, entry.ssn);
+        let expected = (self.content)(source, rank, entry.ssn);
         assert_eq!((entry.ssn, entry.len), (reader.count() + 1, expected.len() as u64));
         if reader.filled(&entry).unwrap() < entry.len {
             return false;

@@ -45,7 +45,7 @@ fn all_ranks_are_admitted_at_the_start_and_older_incarnations_are_not() {
     let said = world.core.admit(old).unwrap_err();
     assert_eq!(said, "incarnation 1 of rank 1 has been replaced by 2");
     world.events();
-    world.core.connected(77, old, Some(5), &mut world.asked);
+    world.core.connected(77, old, 5, &mut world.asked);
     let refused = RouterEvent::Refused { instance: Some(old), reason: said };
     assert_eq!((world.events(), world.asked.closed.pop()), (vec![refused], Some(77)));
 }
@@ -73,12 +73,12 @@ fn a_second_process_of_an_incarnation_is_refused_while_the_first_one_runs() {
     let first = world.connect(0);
     let instance = world.instance(0);
     world.events();
-    world.core.connected(50, instance, Some(4321), &mut world.asked);
+    world.core.connected(50, instance, 4321, &mut world.asked);
     let reason = "process 100 of incarnation 1 of rank 0 has not ended".to_string();
     assert_eq!(world.events(), [RouterEvent::Refused { instance: Some(instance), reason }]);
     assert_eq!((&world.asked.closed, &world.asked.admitted), (&vec![50], &vec![first]));
     world.asked.running.clear();
-    world.core.connected(51, instance, Some(4321), &mut world.asked);
+    world.core.connected(51, instance, 4321, &mut world.asked);
     assert_eq!(world.asked.admitted, [first, 51]);
 }
 
@@ -233,10 +233,11 @@ fn grants_grow_within_the_bound_and_what_others_do_not_use_is_taken_back() {
     all[1].send(1, 2).unwrap();
     let scarce = RouterEvent::LogScarce { rank: Rank(1) };
     assert!(world.events().contains(&scarce));
-    world.core.tick(Duration::from_secs(1), &mut world.asked);
-    let events = world.events();
-    let held = RouterEvent::HeldBack { reason: "no space is left for the log of messages".into() };
-    assert_eq!(events.iter().filter(|event| **event == held).count(), 1);
+    world.events();
+    (1..30).for_each(|n| world.core.tick(Duration::from_secs(n), &mut world.asked));
+    let held = named(&mut world, |event| matches!(event, RouterEvent::HeldBack { .. }));
+    let [RouterEvent::HeldBack { reason }] = &held[..] else { panic!("{held:?}") };
+    assert!(reason.contains("rank 0 waits until rank 1 receives"), "{reason}");
 }
 
 #[test]
@@ -568,7 +569,9 @@ fn when_the_disk_is_full_too_ranks_wait_and_what_was_received_is_released() {
         _ => None,
     });
     let held: Vec<_> = held.collect();
-    assert!(held[0].contains("in the 4 MiB on disk; give it more with --log-disk"), "{held:?}");
+    let wanted = "the ledgers have used the 3 MiB of --log-memory and the 4 MiB of --log-disk; \
+                  images make room (give more with --log-disk)";
+    assert_eq!(held[0], wanted);
     assert_eq!(held[1..], ["unprotected"], "what it cannot need is released at once");
     // Its next image makes it whole again.
     world.truncate(2, &all[2].state);
@@ -595,7 +598,8 @@ fn a_file_that_cannot_be_written_is_said_with_its_place_and_nothing_is_lost() {
         world.relieve();
     }
     let held = named(&mut world, |event| matches!(event, RouterEvent::HeldBack { .. }));
-    let reason = "no space is left for the log of messages (/spill: no space left on device)";
+    let reason = "the ledgers have used the 3 MiB of --log-memory, and none of it can go to disk \
+                  (/spill: no space left on device); images make room";
     assert_eq!(held, [RouterEvent::HeldBack { reason: reason.into() }]);
     let state = all[2].state.clone();
     world.fence(2);
@@ -627,4 +631,154 @@ fn a_message_that_is_longer_than_the_memory_for_logs_is_granted() {
     world.want_room(0, all[0].conn);
     all[0].send_content(1, &payload).unwrap();
     assert_eq!(named(&mut world, |event| matches!(event, RouterEvent::HeldBack { .. })), []);
+}
+
+/// Sends until the ledger is full and nothing more is granted at once.
+fn wait(world: &mut World, process: &mut Process, rank: u32, to: u32) {
+    let granted = |world: &World| region::granted(&world.heaps[rank as usize], &layout(rank));
+    // An image has not come in time.
+    let (mut before, mut step) = (0, Duration::from_millis(1100));
+    while before != granted(world) {
+        before = granted(world);
+        assert!(fill(world, process, rank, to, REGION));
+        world.core.tick(world.core.now() + step, &mut world.asked);
+        step = Duration::from_millis(1);
+    }
+}
+
+/// Bytes that a rank may use, after so many seconds more.
+fn granted_after(world: &mut World, rank: u32, seconds: u64) -> u64 {
+    for _ in 0..seconds {
+        let now = world.core.now() + Duration::from_secs(1);
+        world.core.tick(now, &mut world.asked);
+    }
+    region::granted(&world.heaps[rank as usize], &layout(rank))
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_are_granted_more_than_the_bound_and_it_is_said() {
+    let (mut world, mut all) = started(3 * MIB);
+    (0..RANKS).for_each(|rank| world.replayed(rank, all[rank as usize].conn));
+    wait(&mut world, &mut all[0], 0, 1);
+    let before = granted_after(&mut world, 0, 0);
+    wait(&mut world, &mut all[1], 1, 0);
+    let after = granted_after(&mut world, 0, 1);
+    assert!(after > before && after < before + before / 2, "{before} and {after}");
+    assert!(all[0].send(0, 1).is_ok());
+    let is_said = |event: &RouterEvent| matches!(event, RouterEvent::BoundExceeded { .. });
+    let said = named(&mut world, is_said);
+    assert!(!said.is_empty());
+    // It does not wait now: it is given no more.
+    assert_eq!(granted_after(&mut world, 0, 56), after);
+    assert_eq!(named(&mut world, is_said), [], "nothing was granted since");
+}
+
+#[test]
+fn a_rank_waits_for_one_that_can_receive_however_long_that_computes() {
+    let (mut world, mut all) = started(3 * MIB);
+    (0..RANKS).for_each(|rank| world.replayed(rank, all[rank as usize].conn));
+    wait(&mut world, &mut all[1], 1, 0);
+    wait(&mut world, &mut all[0], 0, 2);
+    let before = granted_after(&mut world, 0, 0);
+    assert_eq!(granted_after(&mut world, 0, 4999), before);
+    // What rank 2 receives is released without an image, since there is no disk.
+    while all[2].progress(2, &[0; 64]).is_ok() && all[2].state.received[0] < all[0].state.sent[2] {}
+    let sends = |world: &mut World, all: &mut Vec<Process>| {
+        granted_after(world, 0, 1);
+        all[0].send(0, 2).is_ok()
+    };
+    assert!((0..60).any(|_| sends(&mut world, &mut all)));
+    let is_exceeded = |event: &RouterEvent| matches!(event, RouterEvent::BoundExceeded { .. });
+    assert_eq!(named(&mut world, is_exceeded), [], "there was room without");
+}
+
+#[test]
+fn a_rank_waits_for_one_that_is_gone_until_it_must_have_ended() {
+    let (mut world, mut all) = started(3 * MIB);
+    (0..RANKS).for_each(|rank| world.replayed(rank, all[rank as usize].conn));
+    wait(&mut world, &mut all[0], 0, 1);
+    world.core.disconnected(all[1].conn, Rank(1), &mut world.asked);
+    let before = granted_after(&mut world, 0, 8);
+    assert_eq!(granted_after(&mut world, 0, 1), before, "it may come back");
+    assert!(granted_after(&mut world, 0, 3) > before);
+    assert!(all[0].send(0, 1).is_ok());
+}
+
+/// Those that their receiver has, and that go to disk, give room to the next ones.
+#[test]
+fn messages_that_are_longer_than_the_memory_for_logs_do_not_stay_there() {
+    let mut world = World::within(Bounds { memory: MIB / 2, disk: 1 << 40 });
+    let mut all: Vec<_> = (0..RANKS).map(|rank| world.start(rank, &Image::default())).collect();
+    (0..RANKS).for_each(|rank| world.replayed(rank, all[rank as usize].conn));
+    (0..RANKS).for_each(|rank| all[rank as usize].content = |_, _, _| vec![7; 3 << 18]);
+    for n in 0..20 {
+        for (rank, to) in [(0, 1), (1, 0)] {
+            let sent = (0..5).find_map(|_| {
+                world.want_room(rank, all[rank as usize].conn);
+                granted_after(&mut world, rank, u64::from(n > 0));
+                all[rank as usize].send(rank, to).ok()
+            });
+            assert!(sent.is_some(), "message {n} of rank {rank}");
+            all[to as usize].progress(to, &[rank]).unwrap();
+        }
+    }
+    assert!(region::used(&world.heaps[0], &layout(0)) < 4 * MIB);
+}
+
+#[test]
+fn a_ledger_that_can_be_no_larger_ends_the_job_where_no_rank_can_give_room() {
+    let (mut world, mut all) = started(3 * MIB);
+    (0..RANKS).for_each(|rank| world.replayed(rank, all[rank as usize].conn));
+    let mut fatal = Vec::new();
+    for now in (1..400).map(Duration::from_secs) {
+        while all[0].send(0, 0).is_ok() {}
+        world.want_room(0, all[0].conn);
+        world.core.tick(now, &mut world.asked);
+        fatal = named(&mut world, |event| matches!(event, RouterEvent::Fatal { .. }));
+        if !fatal.is_empty() {
+            break;
+        }
+    }
+    let [RouterEvent::Fatal { reason }] = &fatal[..] else { panic!("{fatal:?}") };
+    assert!(reason.starts_with("rank 0's ledger is full"), "{reason}");
+    assert!(reason.contains("--log-memory"), "{reason}");
+}
+
+#[test]
+fn where_the_host_has_no_memory_left_ranks_wait_and_it_is_said() {
+    let (mut world, mut all) = started(6 * MIB);
+    (0..RANKS).for_each(|rank| world.replayed(rank, all[rank as usize].conn));
+    all[0].send(0, 1).unwrap();
+    world.asked.memory = Some(0);
+    let used = region::used(&world.heaps[0], &layout(0));
+    assert!(granted_after(&mut world, 0, 1) < used + MIB / 4, "it keeps what it uses");
+    wait(&mut world, &mut all[0], 0, 1);
+    wait(&mut world, &mut all[1], 1, 0);
+    let before = granted_after(&mut world, 0, 1);
+    assert_eq!(granted_after(&mut world, 0, 497), before);
+    let held = named(&mut world, |event| matches!(event, RouterEvent::HeldBack { .. }));
+    let RouterEvent::HeldBack { reason } = &held[0] else { panic!("{held:?}") };
+    assert!(reason.contains("memory.max") && reason.contains("rank 0 waits"), "{reason}");
+    // Others have ended, or it has been given more.
+    world.asked.memory = Some(MIB);
+    assert!(granted_after(&mut world, 0, 3) > before);
+    assert!(all[0].send(0, 1).is_ok());
+    wait(&mut world, &mut all[0], 0, 1);
+    wait(&mut world, &mut all[1], 1, 0);
+    world.asked.memory = Some(0);
+    granted_after(&mut world, 0, 697);
+    let fatal = named(&mut world, |event| matches!(event, RouterEvent::Fatal { .. }));
+    assert!(!fatal.is_empty(), "it does not wait for ever");
+}
+
+/// Two ranks are short, and the second one's share is raised in the same step.
+#[test]
+fn what_a_rank_was_granted_because_it_waits_is_not_taken_back_before_it_takes_it() {
+    let (mut world, mut all) = started(2 * MIB);
+    wait(&mut world, &mut all[2], 2, 1);
+    let payload = vec![7; 3 * MIB as usize];
+    assert!(matches!(all[0].send_content(1, &payload), Err(LedgerError::Full { .. })));
+    world.want_room(0, all[0].conn);
+    world.want_room(2, all[2].conn);
+    all[0].send_content(1, &payload).unwrap();
 }

@@ -42,7 +42,7 @@ pub enum RankError {
     },
     /// A ledger cannot be read or written.
     Ledger(LedgerError),
-    /// A message in a rank's ledger is nonsense, though its check is right.
+    /// A message in a rank's ledger means nothing, though its check is right.
     Damaged {
         source: Rank,
         what: &'static str,
@@ -65,20 +65,23 @@ impl std::fmt::Display for RankError {
                 )
             }
             RankError::OutOfReach { router, waited, cause } => {
-                write!(f, "router {router} has been out of reach for {waited:?}: {cause}")
+                let waited = waited.as_secs();
+                write!(f, "router {router} has been out of reach for {waited} s: {cause}")
             }
             RankError::NoAnswer { router, waited } => {
-                write!(f, "router {router} has not answered for {waited:?}")
+                write!(f, "router {router} has not answered for {} s", waited.as_secs())
             }
             RankError::NoReplay { router, rsn, waited } => {
-                write!(f, "replay has waited {waited:?} for message {rsn} from router {router}")
+                let waited = waited.as_secs();
+                write!(f, "replay has waited {waited} s for message {rsn} from router {router}")
             }
             RankError::Determinants(what) => write!(f, "the log does not fit this rank: {what}"),
             RankError::Content(what) => {
                 write!(f, "a logged message cannot be read from its segment: {what}")
             }
             RankError::KeeperOutOfReach { waited, cause } => {
-                write!(f, "the keeper of this host's ledgers has been out of reach for {waited:?}: {cause}")
+                let waited = waited.as_secs();
+                write!(f, "the keeper of the ledgers has been out of reach for {waited} s: {cause}")
             }
             RankError::Ledger(e @ (LedgerError::Full { .. } | LedgerError::TooLong { .. })) => {
                 write!(f, "{e}: give it more with --log-memory")
@@ -88,7 +91,8 @@ impl std::fmt::Display for RankError {
                 write!(f, "rank {source}'s ledger is damaged ({what})")
             }
             RankError::NoReplayFrom { source, waited } => {
-                write!(f, "replay has waited {waited:?} for a message of rank {source}")
+                let waited = waited.as_secs();
+                write!(f, "replay has waited {waited} s for a message of rank {source}")
             }
             RankError::LargeMessageLost => f.write_str(
                 "a large message had not reached its router when the image was taken, and its \
@@ -99,3 +103,15 @@ impl std::fmt::Display for RankError {
 }
 
 impl std::error::Error for RankError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_said_in_whole_seconds() {
+        let (waited, cause) = (Duration::from_micros(120_000_017), "it is gone".into());
+        let said = RankError::KeeperOutOfReach { waited, cause }.to_string();
+        assert_eq!(said, "the keeper of the ledgers has been out of reach for 120 s: it is gone");
+    }
+}

@@ -130,8 +130,11 @@ pub trait Path {
     /// As [`Path::send`].
     fn store_observed(&mut self) -> Result<(), RankError>;
 
-    /// Whether an image taken now would hold all that it needs; waits at most so long for that.
-    fn settled(&mut self, timeout: Duration) -> bool;
+    /// Waits, at most so long, until an image that is taken now would hold all that it needs.
+    ///
+    /// # Errors
+    /// Why it would not, in words for users. Allocates nothing for that.
+    fn settle(&mut self, timeout: Duration) -> Result<(), &'static str>;
 
     /// Descriptors that an image must not keep.
     fn descriptors(&self) -> impl Iterator<Item = i32> + '_;

@@ -74,6 +74,9 @@ pub enum RouterEvent {
     LogScarce { rank: Rank },
     /// No space is left. Senders wait until images free some.
     HeldBack { reason: String },
+    /// So many bytes more than the memory for logs may be used: ranks wait for room, and no rank
+    /// can give it.
+    BoundExceeded { bytes: u64 },
     /// The log cannot be kept. This rank cannot be recovered until its next image.
     Unprotected { rank: Rank, reason: String },
     /// This router has taken over from a lost one, and the rank has said what it has. Its log goes

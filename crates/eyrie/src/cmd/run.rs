@@ -6,7 +6,7 @@ use eyrie_controller::hosts::{self, Host};
 use eyrie_controller::machine::schedule::Interval;
 use eyrie_controller::machine::SAVED_CODE;
 use eyrie_controller::runtime::{
-    self, Cluster, JobOptions, Launcher, Reach, Resumption, ENV_SPARES,
+    self, check_ledgers, Cluster, JobOptions, Launcher, Reach, Resumption, ENV_SPARES,
 };
 use eyrie_host::enough;
 use eyrie_interface::options::{
@@ -88,11 +88,11 @@ pub struct RunArgs {
     )]
     slots: u32,
     /// Number of routers, which log and deliver the messages where these do not go straight; ranks
-    /// are spread over them
-    #[arg(long, default_value_t = options::ROUTERS, value_name = "K")]
-    routers: u32,
-    /// How messages go: straight through memory that ranks share, or through routers [default:
-    /// router, or as the saved job's did]. The direct way needs all nodes on this host
+    /// are spread over them [default: 1 where messages need routers]
+    #[arg(long, value_name = "K")]
+    routers: Option<u32>,
+    /// The way that messages take [default: direct where all nodes are on this host and no routers
+    /// are asked for, else router]
     #[arg(long, value_enum, value_name = "WAY", env = "EYRIE_PATH", hide_short_help = true)]
     path: Option<MessagePath>,
     /// Where routers and stores run [default: nodes with two hosts or more, else here; with
@@ -358,6 +358,8 @@ pub fn placement(options: &JobOptions) -> anyhow::Result<Placement> {
         hosts: &hosts.iter().map(String::as_str).collect::<Vec<_>>(),
         nodes: &[],
         job: None,
+        ranks_per_node: None,
+        slots: None,
         spares: None,
         arrangement: Arrangement::Contiguous,
         traffic: options.traffic.as_deref(),
@@ -370,7 +372,7 @@ pub fn placement(options: &JobOptions) -> anyhow::Result<Placement> {
 
 /// What a router's log may take of the memory of this machine by default, in bytes.
 pub fn usual_log_memory(routers: u32) -> u64 {
-    options::log_memory(crate::memory::allowed_bytes(), routers)
+    options::log_memory(eyrie_proc::memory::allowed(), routers)
 }
 
 /// `log`: where agents write what they do.
@@ -385,9 +387,11 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let roles = roles(args.roles, hosts, resumption.as_ref().and_then(Resumption::options))?;
     let saved = resumption.as_ref().and_then(Resumption::options);
     let is_here = nodes.cluster.is_none() && roles == RolesAt::Here && matches!(reach, Reach::Unix);
-    let path = path(args.path, is_here, saved)?;
+    let bytes = args.log_memory.unwrap_or_else(|| usual_log_memory(1));
+    let can = || check_ledgers(nodes.ranks, bytes);
+    let (path, note) = path(args.path, args.routers, is_here, saved, can)?;
     let routers = match path {
-        MessagePath::Router => args.routers.max(roles.least_routers()),
+        MessagePath::Router => args.routers.unwrap_or(options::ROUTERS).max(roles.least_routers()),
         // The keeper of the ledgers takes the place of one.
         MessagePath::Direct => 1,
     };
@@ -441,34 +445,61 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         argv: args.program,
     };
     let placement = placement(&options)?;
-    let code = runtime::run(options, resumption, placement)?;
+    let code = runtime::run(options, resumption, placement, note)?;
     if code == SAVED_CODE && args.requeue {
         requeue()?;
     }
     Ok(code)
 }
 
-/// The way that messages take. Those of a job that was saved take the way that they took before.
+/// The way that messages take: straight where that can be, and where no routers are asked for.
+/// Those of a job that was saved take the way that they took before. With what is to be said of it.
 fn path(
     asked: Option<MessagePath>,
+    routers: Option<u32>,
     is_here: bool,
     saved: Option<&JobOptions>,
-) -> anyhow::Result<MessagePath> {
-    match (asked, saved.map(|saved| saved.path)) {
-        (Some(asked), Some(saved)) if asked != saved => {
-            anyhow::bail!("the job was saved with messages on another way: leave --path out")
-        }
-        (_, Some(MessagePath::Direct)) if !is_here => anyhow::bail!(
-            "the job was saved with messages that go straight, so it continues on this host only: \
-             leave --hosts, --roles and --reach out"
-        ),
-        (_, Some(saved)) => Ok(saved),
-        (Some(MessagePath::Direct), None) if !is_here => anyhow::bail!(
+    can: impl FnOnce() -> std::io::Result<()>,
+) -> anyhow::Result<(MessagePath, Option<String>)> {
+    if let Some(saved) = saved.map(|saved| saved.path) {
+        return Ok((as_saved(asked, is_here, saved)?, None));
+    }
+    let path = match asked {
+        Some(MessagePath::Direct) if !is_here => anyhow::bail!(
             "--path direct needs all nodes on this host, without --hosts, --roles nodes and --reach \
              tcp: leave one or the other out"
         ),
-        (asked, None) => Ok(asked.unwrap_or_default()),
+        Some(MessagePath::Direct) if routers.is_some() => {
+            anyhow::bail!("--path direct has no routers: leave it or --routers out")
+        }
+        Some(asked) => asked,
+        None if !is_here || routers.is_some() => MessagePath::Router,
+        None => match can() {
+            Ok(()) => MessagePath::Direct,
+            Err(e) => {
+                let text = format!("messages go through a router, which is slower: {e}");
+                return Ok((MessagePath::Router, Some(text)));
+            }
+        },
+    };
+    Ok((path, None))
+}
+
+fn as_saved(
+    asked: Option<MessagePath>,
+    is_here: bool,
+    saved: MessagePath,
+) -> anyhow::Result<MessagePath> {
+    if asked.is_some_and(|asked| asked != saved) {
+        anyhow::bail!("the job was saved with messages on another way: leave --path out")
     }
+    if saved == MessagePath::Direct && !is_here {
+        anyhow::bail!(
+            "the job was saved with messages that go straight, so it continues on this host only: \
+             leave --hosts, --roles and --reach out"
+        )
+    }
+    Ok(saved)
 }
 
 /// Where routers and stores run. Those of a job that was saved run where they did before: what its
@@ -511,7 +542,7 @@ fn resumption(args: &mut RunArgs) -> anyhow::Result<Option<Resumption>> {
             anyhow::bail!("the job that was saved in {shown} has {ranks} ranks: leave -n out")
         }
         Some(JobOptions { ranks, routers, .. }) => {
-            (args.ranks, args.routers) = (Some(*ranks), *routers);
+            (args.ranks, args.routers) = (Some(*ranks), Some(*routers));
         }
         None if args.program.is_empty() => {
             anyhow::bail!("nothing was saved in {shown}: give the program, to start it anew")

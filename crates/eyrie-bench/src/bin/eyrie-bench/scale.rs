@@ -16,6 +16,7 @@ use eyrie_wire::control::{
     ToAgent,
 };
 use eyrie_wire::data::Determinant;
+use eyrie_wire::directory::MessagePath;
 use eyrie_wire::rank_address::address;
 use eyrie_wire::{ImageId, NodeId, Rank, RankInstance, StoreId};
 use std::path::PathBuf;
@@ -62,6 +63,7 @@ impl Job {
             slots: vec![],
             hosts: (0..=nodes).map(|node| format!("n{node}")).collect(),
             routers: ROLES,
+            path: MessagePath::Router,
             stores: ROLES,
             image_copies: ROLES,
             roles_on_nodes: true,

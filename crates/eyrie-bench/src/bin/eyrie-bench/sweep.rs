@@ -98,8 +98,8 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Every rank's node fails and every spare replaces it: messages on the busiest link and slowdown,
-/// as a table.
+/// Every node of the job fails and every spare replaces it: messages on the busiest link and
+/// slowdown, as a table. A node goes by its lowest rank.
 fn pairs(
     instance: &Instance,
     costs: &CostModel,
@@ -108,18 +108,26 @@ fn pairs(
 ) -> anyhow::Result<String> {
     let evaluator =
         Evaluator { network: instance.network.as_ref(), traffic: &instance.job.traffic };
-    let base = evaluator.count(instance.laid.home.clone())?;
+    let base = evaluator.count(instance.job.home.clone())?;
     let before_s = fluid::step_time(&evaluator, &base, costs)?;
-    let pairs: Vec<(u32, NetworkNode)> = (0..instance.job.ranks() as u32)
-        .flat_map(|rank| instance.laid.spares.iter().map(move |&spare| (rank, spare)))
+    let mut ranks_of: BTreeMap<NetworkNode, Vec<u32>> = BTreeMap::new();
+    for (rank, &node) in (0..).zip(&instance.job.home) {
+        ranks_of.entry(node).or_default().push(rank);
+    }
+    let mut of_nodes: Vec<Vec<u32>> = ranks_of.into_values().collect();
+    of_nodes.sort_unstable();
+    let pairs: Vec<(&[u32], NetworkNode)> = of_nodes
+        .iter()
+        .flat_map(|ranks| instance.laid.spares.iter().map(move |&spare| (&ranks[..], spare)))
         .collect();
     count.begin("pairs", pairs.len());
     let results: Vec<(u64, f64)> = pairs
         .par_iter()
         .map_init(
             || evaluator.scratch(),
-            |scratch, &pair| {
-                let counted = evaluator.apply(&base, &[pair], scratch)?;
+            |scratch, &(ranks, spare)| {
+                let moves: Vec<_> = ranks.iter().map(|rank| (*rank, spare)).collect();
+                let counted = evaluator.apply(&base, &moves, scratch)?;
                 let step_s = fluid::step_time(&evaluator, &counted, costs)?;
                 count.one_more("pairs", pairs.len());
                 Ok((counted.score.messages, step_s / before_s))
@@ -128,8 +136,9 @@ fn pairs(
         .collect::<anyhow::Result<_>>()?;
     let mut csv = String::from("rank,failed,spare,busiest_link,slowdown\n");
     let mut by_load: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-    for (&(rank, spare), &(load, ratio)) in pairs.iter().zip(&results) {
-        let failed = instance.laid.home[rank as usize];
+    for (&(ranks, spare), &(load, ratio)) in pairs.iter().zip(&results) {
+        let rank = ranks[0];
+        let failed = instance.job.home[rank as usize];
         csv += &format!("{rank},{failed},{spare},{load},{ratio:.4}\n");
         by_load.entry(load).or_default().push(ratio);
     }

@@ -4,7 +4,7 @@
 
 use super::ahead::Ahead;
 use super::attached::Attached;
-use super::host::{AdmissionError, LedgerHost, Windows};
+use super::host::{AdmissionError, LedgerHost, Windows, WindowsOf};
 use super::spilled::SpilledMessages;
 use super::LedgerPath;
 use crate::core::again::behind;
@@ -22,7 +22,7 @@ use eyrie_wire::Rank;
 use std::time::Duration;
 
 /// How long the keeper may be out of reach, and how long it may take to let a rank in.
-pub(super) const ADMISSION_TIMEOUT: Duration = Duration::from_secs(120);
+const ADMISSION_TIMEOUT: Duration = Duration::from_secs(120);
 /// The pauses between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
@@ -84,12 +84,33 @@ impl<H: LedgerHost> LedgerPath<H> {
         }
     }
 
+    /// Connects to the keeper again, if it no longer knows of this rank. What it cannot reach it
+    /// tries again at the next call.
+    ///
+    /// # Errors
+    /// When the keeper refuses this incarnation.
+    pub(super) fn stay_connected(&mut self) -> Result<(), RankError> {
+        if self.host.is_connected() {
+            return Ok(());
+        }
+        match self.host.connect_again(ADMISSION_TIMEOUT) {
+            Ok(()) => {
+                // What was told last may be lost with the connection.
+                self.owes_replayed = true;
+                self.report_if_replayed();
+                Ok(())
+            }
+            Err(AdmissionError::Unreachable(_)) => Ok(()),
+            Err(AdmissionError::Refused(reason)) => Err(RankError::Refused(reason)),
+        }
+    }
+
     pub(super) fn trace(&mut self, what: What, peer: Rank, number: u64) {
         let clock = self.script.clock();
         self.host.trace(what, clock, peer.0, number);
     }
 
-    fn be_admitted(&mut self) -> Result<Windows<H>, RankError> {
+    fn be_admitted(&mut self) -> Result<WindowsOf<H>, RankError> {
         let begun = self.host.now();
         let mut pause = FIRST_PAUSE;
         loop {
@@ -108,7 +129,7 @@ impl<H: LedgerHost> LedgerPath<H> {
         }
     }
 
-    fn open(&mut self, windows: Windows<H>) -> Result<(), RankError> {
+    fn open(&mut self, windows: WindowsOf<H>) -> Result<(), RankError> {
         let Windows { ledgers, own, mut regions, bells, spilled } = windows;
         let layout = |rank| Layout::new(rank, ledgers.ranks, ledgers.region_bytes);
         let me = self.number.0;

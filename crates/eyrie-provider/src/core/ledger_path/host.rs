@@ -17,16 +17,24 @@ pub enum AdmissionError {
 }
 
 /// The ledgers of a host, as one rank has them.
-pub struct Windows<H: LedgerHost> {
+pub struct Windows<Own, Region, Bells, Spilled> {
     pub ledgers: Ledgers,
     /// The rank's own region.
-    pub own: H::Own,
+    pub own: Own,
     /// The regions of all ranks, also its own, by their number.
-    pub regions: Vec<H::Region>,
-    pub bells: H::Bells,
+    pub regions: Vec<Region>,
+    pub bells: Bells,
     /// Messages that were taken out of the ledgers, which this rank has received before.
-    pub spilled: Option<SpilledRange<H::Spilled>>,
+    pub spilled: Option<SpilledRange<Spilled>>,
 }
+
+/// As a process of kind `H` has them.
+pub type WindowsOf<H> = Windows<
+    <H as LedgerHost>::Own,
+    <H as LedgerHost>::Region,
+    <H as LedgerHost>::Bells,
+    <H as LedgerHost>::Spilled,
+>;
 
 /// The bytes of a file that are spilled messages ([`eyrie_ledger::spilled`]).
 pub struct SpilledRange<F> {
@@ -59,7 +67,7 @@ pub trait LedgerHost: ImagePoint {
     ///
     /// # Errors
     /// Why not.
-    fn admit(&mut self, timeout: Duration) -> Result<Windows<Self>, AdmissionError>;
+    fn admit(&mut self, timeout: Duration) -> Result<WindowsOf<Self>, AdmissionError>;
 
     /// Tells the keeper. What does not reach it is lost with the connection.
     fn tell(&mut self, message: &ToKeeper);

@@ -25,6 +25,7 @@ use self::script::{Script, Step};
 use self::unwritten::Unwritten;
 use super::again::Again;
 use super::error::RankError;
+#[cfg(test)]
 use super::mutation::{active, Mutation};
 use super::path::{Found, Path, Show, Turn};
 use eyrie_ledger::error::LedgerError;
@@ -168,6 +169,7 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
     #[inline]
     fn end_progress(&mut self) {
         self.progressing = false;
+        #[cfg(test)]
         if active(Mutation::RecordLate) {
             self.record_late();
         }
@@ -186,12 +188,17 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
         self.record_nothing()
     }
 
-    fn settled(&mut self, _: Duration) -> bool {
+    fn settle(&mut self, _: Duration) -> Result<(), &'static str> {
+        if self.attached.is_none() {
+            return Err("it waits for the keeper of the ledgers to let it in");
+        }
         // What waits in the program's recorder would be observed twice by a restored process. What
         // the ledger has no room for is in the image.
-        let observed = self.attached.is_some().then(|| self.try_observe());
         use LedgerError::{Full, NoMemory};
-        matches!(observed, Some(Ok(()) | Err(Full { .. } | NoMemory { .. })))
+        match self.try_observe() {
+            Ok(()) | Err(Full { .. } | NoMemory { .. }) => Ok(()),
+            Err(_) => Err("its ledger is damaged: it cannot be written"),
+        }
     }
 
     fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {

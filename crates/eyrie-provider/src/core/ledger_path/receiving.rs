@@ -4,9 +4,8 @@
 
 use super::ahead::Copied;
 use super::attached::Attached;
-use super::attaching::ADMISSION_TIMEOUT;
 use super::envelope::decode;
-use super::host::{AdmissionError, LedgerHost};
+use super::host::LedgerHost;
 use super::LedgerPath;
 use crate::core::error::RankError;
 use crate::core::matching::Content;
@@ -117,21 +116,8 @@ impl<H: LedgerHost> LedgerPath<H> {
         if let Some(attached) = &mut self.attached {
             attached.look_for_unnamed(self.number.0).map_err(RankError::Ledger)?;
         }
-        self.try_observe_much()?;
-        if self.host.is_connected() {
-            return Ok(());
-        }
-        match self.host.connect_again(ADMISSION_TIMEOUT) {
-            Ok(()) => {
-                // What was told last may be lost with the connection.
-                self.owes_replayed = true;
-                self.report_if_replayed();
-                Ok(())
-            }
-            // It is tried again at the next look.
-            Err(AdmissionError::Unreachable(_)) => Ok(()),
-            Err(AdmissionError::Refused(reason)) => Err(RankError::Refused(reason)),
-        }
+        self.observe_much()?;
+        self.stay_connected()
     }
 
     /// Shows so many messages of a source; waits for them.

@@ -15,8 +15,10 @@ use eyrie_wire::page::What;
 use eyrie_wire::Rank;
 use std::time::Duration;
 
-/// How long a rank waits for room in its ledger.
-const ROOM_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long a rank waits for memory that the system does not have. Where only the keeper has not
+/// granted enough there is no such bound: the rank may wait for one that computes, and the keeper
+/// grants more, or ends the job, where nothing else could help.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(600);
 /// The pause between two attempts.
 const ROOM_PAUSE: Duration = Duration::from_micros(500);
 /// Attempts after which the keeper is asked again.
@@ -34,7 +36,8 @@ impl<H: LedgerHost> LedgerPath<H> {
     /// Sends a message; when this returns it lies in the ledger.
     ///
     /// # Errors
-    /// When there is no room for too long, or the rank sends something other than before its death.
+    /// When there is no memory for too long, or the rank sends something other than before its
+    /// death.
     #[inline]
     pub(super) fn send_message(
         &mut self,
@@ -56,7 +59,10 @@ impl<H: LedgerHost> LedgerPath<H> {
         loop {
             self.attach_ledgers()?;
             match self.append(&message) {
-                Ok(sent) => return self.have_sent(to, sent),
+                Ok(sent) => {
+                    self.note_sent(to, sent);
+                    return Ok(());
+                }
                 Err(e) => self.await_room(e, &mut shortage)?,
             }
         }
@@ -65,7 +71,7 @@ impl<H: LedgerHost> LedgerPath<H> {
     /// Writes what was observed until now: it lies in front of whatever comes next.
     ///
     /// # Errors
-    /// When there is no room for too long.
+    /// When there is no memory for too long.
     #[inline]
     pub(super) fn observe(&mut self) -> Result<(), RankError> {
         if self.host.observed_waiting() == 0 && self.unwritten.bytes.is_empty() {
@@ -82,7 +88,7 @@ impl<H: LedgerHost> LedgerPath<H> {
     }
 
     /// As [`LedgerPath::observe`], when it has become much.
-    pub(super) fn try_observe_much(&mut self) -> Result<(), RankError> {
+    pub(super) fn observe_much(&mut self) -> Result<(), RankError> {
         if self.host.observed_waiting() >= MOST_WAITING {
             self.observe()
         } else {
@@ -113,8 +119,8 @@ impl<H: LedgerHost> LedgerPath<H> {
         self.record_with(|writer, clock, _| writer.record(clock, &[]))
     }
 
-    /// Records what was shown in the progress call that is over, which is too late.
-    #[cold]
+    /// Records what was shown in the progress call that is over, which is too late: a mutation.
+    #[cfg(test)]
     pub(super) fn record_late(&mut self) {
         let is_shown = self.attached.as_ref().is_some_and(|a| !a.showing.is_empty());
         if is_shown && self.record_shown().is_ok() {
@@ -168,14 +174,13 @@ impl<H: LedgerHost> LedgerPath<H> {
 
     /// A message is in the ledger.
     #[inline]
-    fn have_sent(&mut self, to: Rank, sent: Sent) -> Result<(), RankError> {
+    fn note_sent(&mut self, to: Rank, sent: Sent) {
         let ssn = self.attached.as_ref().map_or(0, |attached| attached.writer.sent(to.0));
         let what = if sent == Sent::New { What::Sent } else { What::Repeated };
         self.trace(what, to, ssn);
         if sent == Sent::Differs {
             self.report_difference(to, ssn);
         }
-        Ok(())
     }
 
     #[cold]
@@ -191,6 +196,7 @@ impl<H: LedgerHost> LedgerPath<H> {
         error: LedgerError,
         shortage: &mut Option<Shortage>,
     ) -> Result<(), RankError> {
+        let lacks_memory = matches!(error, LedgerError::NoMemory { .. });
         match error {
             LedgerError::Full { .. } | LedgerError::NoMemory { .. } => {}
             LedgerError::Diverged { .. } => {
@@ -203,11 +209,16 @@ impl<H: LedgerHost> LedgerPath<H> {
         }
         let now = self.host.now();
         let shortage = shortage.get_or_insert(Shortage { begun: now, attempts: 0 });
-        if now.saturating_sub(shortage.begun) > ROOM_TIMEOUT {
+        if lacks_memory && now.saturating_sub(shortage.begun) > MEMORY_TIMEOUT {
             return Err(RankError::Ledger(error));
         }
         if shortage.attempts % ASK_EVERY == 0 {
-            self.trace(What::Waits, Rank(0), u64::from(shortage.attempts));
+            if self.attached.is_some() {
+                // The keeper grants nothing to a rank that is gone.
+                self.stay_connected()?;
+            }
+            let asked = shortage.attempts / ASK_EVERY;
+            self.trace(What::LacksRoom, Rank(0), u64::from(asked));
             self.host.tell(&ToKeeper::RoomWanted);
         }
         shortage.attempts += 1;

@@ -45,9 +45,9 @@ impl<F: SpilledFile> Heads<F> {
         if self.at == self.end {
             return Ok(None);
         }
-        let nonsense = || RankError::Content("a message on disk is nonsense".into());
+        let damaged = || RankError::Content("a message on disk is damaged".into());
         let left = self.end.checked_sub(self.at).filter(|left| *left >= HEAD as u64);
-        let left = left.ok_or_else(nonsense)?;
+        let left = left.ok_or_else(damaged)?;
         let read = self.at.checked_sub(self.piece_at).map(|from| from as usize);
         let head = read.and_then(|from| self.piece.get(from..)?.first_chunk());
         let head: [u8; HEAD] = match head {
@@ -56,11 +56,11 @@ impl<F: SpilledFile> Heads<F> {
                 self.piece.resize(left.min(PIECE) as usize, 0);
                 self.piece_at = self.at;
                 self.file.read(self.at, &mut self.piece).map_err(unreadable)?;
-                *self.piece.first_chunk().ok_or_else(nonsense)?
+                *self.piece.first_chunk().ok_or_else(damaged)?
             }
         };
         let message = Spilled::read(&head).filter(|message| message.bytes() <= left);
-        message.map(Some).ok_or_else(nonsense)
+        message.map(Some).ok_or_else(damaged)
     }
 }
 

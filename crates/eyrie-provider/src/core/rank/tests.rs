@@ -210,8 +210,8 @@ impl Path for InMemory {
         Ok(())
     }
 
-    fn settled(&mut self, _: Duration) -> bool {
-        true
+    fn settle(&mut self, _: Duration) -> Result<(), &'static str> {
+        Ok(())
     }
 
     fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {

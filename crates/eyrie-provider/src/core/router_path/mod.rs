@@ -143,8 +143,9 @@ impl<H: Host> Path for RouterPath<H> {
         self.store_what_was_observed()
     }
 
-    fn settled(&mut self, timeout: Duration) -> bool {
-        self.settle(timeout)
+    fn settle(&mut self, timeout: Duration) -> Result<(), &'static str> {
+        let settled = self.settle_payloads(timeout);
+        settled.then_some(()).ok_or("what it has sent is still on its way to a router")
     }
 
     fn descriptors(&self) -> impl Iterator<Item = i32> + '_ {

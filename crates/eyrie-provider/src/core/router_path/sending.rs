@@ -329,7 +329,7 @@ impl<H: Host> RouterPath<H> {
 
     /// Whether an image taken now would hold all that it needs: waits shortly for payloads on their
     /// way to a router.
-    pub(super) fn settle(&mut self, timeout: Duration) -> bool {
+    pub(super) fn settle_payloads(&mut self, timeout: Duration) -> bool {
         // What is lost with the stream is sent again over the next one.
         let _ = self.delivery.report_received();
         self.cut_observed();

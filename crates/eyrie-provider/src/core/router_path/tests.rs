@@ -808,11 +808,12 @@ fn an_image_asks_whether_large_messages_are_safe() {
         // Everything that is on its way arrives.
         world.borrow_mut().pump();
     }
-    assert!(ranks[0].path.settled(Duration::from_millis(50)));
+    assert_eq!(ranks[0].path.settle(Duration::from_millis(50)), Ok(()));
     // No rank waits longer than that for a router that does not answer.
     ranks[0].send(Rank(1), tagged(3), &[7; 20_000]).unwrap();
     world.borrow_mut().break_all();
-    assert!(!ranks[0].path.settled(Duration::from_millis(50)));
+    let why = Err("what it has sent is still on its way to a router");
+    assert_eq!(ranks[0].path.settle(Duration::from_millis(50)), why);
 }
 
 #[test]

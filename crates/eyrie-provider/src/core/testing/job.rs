@@ -242,7 +242,7 @@ impl<S: Scene> Job<S> {
     pub fn take_image(&self, r: usize) {
         match self.slots[r].replace(Slot::InCall) {
             Slot::Ready(process) => self.call(r, process, |Process { rank, program }, _| {
-                if rank.path.settled(SETTLE) {
+                if rank.path.settle(SETTLE).is_ok() {
                     let above = Rc::new(rank.image());
                     let image = self.image(r, above, program.copy(), &rank.path);
                     self.images[r].borrow_mut().push_back(image);

@@ -4,9 +4,8 @@ use super::report::HostReport;
 use super::trials::{with_remedy, TRIALS};
 use super::{mpi, rank, CheckArgs};
 use crate::cmd::run::usual_log_memory;
-use crate::memory::allowed_bytes;
 use eyrie_agent::guards;
-use eyrie_controller::runtime::jobdir;
+use eyrie_controller::runtime::{check_ledgers, jobdir};
 use eyrie_host::trial::Start;
 use eyrie_host::{checks, look_at_file, Finding};
 use eyrie_proc::Status;
@@ -31,7 +30,8 @@ pub fn look(args: &CheckArgs) -> HostReport {
     }
     let yama = eyrie_proc::host::setting("kernel/yama/ptrace_scope");
     findings.push(checks::sandbox(&Status::read(eyrie_proc::OWN), &yama));
-    findings.push(checks::memory(allowed_bytes(), usual_log_memory(1)));
+    findings.push(checks::memory(eyrie_proc::memory::allowed(), usual_log_memory(1)));
+    findings.push(ledgers());
     findings.push(checks::shared_memory());
     findings.extend(base.as_deref().map(checks::disk));
     let mut facts = mpi.facts;
@@ -76,6 +76,19 @@ fn image() -> Finding {
             why,
             "images need Linux 5.9 or later on x86_64, and a sandbox that lets a process look at \
              itself (for containers, for instance, --security-opt seccomp=unconfined)",
+        ),
+    }
+}
+
+/// The memory through which messages go straight, as a job of two ranks has it.
+fn ledgers() -> Finding {
+    const SUBJECT: &str = "messages";
+    match check_ledgers(2, usual_log_memory(1)) {
+        Ok(()) => Finding::ok(SUBJECT, "on one host they go straight, through shared memory"),
+        Err(e) => Finding::warn(
+            SUBJECT,
+            format!("they go through a router, which is slower, also on one host: {e}"),
+            "until then `eyrie run` takes a router by itself",
         ),
     }
 }

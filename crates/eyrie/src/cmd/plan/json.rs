@@ -78,14 +78,14 @@ pub fn text(plan: &Plan) -> anyhow::Result<String> {
     let document = Document {
         version: 1,
         network: instance.network.describe(),
-        job: instance.laid.shape.clone(),
+        job: instance.shape.clone(),
         ranks: instance.job.ranks(),
         traffic: instance.job.traffic.name.clone(),
         spares: instance.laid.spares.clone(),
         failed: failed.clone(),
         notes: instance.laid.notes.clone(),
         before: Before {
-            placement: instance.laid.home.clone(),
+            placement: instance.job.home.clone(),
             busiest_link_messages: before.score.messages,
             busiest_link_bytes: before.score.bytes,
             step_s: planner.before_s(),
@@ -108,7 +108,7 @@ fn method(plan: &Plan, outcome: &Outcome) -> anyhow::Result<MethodResult> {
             return Ok(MethodResult { method, stuck: Some(stuck), plan: None });
         }
     };
-    let pairs = instance.laid.home.iter().zip(&placed.placement).enumerate();
+    let pairs = instance.job.home.iter().zip(&placed.placement).enumerate();
     let moves = pairs
         .filter(|(_, (from, to))| from != to)
         .map(|(rank, (&from, &to))| MoveResult { rank, from, to })

@@ -132,7 +132,7 @@ fn heading(out: &mut String, instance: &Instance, failed: &[NetworkNode], placed
     let first = format!(
         "{}, job {}, spares {}, {}",
         instance.network.describe(),
-        coords::format_dims(&instance.laid.shape),
+        coords::format_dims(&instance.shape),
         instance.spares,
         instance.job.traffic.name
     );
@@ -230,9 +230,9 @@ fn nodes(out: &mut String, canvas: &Canvas, failed: &[NetworkNode], placed: &Pla
     let (instance, layout) = (canvas.instance, &canvas.instance.laid.layout);
     let failed: HashSet<NetworkNode> = failed.iter().copied().collect();
     let spares: HashSet<NetworkNode> = instance.laid.spares.iter().copied().collect();
-    let mut rank_on = vec![None; instance.network.nodes()];
+    let mut ranks_on = vec![Vec::new(); instance.network.nodes()];
     for (rank, &node) in placed.placement.iter().enumerate() {
-        rank_on[node as usize] = Some(rank);
+        ranks_on[node as usize].push(rank);
     }
     let home: HashSet<NetworkNode> = instance.laid.home.iter().copied().collect();
     let half = canvas.pitch * 0.30;
@@ -250,14 +250,14 @@ fn nodes(out: &mut String, canvas: &Canvas, failed: &[NetworkNode], placed: &Pla
             canvas.place(cell)
         };
         let dead = failed.contains(&node);
-        let rank = rank_on[node as usize].filter(|_| !dead);
-        let (fill, edge) = match rank {
+        let ranks = &ranks_on[node as usize];
+        let (fill, edge) = match ranks[..] {
             _ if dead => (FAILED, FAILED_EDGE),
-            Some(rank) if instance.laid.home[rank] != node => (MOVED, "#9a5a00"),
-            Some(_) => (RANK, "#7c8a96"),
-            None if home.contains(&node) => (LEFT, "#8d79b5"),
-            None if spares.contains(&node) => (SPARE, "#2f7d3b"),
-            None => ("#f6f6f6", "#dddddd"),
+            [] if home.contains(&node) => (LEFT, "#8d79b5"),
+            [] if spares.contains(&node) => (SPARE, "#2f7d3b"),
+            [] => ("#f6f6f6", "#dddddd"),
+            _ if ranks.iter().any(|rank| instance.job.home[*rank] != node) => (MOVED, "#9a5a00"),
+            _ => (RANK, "#7c8a96"),
         };
         let square = squares.entry((dead, fill, edge, dead || spares.contains(&node))).or_default();
         let side = 2.0 * half;
@@ -265,8 +265,8 @@ fn nodes(out: &mut String, canvas: &Canvas, failed: &[NetworkNode], placed: &Pla
         if dead && label {
             let r = half * 0.6;
             let _ = writeln!(marks, "<path d=\"M{:.1} {:.1}l{:.1} {:.1}m0 -{:.1}l-{:.1} {:.1}\" stroke=\"#ff5a5a\" stroke-width=\"1.6\"/>", x - r, y - r, 2.0 * r, 2.0 * r, 2.0 * r, 2.0 * r, 2.0 * r);
-        } else if let Some(rank) = rank.filter(|_| label) {
-            let _ = writeln!(marks, "<text x=\"{x:.1}\" y=\"{:.1}\" font-size=\"{:.0}\" text-anchor=\"middle\" fill=\"#1d1d1d\">{rank}</text>", y + 3.0, (canvas.pitch / 4.4).min(10.0));
+        } else if let Some(ranks) = numbers(ranks).filter(|_| label) {
+            let _ = writeln!(marks, "<text x=\"{x:.1}\" y=\"{:.1}\" font-size=\"{:.0}\" text-anchor=\"middle\" fill=\"#1d1d1d\">{ranks}</text>", y + 3.0, (canvas.pitch / 4.4).min(10.0));
         }
     }
     for ((_, fill, edge, thick), path) in squares {
@@ -274,6 +274,17 @@ fn nodes(out: &mut String, canvas: &Canvas, failed: &[NetworkNode], placed: &Pla
         let _ = writeln!(out, "<path d=\"{path}\" fill=\"{fill}\" stroke=\"{edge}\" stroke-width=\"{width}\" stroke-linejoin=\"round\"/>");
     }
     out.push_str(&marks);
+}
+
+/// The ranks of a node as they fit on it: one, or the first and the last where they follow each
+/// other, or how many there are.
+fn numbers(ranks: &[usize]) -> Option<String> {
+    match *ranks {
+        [] => None,
+        [rank] => Some(rank.to_string()),
+        [first, .., last] if last - first + 1 == ranks.len() => Some(format!("{first}-{last}")),
+        _ => Some(format!("{} ranks", ranks.len())),
+    }
 }
 
 fn legend(out: &mut String, y: f64, most: u64, undrawn: Option<u64>, slices: bool) {

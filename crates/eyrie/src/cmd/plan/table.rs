@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use eyrie_placement::Outcome;
+use eyrie_placement::{Instance, Outcome};
 use eyrie_topology::coords;
 
 use super::{seconds, Plan};
@@ -13,10 +13,11 @@ pub fn text(plan: &Plan) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(
         text,
-        "{}, job {} ({} ranks), spares {} ({}), {}",
+        "{}, job {} ({} ranks{}), spares {} ({}), {}",
         instance.network.describe(),
-        coords::format_dims(&instance.laid.shape),
+        coords::format_dims(&instance.shape),
         instance.job.ranks(),
+        of_nodes(instance),
         instance.spares,
         instance.laid.spares.len(),
         instance.job.traffic.name,
@@ -45,6 +46,15 @@ pub fn text(plan: &Plan) -> anyhow::Result<String> {
         }
     }
     Ok(text)
+}
+
+/// How many ranks a node has, where that is not one.
+fn of_nodes(instance: &Instance) -> String {
+    let (ranks, nodes) = (instance.job.ranks(), instance.laid.home.len());
+    match instance.job.slots {
+        1 => String::new(),
+        slots => format!(", {} a node of {slots} slots", ranks / nodes),
+    }
 }
 
 fn row(outcome: &Outcome) -> Vec<String> {

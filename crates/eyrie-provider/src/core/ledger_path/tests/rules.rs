@@ -22,7 +22,7 @@ use std::rc::Rc;
 
 fn world(ranks: usize) -> Shared {
     let granted = vec![REGION / 2; ranks];
-    Rc::new(World::new(SmallRng::seed_from_u64(1), true, REGION, granted))
+    Rc::new(World::new(SmallRng::seed_from_u64(1), true, REGION, (granted, false)))
 }
 
 fn rank(world: &Shared, number: u32, incarnation: u32) -> TestRank<TestHost> {
@@ -147,7 +147,19 @@ fn who_goes_to_sleep_looks_again() {
     assert!(came && world.slept.get() == 0, "it slept beside a message");
 }
 
+/// A rank that the keeper no longer knows of, and that waits for room, connects again.
+fn one_that_waits_for_room_connects_again() {
+    let world = world(2);
+    let mut sender = rank(&world, 0, 1);
+    world.connected.set(false);
+    for _ in 0..REGION / 2 / 2048 {
+        assert_eq!(send(&mut sender, 1, &[1; 2048]), Ok(()));
+    }
+    assert!(world.connected.get(), "it has not waited");
+}
+
 fn single_rules() {
+    one_that_waits_for_room_connects_again();
     a_message_that_is_too_long_is_refused();
     boards_are_written_again();
     a_message_that_no_board_names_is_found();

@@ -4,10 +4,10 @@
 use super::keeper::Keeper;
 use super::window::{Hint, Window};
 use super::{Ledgers, LedgersJob};
-use crate::core::ledger_path::host::{AdmissionError, LedgerHost, Windows};
+use crate::core::ledger_path::host::{AdmissionError, LedgerHost, Windows, WindowsOf};
 use crate::core::ledger_path::LedgerPath;
 use crate::core::path::{ImagePoint, Path};
-use crate::core::testing::job::{die, Scene};
+use crate::core::testing::job::{die, Scene, Slot};
 use crate::core::testing::program::{Copied, Noted, Observing, TestWorld};
 use eyrie_ledger::heap::{Heap, HeapHints};
 use eyrie_ledger::memory::Hints;
@@ -22,6 +22,9 @@ use std::time::Duration;
 
 /// The signal that ranks get.
 const SIGNAL: i32 = 10;
+
+/// No test lasts so long.
+const FOR_EVER: Duration = Duration::from_secs(3600);
 
 /// What one rank is in for.
 #[derive(Default)]
@@ -56,6 +59,8 @@ pub struct World {
     pub on_look: RefCell<Option<OnLook>>,
     /// Sleeps that no ring ended before they began.
     pub slept: Cell<u32>,
+    /// Whether the keeper knows of the ranks: it gives room to no others.
+    pub connected: Cell<bool>,
 }
 
 /// A rank, a hint, and what happens when it has looked there.
@@ -64,13 +69,20 @@ pub type OnLook = (usize, u64, Box<dyn FnOnce()>);
 pub type Shared = Rc<World>;
 
 impl World {
-    pub fn new(random: SmallRng, calm: bool, region_bytes: u64, granted: Vec<u64>) -> World {
+    /// `granted`: bytes that each rank gets at first. `strict`: it gets more only when no other
+    /// rank can give it room.
+    pub fn new(
+        random: SmallRng,
+        calm: bool,
+        region_bytes: u64,
+        (granted, strict): (Vec<u64>, bool),
+    ) -> World {
         let ranks = granted.len();
         let bytes = eyrie_ledger::bells::Bells::<Hint>::bytes(ranks as u32);
         World {
             random: RefCell::new(random),
             calm,
-            keeper: RefCell::new(Keeper::new(region_bytes, granted)),
+            keeper: RefCell::new(Keeper::new(region_bytes, granted, strict)),
             region_bytes,
             hints: Rc::new(HeapHints::new(bytes)),
             lives: (0..ranks).map(|_| Life::default()).collect(),
@@ -83,6 +95,7 @@ impl World {
             replayed: RefCell::default(),
             on_look: RefCell::default(),
             slept: Cell::default(),
+            connected: Cell::new(true),
         }
     }
 
@@ -171,7 +184,7 @@ impl LedgerHost for TestHost {
     type Bells = Hint;
     type Spilled = Vec<u8>;
 
-    fn admit(&mut self, _: Duration) -> Result<Windows<Self>, AdmissionError> {
+    fn admit(&mut self, _: Duration) -> Result<WindowsOf<Self>, AdmissionError> {
         let (world, rank) = (&self.world, self.rank());
         world.happens(rank);
         if world.chance(0.1) {
@@ -203,7 +216,7 @@ impl LedgerHost for TestHost {
     }
 
     fn is_connected(&mut self) -> bool {
-        !self.world.chance(0.05)
+        self.world.connected.get() && !self.world.chance(0.05)
     }
 
     fn connect_again(&mut self, _: Duration) -> Result<(), AdmissionError> {
@@ -211,6 +224,7 @@ impl LedgerHost for TestHost {
         if self.world.chance(0.5) {
             return Err(AdmissionError::Unreachable("it is not there".into()));
         }
+        self.world.connected.set(true);
         Ok(())
     }
 
@@ -234,8 +248,16 @@ impl LedgerHost for TestHost {
     fn let_pass(&mut self, time: Duration) {
         self.world.happens(self.rank());
         self.world.pass(time);
+        assert!(self.world.now.get() < FOR_EVER, "rank {} waits for ever", self.rank());
         let at_once = self.world.calm || self.world.chance(0.02);
-        self.world.keeper.borrow_mut().give_room(self.rank(), at_once);
+        if self.world.connected.get() {
+            let job = self.world.job();
+            let is_free = |r: usize| {
+                let slot = job.as_ref().map(|job| job.slots[r].borrow());
+                slot.is_some_and(|slot| !matches!(*slot, Slot::InCall))
+            };
+            self.world.keeper.borrow_mut().give_room(self.rank(), at_once, is_free);
+        }
         self.world.others();
     }
 }
@@ -253,7 +275,7 @@ impl ImagePoint for TestHost {
 fn image_in_wait(path: &mut LedgerPath<TestHost>) {
     let (world, r) = (path.host.world.clone(), path.host.rank());
     let Some(job) = world.job() else { return };
-    if world.lives[r].is_apart.get() || !world.chance(0.2) || !path.settled(Duration::ZERO) {
+    if world.lives[r].is_apart.get() || !world.chance(0.2) || path.settle(Duration::ZERO).is_err() {
         return;
     }
     let image = {
