@@ -23,8 +23,6 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often the core is given the time.
-const TICK: Duration = Duration::from_millis(100);
 /// How long a process that was killed may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -94,7 +92,8 @@ impl Owner {
     pub fn run(mut self) {
         let (mut ticked, mut more) = (Instant::now(), false);
         loop {
-            let most = if more { Duration::ZERO } else { TICK.saturating_sub(ticked.elapsed()) };
+            let pause = self.core.pause();
+            let most = if more { Duration::ZERO } else { pause.saturating_sub(ticked.elapsed()) };
             if let Err(e) = self.wait(most) {
                 self.edges.event(RouterEvent::Fatal { reason: e.to_string() });
                 break;
@@ -105,7 +104,7 @@ impl Owner {
             }
             self.handle_endings();
             more = self.core.relieve(&mut self.edges);
-            if ticked.elapsed() >= TICK {
+            if ticked.elapsed() >= pause {
                 ticked = Instant::now();
                 self.core.tick(self.begun.elapsed(), &mut self.edges);
             }

@@ -184,7 +184,7 @@ impl Cursor {
 mod tests {
     use super::*;
     use crate::check::seal;
-    use crate::entry::{filled_word, first_word, jump, Envelope, Line};
+    use crate::entry::{filled_word, first_word, jump, Envelope, Filled, Line};
     use crate::heap::Heap;
     use crate::memory::Memory;
     use crate::reader::Reader;
@@ -296,7 +296,7 @@ mod tests {
         let at = layout().extents() + LINE;
         publish(&memory, at, 1, &[3 << 40 | 1000, 0, 0, 0, 0, 0, 0]);
         for (filled, sound) in [(0, true), (1000, true), (1001, false)] {
-            memory.store(at + LINE, filled_word(at + LINE, 1, filled));
+            memory.store(at + LINE, filled_word(at + LINE, 1, Filled { bytes: filled, turn: 9 }));
             let mut reader = Reader::new(&memory, layout(), 1, 0);
             let entry = reader.look().unwrap().unwrap();
             assert_eq!(reader.filled(&entry).is_ok(), sound, "{filled} of 1000 bytes");

@@ -7,7 +7,8 @@
 //! 16  two words of the envelope
 //! 32  clock u32 · epoch u32 (0 on one node)
 //! 40  payload up to 24 bytes, or three more words of the envelope
-//! 64  payload, or of a large message: how much of it is written (sealed); then the payload at 128
+//! 64  payload, or of a large message: how much of it is written, and how often it was begun anew
+//!     (sealed); then the payload at 128
 //! ```
 //!
 //! Number and check are one word, so neither is seen without the other. The word is 0 where there
@@ -24,7 +25,7 @@ use crate::mutation::{active, Mutation};
 /// Longest payload that lies in the line of its entry.
 pub const INLINE: usize = 24;
 /// Longest message.
-pub const LONGEST: u64 = (1 << 40) - 1;
+pub const LONGEST: u64 = (1 << FILLED_BITS) - 1;
 
 /// What a message means to its receiver. The ledger keeps it and never looks inside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,7 +48,17 @@ pub(crate) enum Form {
     Jump = 4,
 }
 
+/// How much of a large message is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Filled {
+    pub bytes: u64,
+    /// It was begun anew so often, with other content. What was read of it before means nothing.
+    pub turn: u8,
+}
+
 const MORE: u8 = 8;
+/// Bits of the word of [`Filled`] that are bytes.
+const FILLED_BITS: u32 = 40;
 
 /// A message in a region.
 #[derive(Clone, Copy, Debug)]
@@ -79,14 +90,16 @@ impl Entry {
     }
 
     /// How much of the payload is written; all of it, but for a large message. `None`: nonsense.
-    pub(crate) fn filled(&self, view: &impl View) -> Option<u64> {
+    pub(crate) fn filled(&self, view: &impl View) -> Option<Filled> {
         if self.form != Form::Large {
-            return Some(self.len);
+            return Some(Filled { bytes: self.len, turn: 0 });
         }
         let at = self.at + LINE;
         let word =
             if active(Mutation::RelaxedFilledLook) { view.load(at) } else { view.load_acquire(at) };
-        unseal(word, filled_salt(at, self.ssn)).filter(|filled| *filled <= self.len)
+        let value = unseal(word, filled_salt(at, self.ssn))?;
+        let filled = Filled { bytes: value & LONGEST, turn: (value >> FILLED_BITS) as u8 };
+        (filled.bytes <= self.len).then_some(filled)
     }
 
     /// The line that it is written as.
@@ -182,8 +195,8 @@ pub(crate) const fn jump(to: u64) -> Line {
 }
 
 /// The word that says how much of a large message is written.
-pub(crate) fn filled_word(at: u64, ssn: u64, filled: u64) -> u64 {
-    seal(filled, filled_salt(at, ssn))
+pub(crate) fn filled_word(at: u64, ssn: u64, filled: Filled) -> u64 {
+    seal(filled.bytes | u64::from(filled.turn) << FILLED_BITS, filled_salt(at, ssn))
 }
 
 const fn filled_salt(at: u64, ssn: u64) -> u64 {

@@ -3,8 +3,9 @@
 //! the process that cut them ended. Free ones are used again, the last freed first, before new
 //! ones: a new page costs ten times a copy. A free extent must never be part of a chain.
 //!
-//! Sizes are 4 KiB · 4^k up to 4 MiB, or n · 4 MiB for one large message. A larger free extent is
-//! cut when no other fits. Free neighbours are put together only when nothing else fits.
+//! Sizes are 4 KiB · 4^k up to 1 MiB, then a little more than 4 MiB ([`LARGEST`]), or multiples of
+//! that for one large message. A larger free extent is cut when no other fits. Free neighbours are
+//! put together only when nothing else fits.
 
 use crate::check::{seal, unseal, words};
 use crate::error::LedgerError;
@@ -14,10 +15,16 @@ use crate::region;
 
 /// Classes of free extents: at least 4 KiB · 4^k.
 const CLASSES: usize = 6;
+/// Of these, those whose extents all have what any size of theirs asks for.
+const SMALL_CLASSES: u32 = 5;
+/// Pages are made behind the end for so many bytes at most, before extents are taken there.
+const MOST_AHEAD: u64 = 4 << 20;
+/// Bytes of an extent of the last class at least.
+const LAST_CLASS: u64 = PAGE << (2 * SMALL_CLASSES);
 
 /// The smallest size of an extent that has so many bytes.
 pub(crate) fn size_for(bytes: u64) -> u64 {
-    let sizes = (0..CLASSES as u32).map(|k| PAGE << (2 * k));
+    let sizes = (0..SMALL_CLASSES).map(|k| PAGE << (2 * k));
     sizes.into_iter().find(|size| *size >= bytes).unwrap_or(bytes.next_multiple_of(LARGEST))
 }
 
@@ -105,6 +112,10 @@ pub(crate) struct Extents {
     end: u64,
     /// Something was freed since neighbours were last put together.
     freed: bool,
+    /// Behind the end there are pages up to here.
+    made: u64,
+    /// The last extent that was taken had never been used.
+    is_fresh: bool,
 }
 
 /// An extent without a head of a chain yet.
@@ -112,8 +123,8 @@ pub(crate) struct Extents {
 pub(crate) struct Piece {
     pub at: u64,
     pub size: u64,
-    /// No page of it was ever written.
-    pub new: bool,
+    /// It has pages up to here.
+    pub ready: u64,
 }
 
 impl Extents {
@@ -131,7 +142,8 @@ impl Extents {
         if end < layout.extents() || end > layout.end() {
             return Err("the end of its extents is nonsense");
         }
-        let mut extents = Extents { free: [0; CLASSES], end, freed: false };
+        let mut extents =
+            Extents { free: [0; CLASSES], end, freed: false, made: 0, is_fresh: false };
         let (mut at, mut used) = (layout.extents(), used.iter().peekable());
         while at < end {
             let size = size(memory, layout, at, end)?;
@@ -149,7 +161,7 @@ impl Extents {
 
     /// Takes an extent that was in use before, of just this size.
     pub fn reuse(&mut self, memory: &impl Memory, layout: &Layout, wanted: u64) -> Option<Piece> {
-        let (at, size) = if wanted <= LARGEST {
+        let (at, size) = if wanted < LARGEST {
             (class(wanted)..CLASSES).find_map(|class| self.pop(memory, layout, class))?
         } else {
             self.fitting(memory, layout, wanted)?
@@ -160,7 +172,8 @@ impl Extents {
             self.push(memory, rest, size - wanted);
             memory.store_release(at + extent::SIZE, seal(wanted, layout.salt(at)));
         }
-        Some(Piece { at, size: wanted, new: false })
+        self.is_fresh = false;
+        Some(Piece { at, size: wanted, ready: at + wanted })
     }
 
     /// Takes an extent that was never in use.
@@ -179,14 +192,35 @@ impl Extents {
             return Err(LedgerError::Full { rank: layout.rank(), bytes: size, granted });
         }
         let at = self.end;
-        if !memory.populate(at, PAGE) {
+        if self.made < at + PAGE && !memory.populate(at, PAGE) {
             return Err(LedgerError::NoMemory { rank: layout.rank(), bytes: size });
         }
         memory.store(at + extent::CHANNEL, 0);
         memory.store(at + extent::SIZE, seal(size, layout.salt(at)));
         self.end += size;
         memory.store_release(own::END, seal(self.end, layout.salt(own::END)));
-        Ok(Piece { at, size, new: true })
+        self.made = self.made.max(at + PAGE);
+        self.is_fresh = true;
+        Ok(Piece { at, size, ready: self.made.min(self.end) })
+    }
+
+    /// Makes some pages behind the end, when the last extent was one that had none, and no more
+    /// than are granted. False: there are enough.
+    pub fn make_ahead(&mut self, memory: &impl Memory, layout: &Layout, bytes: u64) -> bool {
+        let granted = region::granted(memory, layout);
+        let limit = layout.extents().saturating_add(granted).min(layout.end());
+        let from = self.made.max(self.end);
+        let most = (self.end + (self.bytes(layout) / 8).min(MOST_AHEAD)).min(limit) / PAGE * PAGE;
+        if !self.is_fresh || from >= most {
+            return false;
+        }
+        let bytes = bytes.min(most - from);
+        // Where there is no memory, whatever needs some says so.
+        self.is_fresh = memory.populate(from, bytes);
+        if self.is_fresh {
+            self.made = from + bytes;
+        }
+        self.is_fresh
     }
 
     /// Gives an extent back that is in no chain any more.
@@ -250,7 +284,7 @@ impl Extents {
         layout: &Layout,
         wanted: u64,
     ) -> Option<(u64, u64)> {
-        let most = self.bytes(layout) / LARGEST;
+        let most = self.bytes(layout) / LAST_CLASS;
         let (mut before, mut at) = (0, self.free[CLASSES - 1]);
         for _ in 0..most {
             let size = self.free_size(memory, layout, at, CLASSES - 1)?;
@@ -294,9 +328,10 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_four_kib_by_powers_of_four_and_then_multiples_of_four_mib() {
-        let sizes = [1, 4096, 4097, 16 << 10, MIB, MIB + 1, 4 * MIB, 4 * MIB + 1, 9 * MIB];
-        let expected = [4096, 4096, 16 << 10, 16 << 10, MIB, 4 * MIB, 4 * MIB, 8 * MIB, 12 * MIB];
+    fn sizes_are_four_kib_by_powers_of_four_and_then_multiples_of_the_largest() {
+        let sizes = [1, 4096, 4097, 16 << 10, MIB, MIB + 1, LARGEST, LARGEST + 1, 9 * MIB];
+        let (two, three) = (2 * LARGEST, 3 * LARGEST);
+        let expected = [4096, 4096, 16 << 10, 16 << 10, MIB, LARGEST, LARGEST, two, three];
         assert_eq!(sizes.map(size_for), expected);
     }
 
@@ -309,7 +344,7 @@ mod tests {
             e.give(&m, extent(piece));
         }
         let next = e.reuse(&m, &l, PAGE).unwrap();
-        assert_eq!((next.at, next.new), (b.at, false));
+        assert_eq!((next.at, next.ready), (b.at, b.at + PAGE));
         assert_eq!(e.reuse(&m, &l, PAGE).unwrap().at, a.at);
         assert_eq!(e.reuse(&m, &l, PAGE).unwrap().at, big.at, "cut from the larger one");
         assert_eq!(e.reuse(&m, &l, 16 << 10).unwrap().at, big.at + PAGE);
@@ -332,6 +367,29 @@ mod tests {
         assert_eq!(e.merge(&m, &l), Ok(false), "nothing was freed meanwhile");
         assert_eq!(e.reuse(&m, &l, 4 * MIB).unwrap().at, pieces[1].at);
         assert_eq!(e.reuse(&m, &l, MIB).unwrap().at, pieces[5].at);
+    }
+
+    /// What is made ahead stays within what is granted. None is made while free extents are used.
+    #[test]
+    fn pages_are_made_behind_the_end_when_new_extents_are_taken() {
+        let (m, l, mut e) = region(8 * MIB);
+        assert!(!e.make_ahead(&m, &l, MIB), "nothing was ever used");
+        let first = e.fresh(&m, &l, 4 * MIB).unwrap();
+        assert_eq!(first.ready, first.at + PAGE);
+        assert!(e.make_ahead(&m, &l, 64 << 10));
+        let next = e.fresh(&m, &l, MIB).unwrap();
+        assert_eq!(next.ready, next.at + (64 << 10));
+        while e.make_ahead(&m, &l, 64 << 10) {}
+        assert_eq!(e.made - e.end, 5 * MIB / 8);
+        assert_eq!(e.fresh(&m, &l, PAGE).unwrap().ready, e.end);
+        e.fresh(&m, &l, 3 * MIB - PAGE).unwrap();
+        assert!(!e.make_ahead(&m, &l, MIB), "no more is granted");
+        e.give(&m, extent(next));
+        region::grant(&m, &l, 32 * MIB);
+        assert!(e.reuse(&m, &l, MIB).is_some() && !e.make_ahead(&m, &l, MIB));
+        e.fresh(&m, &l, MIB).unwrap();
+        m.set_full(true);
+        assert!(!e.make_ahead(&m, &l, MIB) && !e.is_fresh, "it does not try again and again");
     }
 
     #[test]

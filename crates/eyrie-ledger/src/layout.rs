@@ -31,8 +31,9 @@ pub enum Channel {
 
 /// Bytes of a page, of the smallest extent, and what extents are multiples of.
 pub const PAGE: u64 = 4096;
-/// Bytes of the largest extent that holds several messages.
-pub const LARGEST: u64 = 4 << 20;
+/// Bytes of the largest extent that holds several messages. So many of 64 KiB, of 1 MiB or of any
+/// power of two between and above fit into it that 4 MiB hold, with what they take beside payload.
+pub const LARGEST: u64 = (4 << 20) + 2 * PAGE;
 /// Bytes of a line: entries lie at multiples of it.
 pub const LINE: u64 = 64;
 
@@ -40,7 +41,7 @@ pub const LINE: u64 = 64;
 pub(crate) const MOST_TRIES: usize = 1000;
 
 /// First word of a region: "EYRIELG" and the version of all this.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"EYRIELG\x01");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"EYRIELG\x02");
 
 /// Words of HEAD.
 pub(crate) mod head {

@@ -117,4 +117,4 @@ mod stream;
 mod varint;
 pub mod writer;
 
-pub use entry::{Entry, Envelope, INLINE, LONGEST};
+pub use entry::{Entry, Envelope, Filled, INLINE, LONGEST};

@@ -3,7 +3,7 @@
 //! when the whole line is sound, and says what is wrong otherwise.
 
 use crate::cursor::Cursor;
-use crate::entry::{Entry, Form};
+use crate::entry::{Entry, Filled, Form};
 use crate::error::LedgerError;
 use crate::layout::{channel, Channel, Layout, Rank};
 use crate::memory::View;
@@ -46,6 +46,15 @@ impl<V: View> Reader<V> {
     /// When the ledger is damaged.
     #[inline]
     pub fn filled(&self, entry: &Entry) -> Result<u64, LedgerError> {
+        self.progress(entry).map(|filled| filled.bytes)
+    }
+
+    /// The same for one who reads parts of it: what was read in an earlier turn means nothing.
+    ///
+    /// # Errors
+    /// When the ledger is damaged.
+    #[inline]
+    pub fn progress(&self, entry: &Entry) -> Result<Filled, LedgerError> {
         entry
             .filled(&self.view)
             .ok_or_else(|| self.cursor.damaged("how much of it is written is nonsense"))

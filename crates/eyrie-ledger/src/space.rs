@@ -10,8 +10,13 @@ use crate::memory::Memory;
 use crate::mutation::{active, Mutation};
 use crate::region;
 
-/// Pages are made ahead of use in steps of so many bytes.
-const AHEAD: u64 = 2 << 20;
+/// Pages are made ahead of use in steps of so many bytes. What is behind them may never be used,
+/// and a message waits for them.
+const AHEAD: u64 = 128 << 10;
+/// The same while the rank waits for others: a message may come meanwhile.
+const AHEAD_IDLE: u64 = 32 << 10;
+/// A channel has pages ahead for so many bytes at most.
+const MOST_AHEAD: u64 = 2 << 20;
 
 /// The extents of one channel.
 #[derive(Debug)]
@@ -92,8 +97,26 @@ impl<M: Memory> Space<M> {
         let extent = Extent { at: piece.at, end: piece.at + piece.size, first, base };
         extent.write(&self.memory, &self.layout, index);
         let chain = &mut self.chains[index as usize];
-        chain.ready = if piece.new { piece.at + PAGE } else { extent.end };
+        chain.ready = piece.ready;
         Ok(extent)
+    }
+
+    /// Makes pages that a channel will need soon, which stands at `at`; not many in one call.
+    /// False: it has enough.
+    pub fn make_ahead(&mut self, index: u32, at: u64) -> bool {
+        let chain = &mut self.chains[index as usize];
+        let Some(last) = chain.last else { return false };
+        let most = at.saturating_add((chain.kept / 4).min(MOST_AHEAD)) / PAGE * PAGE;
+        if most >= last.end && chain.ready >= last.end {
+            return self.extents.make_ahead(&self.memory, &self.layout, AHEAD_IDLE);
+        }
+        let to = (chain.ready + AHEAD_IDLE).min(most).min(last.end);
+        // Where there is no memory, the message that needs some says so.
+        let makes = chain.ready < to && self.memory.populate(chain.ready, to - chain.ready);
+        if makes {
+            chain.ready = to;
+        }
+        makes
     }
 
     /// Puts an extent behind the last one of its chain.

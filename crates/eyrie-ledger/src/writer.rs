@@ -8,7 +8,7 @@
 
 use crate::check::VALUE_MAX;
 use crate::cursor::Cursor;
-use crate::entry::{self, Entry, Envelope, Form, Line, INLINE, LONGEST};
+use crate::entry::{self, Entry, Envelope, Filled, Form, Line, INLINE, LONGEST};
 use crate::error::{LedgerError, Sign};
 use crate::extents::Extent;
 use crate::layout::{channel, Channel, Layout, Rank, LINE};
@@ -77,6 +77,8 @@ pub struct Writer<M> {
     order: OrderTail,
     observed: ObservedTail,
     sizes: Sizes,
+    /// The channel that is next looked at whether it has pages ahead.
+    ahead: u32,
 }
 
 impl<M: Memory> Writer<M> {
@@ -112,7 +114,7 @@ impl<M: Memory> Writer<M> {
             while reader.next()?.is_some() {}
             ObservedTail::behind(&reader)
         };
-        Ok(Writer { space, to, order, observed, sizes })
+        Ok(Writer { space, to, order, observed, sizes, ahead: 0 })
     }
 
     /// Sends a message. `published` is called whenever there is something to look at for a receiver
@@ -154,7 +156,7 @@ impl<M: Memory> Writer<M> {
         self.publish(index, &entry, &line);
         published();
         if form == Form::Large {
-            self.fill(index, &entry, message.payload, 0)?;
+            self.fill(index, &entry, message.payload, Filled { bytes: 0, turn: 0 })?;
             published();
         }
         self.pass(index, &entry);
@@ -201,6 +203,20 @@ impl<M: Memory> Writer<M> {
     /// When the part is empty or too long.
     pub fn observe(&mut self, clock: u64, part: &[u8]) -> Result<(), LedgerError> {
         self.observed.observe(&mut self.space, clock, part)
+    }
+
+    /// Makes pages that will be needed soon, while the rank waits for others: a new page costs more
+    /// than what is written there. A call looks at one channel, and is short.
+    #[inline]
+    pub fn make_ahead(&mut self) {
+        let Some(out) = self.to.get(self.ahead as usize) else {
+            self.ahead = 0;
+            return;
+        };
+        let at = out.cursor.at;
+        if at == 0 || !self.space.make_ahead(self.ahead, at) {
+            self.ahead += 1;
+        }
     }
 
     /// The clock of the last determinant. A rank that is executed again records nothing up to it.
@@ -288,7 +304,10 @@ impl<M: Memory> Writer<M> {
         }
         match form {
             Form::Plain => memory.write(entry.payload(), message.payload),
-            Form::Large => memory.store(at + LINE, entry::filled_word(at + LINE, ssn, 0)),
+            Form::Large => {
+                let nothing = Filled { bytes: 0, turn: 0 };
+                memory.store(at + LINE, entry::filled_word(at + LINE, ssn, nothing));
+            }
             Form::Inline | Form::Jump => {}
         }
         let line = entry.line();
@@ -312,26 +331,26 @@ impl<M: Memory> Writer<M> {
         memory.store(layout.channel(index) + channel::PAYLOAD, out.payload);
     }
 
-    /// Writes the payload of a large message from byte `from` on, while its receiver copies.
+    /// Writes the rest of the payload of a large message, while its receiver copies.
     fn fill(
         &mut self,
         index: u32,
         entry: &Entry,
         payload: &[u8],
-        from: u64,
+        mut filled: Filled,
     ) -> Result<(), LedgerError> {
-        let mut filled = from;
-        while filled < entry.len {
-            let step = (entry.len - filled).min(self.sizes.step as u64);
-            let at = entry.payload() + filled;
+        while filled.bytes < entry.len {
+            let from = filled.bytes;
+            let step = (entry.len - from).min(self.sizes.step as u64);
+            let at = entry.payload() + from;
             if let Err(error) = self.space.ready(index, at + step) {
                 // The next try compares what is there, and goes on.
                 self.to[index as usize].again = true;
                 return Err(error);
             }
             let memory = &self.space.memory;
-            memory.write(at, &payload[filled as usize..(filled + step) as usize]);
-            filled += step;
+            memory.write(at, &payload[from as usize..(from + step) as usize]);
+            filled.bytes += step;
             let word = entry::filled_word(entry.at + LINE, entry.ssn, filled);
             if active(Mutation::RelaxedFilled) {
                 memory.store(entry.at + LINE, word)
@@ -382,10 +401,16 @@ impl<M: Memory> Writer<M> {
             let (rank, ssn) = (self.space.layout.rank(), entry.ssn);
             return Err(LedgerError::Diverged { rank, to: index, ssn, before, now });
         }
-        let same = has_content(memory, &entry, &message.payload[..filled as usize]);
-        if filled < entry.len {
-            // No receiver has seen a part of a message: all of it may be written anew.
-            let from = if same { filled } else { 0 };
+        let same = has_content(memory, &entry, &message.payload[..filled.bytes as usize]);
+        if filled.bytes < entry.len {
+            // No receiver has shown a part of a message: all of it may be written anew. One that
+            // has copied some of it sees that by the turn, at the latest when the message is whole.
+            let mut from = filled;
+            if !same {
+                from = Filled { bytes: 0, turn: filled.turn.wrapping_add(1) };
+                let word = entry::filled_word(entry.at + LINE, entry.ssn, from);
+                memory.store_release(entry.at + LINE, word);
+            }
             self.fill(index, &entry, message.payload, from)?;
             published();
         } else if !same {

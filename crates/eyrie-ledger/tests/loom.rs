@@ -239,6 +239,8 @@ fn perform<M: Memory>(writer: &mut Writer<M>, act: Act) {
 trait Look {
     /// What the messages to rank 1 behind message `count` are, as far as they are there and whole.
     fn messages(&self, count: u64) -> Vec<Vec<u8>>;
+    /// What is there of message `count + 1` to rank 1.
+    fn part(&self, count: u64) -> Vec<u8>;
     /// Looks for a message that was lost.
     fn look_for_lost(&self, count: u64);
     /// The clocks of the order.
@@ -259,6 +261,14 @@ impl<V: View> Look for V {
             reader.pass(&entry);
         }
         all
+    }
+    fn part(&self, count: u64) -> Vec<u8> {
+        let mut reader = Reader::new(self, layout(), 1, count);
+        let Some(entry) = reader.look().expect("nothing is damaged") else { return Vec::new() };
+        let filled = reader.progress(&entry).expect("nothing is damaged");
+        let mut part = vec![0; filled.bytes as usize];
+        reader.read(&entry, 0, &mut part);
+        part
     }
     fn look_for_lost(&self, count: u64) {
         Reader::new(self, layout(), 1, count).look_for_lost().expect("nothing is lost");
@@ -324,6 +334,22 @@ fn large() {
             let seen = view.messages(1);
             saw(seen.len());
             assert!(seen.is_empty() || seen == [[9; 40]], "bytes that were not written yet");
+        },
+    );
+}
+
+/// A large message of which the receiver reads what is there.
+fn part() {
+    both(
+        |heap| {
+            used(heap);
+            heap.store(layout().extents() + 128, 0);
+        },
+        |act| act(Act::Send(1, &[9; 40])),
+        |view| {
+            let part = view.part(1);
+            saw(part.len());
+            assert!(part.iter().all(|byte| *byte == 9), "bytes that were not written yet");
         },
     );
 }
@@ -460,11 +486,12 @@ fn saw(what: usize) {
 /// A name, what is modelled, in how many ways it ends, and the errors that it must find.
 type Case = (&'static str, fn(), usize, &'static [Mutation]);
 
-fn all() -> [Case; 7] {
+fn all() -> [Case; 8] {
     use Mutation::*;
     [
         ("entries", entries, 3, &[KeepNextPlace, RelaxedEntry, RelaxedLook]),
         ("a large message", large, 2, &[RelaxedFilled, RelaxedFilledLook]),
+        ("a part of a large message", part, 3, &[RelaxedFilled, RelaxedFilledLook]),
         ("the first message", first, 2, &[RelaxedFirst, RelaxedFirstLook]),
         ("the newest number", newest, 1, &[RelaxedNewest]),
         ("determinants", records, 2, &[RelaxedItem, RelaxedNext]),

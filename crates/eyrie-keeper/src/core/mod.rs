@@ -251,7 +251,7 @@ impl<M: Memory> Core<M> {
             spill.free(rank, out);
         }
         room.keep(regions, ranks, out);
-        room.image_counted();
+        room.image_counted(regions, out);
     }
 
     /// Takes messages out of full ledgers to disk, where it is time for that; a step of it. True:
@@ -392,6 +392,11 @@ impl<M: Memory> Core<M> {
                 Help::Receiver(_) => {}
             }
         }
+    }
+
+    /// How long it may take until the next tick.
+    pub fn pause(&self) -> Duration {
+        self.room.pause()
     }
 
     /// Releases what one receiver has, without an image: that for which most is kept, of those that

@@ -42,6 +42,11 @@ const MORE: u64 = 4;
 /// logs, and of at least these bytes.
 const GROWTH_SHARE: u64 = 64;
 const MIN_GROWTH: u64 = 1 << 20;
+/// How often that is looked at: so often that a step takes about as long, within these bounds.
+const LOOK_OFTEN: Duration = Duration::from_millis(10);
+const LOOK_RARELY: Duration = Duration::from_millis(100);
+/// Ranks up to which it is looked at so often.
+const FEW_RANKS: u32 = 16;
 
 /// What is granted, and whether there is too little.
 pub struct Room {
@@ -62,6 +67,8 @@ pub struct Room {
     now: Duration,
     /// When an image was last asked for, while there is too little.
     asked: Option<Duration>,
+    /// An image has counted since.
+    counted: bool,
     /// Regions that need more than there is, since when, and whether one of their ranks waits.
     short: Vec<Rank>,
     short_since: Option<Duration>,
@@ -73,6 +80,9 @@ pub struct Room {
     /// Since when a rank waits in vain, or since something was released without an image.
     held: Option<Duration>,
     growth: Vec<Growth>,
+    /// When growth was last looked at, and when it is to be looked at again, from then on.
+    looked: Duration,
+    pause: Duration,
 }
 
 /// How much has been sent to a rank, in bytes.
@@ -81,6 +91,8 @@ struct Growth {
     /// Before the start.
     before: u64,
     reported: u64,
+    /// At the last look.
+    seen: u64,
 }
 
 impl Room {
@@ -99,8 +111,9 @@ impl Room {
             granted = regions.ranks().map(used).collect();
         }
         let beyond = granted.iter().sum::<u64>().saturating_sub(bound);
-        let growth =
-            regions.ranks().map(|rank| Growth { before: regions.sent_to(rank), reported: 0 });
+        let growth = regions
+            .ranks()
+            .map(|rank| Growth { before: regions.sent_to(rank), ..Growth::default() });
         Room {
             bound,
             least,
@@ -111,6 +124,7 @@ impl Room {
             reported_beyond: beyond.max(bound / REPORTED_SHARE / REPORTED_TIMES),
             now: Duration::ZERO,
             asked: None,
+            counted: false,
             short: Vec::new(),
             short_since: None,
             waits: false,
@@ -118,6 +132,8 @@ impl Room {
             stuck: None,
             held: None,
             growth: growth.collect(),
+            looked: Duration::ZERO,
+            pause: LOOK_RARELY,
         }
     }
 
@@ -195,8 +211,10 @@ impl Room {
     }
 
     /// An image has counted.
-    pub fn image_counted(&mut self) {
+    pub fn image_counted<M: Memory>(&mut self, regions: &Regions<M>, out: &mut impl Output) {
         self.images_help |= self.short.is_empty();
+        self.counted = true;
+        self.ask(regions, !self.short.is_empty(), out);
         self.stuck = None;
     }
 
@@ -361,19 +379,30 @@ impl Room {
         self.bound.saturating_sub(granted).min(self.memory_left.saturating_sub(unused))
     }
 
-    /// Asks for an image of the receiver for which most is kept, while there is too little.
+    /// Asks for an image of the receiver for which most is kept, while there is too little. Where a
+    /// rank waits, the next one is asked for as soon as one has counted that was not enough.
     fn ask<M: Memory>(&mut self, regions: &Regions<M>, scarce: bool, out: &mut impl Output) {
         if !scarce {
             self.asked = None;
             return;
         }
-        if self.asked.is_some_and(|asked| self.now < asked + ASK_EVERY) {
+        let again = self.counted && self.images_help && self.waits && self.lacks(regions);
+        if !again && self.asked.is_some_and(|asked| self.now < asked + ASK_EVERY) {
             return;
         }
-        self.asked = Some(self.now);
+        (self.asked, self.counted) = (Some(self.now), false);
         if let Some(rank) = regions.ranks().max_by_key(|rank| regions.needed_for(*rank)) {
             out.event(RouterEvent::LogScarce { rank });
         }
+    }
+
+    /// Whether a rank that waits needs more than what was released gives it.
+    fn lacks<M: Memory>(&self, regions: &Regions<M>) -> bool {
+        self.short.iter().any(|rank| {
+            let (memory, layout) = regions.of(*rank);
+            let wanted = region::wanted(memory, layout);
+            wanted > 0 && regions.needed(*rank).saturating_add(wanted) > self.granted(*rank)
+        })
     }
 
     /// Reports how much has been sent to each rank since the start, whenever that has grown by a
@@ -381,13 +410,25 @@ impl Room {
     pub fn report_growth<M: Memory>(&mut self, regions: &Regions<M>, out: &mut impl Output) {
         let step = self.bound / (GROWTH_SHARE * regions.count().max(1) as u64);
         let step = step.max(MIN_GROWTH);
+        let mut fastest = 0;
         for (rank, growth) in regions.ranks().zip(&mut self.growth) {
             let bytes = regions.sent_to(rank).saturating_sub(growth.before);
+            fastest = fastest.max(bytes.saturating_sub(growth.seen));
+            growth.seen = bytes;
             if bytes.saturating_sub(growth.reported) >= step {
                 growth.reported = bytes;
                 out.event(RouterEvent::LogGrown { rank, bytes });
             }
         }
+        let time = self.now.saturating_sub(std::mem::replace(&mut self.looked, self.now));
+        let steps = (fastest as f64 / step as f64).max(1e-3);
+        let often = LOOK_OFTEN * (regions.count() as u32 / FEW_RANKS).clamp(1, 10);
+        self.pause = time.div_f64(steps).clamp(often, LOOK_RARELY);
+    }
+
+    /// How long it may take until growth is looked at again.
+    pub fn pause(&self) -> Duration {
+        self.pause
     }
 }
 

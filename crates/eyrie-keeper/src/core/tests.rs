@@ -269,6 +269,42 @@ fn an_image_is_asked_for_every_second_until_one_gives_room() {
 }
 
 #[test]
+fn another_image_is_asked_for_at_once_when_one_was_not_enough_and_a_rank_waits() {
+    let (mut world, mut all) = started(6 * MIB);
+    let early = all[2].state.clone();
+    assert!(fill(&mut world, &mut all[0], 0, 2, 8 * MIB));
+    let scarce = RouterEvent::LogScarce { rank: Rank(2) };
+    assert_eq!(named(&mut world, is_scarce), std::slice::from_ref(&scarce));
+    world.truncate(2, &early);
+    assert_eq!(named(&mut world, is_scarce), [scarce], "it had nothing");
+    while all[2].state.received[0] < all[0].state.sent[2] {
+        all[2].progress(2, &[0; 16]).unwrap();
+    }
+    let image = all[2].state.clone();
+    world.truncate(2, &image);
+    assert_eq!(named(&mut world, is_scarce), [], "there is room as soon as the rank looks");
+}
+
+#[test]
+fn growth_is_looked_at_more_often_while_much_is_sent() {
+    let (mut world, mut all) = started(64 * MIB);
+    let second = Duration::from_secs(1);
+    world.core.tick(second, &mut world.asked);
+    assert_eq!(world.core.pause(), Duration::from_millis(100));
+    let mut sent = 0;
+    while sent < 5 * MIB {
+        sent += super::testing::payload(0, 1, all[0].state.sent[1] + 1).len() as u64;
+        all[0].send(0, 1).unwrap();
+    }
+    // Steps of 1 MiB: five of them in a tenth of a second.
+    let later = second + Duration::from_millis(100);
+    world.core.tick(later, &mut world.asked);
+    assert!(world.core.pause() <= Duration::from_millis(20));
+    world.core.tick(later + Duration::from_millis(20), &mut world.asked);
+    assert_eq!(world.core.pause(), Duration::from_millis(100), "nothing was sent");
+}
+
+#[test]
 fn growth_is_reported_in_steps_and_figures_are_of_what_was_sent() {
     let (mut world, mut all) = started(64 * MIB);
     let mut bytes = 0;

@@ -49,6 +49,16 @@ impl Content for &[u8] {
     }
 }
 
+/// Where the content of a message goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// No two receives of a process have the same.
+    pub receive: u64,
+    pub buffer: *mut u8,
+    /// Bytes that go there.
+    pub len: usize,
+}
+
 /// A receive that waits for its message.
 #[derive(Clone, Copy, Debug)]
 pub struct Posted {
@@ -122,9 +132,11 @@ struct Message {
 /// The queues of an endpoint.
 #[derive(Clone, Default)]
 pub struct Matching {
-    /// Posted receives and unexpected messages: untagged and tagged ones.
-    posted: [VecDeque<Posted>; 2],
+    /// Posted receives, each with its number, and unexpected messages: untagged and tagged ones.
+    posted: [VecDeque<(u64, Posted)>; 2],
     unexpected: [VecDeque<Message>; 2],
+    /// Receives posted so far.
+    receives: u64,
 }
 
 /// How a probe looks.
@@ -148,7 +160,7 @@ impl Matching {
         content: &(impl Content + ?Sized),
     ) -> io::Result<Option<Completion>> {
         let posted = &mut self.posted[usize::from(e.tagged)];
-        let Some(i) = posted.iter().position(|p| p.takes(&e)) else {
+        let Some(i) = posted.iter().position(|(_, p)| p.takes(&e)) else {
             let mut bytes = Vec::with_capacity(e.len);
             // SAFETY: the capacity is `e.len`, all of which is written before it counts.
             unsafe {
@@ -159,8 +171,9 @@ impl Matching {
             self.unexpected[usize::from(e.tagged)].push_back(message);
             return Ok(None);
         };
-        let completion = fill(&mut posted[i], &e, content)?;
-        if posted[i].multi.is_none() || completion.last_of_multi {
+        let receive = &mut posted[i].1;
+        let completion = fill(receive, &e, content)?;
+        if receive.multi.is_none() || completion.last_of_multi {
             posted.remove(i);
         }
         Ok(Some(completion))
@@ -180,7 +193,17 @@ impl Matching {
                 return;
             }
         }
-        self.posted[usize::from(p.tagged)].push_back(p);
+        self.receives += 1;
+        self.posted[usize::from(p.tagged)].push_back((self.receives, p));
+    }
+
+    /// Where the content of a message goes that will be the next one of its source. `None`: that
+    /// depends on what others send, or on what the program does.
+    pub fn place_of(&self, e: &Envelope) -> Option<Place> {
+        let mut posted = self.posted[usize::from(e.tagged)].iter();
+        let (receive, p) = posted.find(|(_, p)| p.takes(e))?;
+        let settled = p.source.is_some() && p.multi.is_none();
+        settled.then(|| Place { receive: *receive, buffer: p.buffer, len: e.len.min(p.len) })
     }
 
     /// Receives the message that a probe has claimed for `p.context`; with `discard` it is thrown
@@ -231,8 +254,8 @@ impl Matching {
     /// Takes back a posted receive, if it is still there.
     pub fn cancel(&mut self, context: Context) -> Option<Completion> {
         for posted in &mut self.posted {
-            if let Some(i) = posted.iter().position(|p| p.context == context) {
-                let p = posted.remove(i).expect("just found");
+            if let Some(i) = posted.iter().position(|(_, p)| p.context == context) {
+                let (_, p) = posted.remove(i).expect("just found");
                 return Some(Completion {
                     context,
                     outcome: Outcome::Canceled,
@@ -379,5 +402,26 @@ mod tests {
         assert!(c.last_of_multi && c.buffer == a.as_mut_ptr().wrapping_add(8));
         assert!(m.arrive(e(1), b"z".as_slice()).unwrap().is_none());
         assert_eq!(&a[..18], b"abc\x00\x00\x00\x00\x000123456789");
+    }
+
+    #[test]
+    fn a_place_is_settled_only_where_no_other_source_can_send_to_it() {
+        let mut m = Matching::default();
+        let (mut a, mut b, mut c) = ([0u8; 8], [0u8; 8], [0u8; 8]);
+        post(&mut m, receive(1, &mut a, None, 4));
+        post(&mut m, receive(2, &mut b, Some(Rank(3)), 5));
+        post(&mut m, receive(3, &mut c, Some(Rank(3)), 5));
+        let multi =
+            Posted { tagged: false, multi: Some(1), ..receive(4, &mut a, Some(Rank(3)), 0) };
+        post(&mut m, multi);
+        assert_eq!(m.place_of(&envelope(Rank(3), 4, 4)), None, "any source");
+        assert_eq!(m.place_of(&envelope(Rank(2), 5, 4)), None, "no receive");
+        assert_eq!(m.place_of(&Envelope { tagged: false, ..envelope(Rank(3), 0, 4) }), None);
+        let place = m.place_of(&envelope(Rank(3), 5, 9)).unwrap();
+        assert_eq!((place.buffer, place.len), (b.as_mut_ptr(), 8), "the first one, and no more");
+        m.cancel(2);
+        let next = m.place_of(&envelope(Rank(3), 5, 4)).unwrap();
+        assert_eq!((next.buffer, next.len), (c.as_mut_ptr(), 4));
+        assert_ne!(next.receive, place.receive);
     }
 }

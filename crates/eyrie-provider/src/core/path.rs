@@ -4,7 +4,7 @@
 //! before the determinants that it depends on. It waits with bounds.
 
 use super::error::RankError;
-use super::matching::Content;
+use super::matching::{Content, Place};
 use super::world::World;
 use eyrie_wire::data::Envelope;
 use eyrie_wire::Rank;
@@ -53,6 +53,10 @@ pub trait Show {
     /// # Errors
     /// When the content cannot be read.
     fn show(&mut self, arrived: &Arrived, content: &impl Content) -> Result<bool, RankError>;
+
+    /// Where the content of this message will go when it becomes visible, if that is settled: it is
+    /// the next one of its source.
+    fn place_of(&self, arrived: &Arrived) -> Option<Place>;
 }
 
 /// The way that the messages of one rank take.

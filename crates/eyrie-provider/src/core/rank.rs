@@ -4,7 +4,9 @@
 
 use super::asking::Asking;
 use super::error::RankError;
-use super::matching::{Completion, Content, Context, Envelope as Matched, Matching, Posted, Probe};
+use super::matching::{
+    Completion, Content, Context, Envelope as Matched, Matching, Place, Posted, Probe,
+};
 use super::path::{Arrived, Path, Show, Turn};
 use super::rma::{Answer, Applied, Done, Pending, Regions, Requests};
 use super::world::World;
@@ -310,6 +312,16 @@ impl<D: FnMut(Event)> Show for View<'_, D> {
             (self.done)(Event::Received(completion));
         }
         Ok(true)
+    }
+
+    fn place_of(&self, arrived: &Arrived) -> Option<Place> {
+        let Arrived { source, envelope, len } = *arrived;
+        let (tagged, tag, data) = match envelope {
+            Envelope::Untagged { data } => (false, 0, data),
+            Envelope::Tagged { tag, data } => (true, tag, data),
+            _ => return None,
+        };
+        self.matching.place_of(&Matched { source, tagged, tag, data, len })
     }
 }
 

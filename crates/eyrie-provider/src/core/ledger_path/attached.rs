@@ -1,5 +1,6 @@
 //! The ledgers as a process has them. No image holds this: pointers into ledgers live no longer.
 
+use super::ahead::Ahead;
 use super::host::LedgerHost;
 use super::spilled::SpilledMessages;
 use crate::core::mutation::{active, Mutation};
@@ -25,6 +26,8 @@ pub(super) struct Attached<H: LedgerHost> {
     /// Of each source, the large message that was not whole when it was last looked at: its number,
     /// and how much of it there was.
     pub partial: Vec<(u64, u64)>,
+    /// What was copied ahead of the next message of each source.
+    pub ahead: Vec<Ahead>,
     /// There is a message that no board names.
     pub is_unnamed: bool,
 }

@@ -2,6 +2,7 @@
 //! it has sent, received and observed before, and the others' ledgers are read behind what the rank
 //! has shown. A pointer into a ledger lives no longer than [`Attached`], which no image holds.
 
+use super::ahead::Ahead;
 use super::attached::Attached;
 use super::host::{AdmissionError, LedgerHost, Windows, WindowsOf};
 use super::spilled::SpilledMessages;
@@ -173,6 +174,7 @@ impl<H: LedgerHost> LedgerPath<H> {
             showing: Vec::with_capacity(self.shown.len()),
             first: 0,
             partial: vec![(0, 0); self.shown.len()],
+            ahead: vec![Ahead::default(); self.shown.len()],
             is_unnamed: false,
         });
         if !active(Mutation::ForgetBoards) {

@@ -6,6 +6,7 @@
 //!
 //! Each file calls only those before it: [`attaching`], [`sending`], [`receiving`].
 
+mod ahead;
 mod attached;
 mod attaching;
 mod envelope;
@@ -34,6 +35,8 @@ use std::time::Duration;
 
 /// Ticks between two looks at what is needed rarely, by a rank that waits: about a millisecond.
 const LOOK_GAP: u64 = 3_000_000;
+/// Looks in vain after which a rank that waits makes pages for its next messages.
+const IDLE_LOOKS: u32 = 20;
 
 /// The straight way of one rank's messages.
 pub struct LedgerPath<H: LedgerHost> {
@@ -57,6 +60,8 @@ pub struct LedgerPath<H: LedgerHost> {
     progressing: bool,
     /// When was last looked at what is needed rarely.
     last_look: u64,
+    /// Looks in vain, one behind the other.
+    idle_looks: u32,
 }
 
 impl<H: LedgerHost> LedgerPath<H> {
@@ -76,6 +81,7 @@ impl<H: LedgerHost> LedgerPath<H> {
             owes_replayed: true,
             progressing: false,
             last_look: 0,
+            idle_looks: 0,
         }
     }
 }
@@ -144,7 +150,16 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
 
     #[inline]
     fn look_after(&mut self, found: Found, ticks: u64) -> Result<(), RankError> {
-        if !found.something && ticks.wrapping_sub(self.last_look) > LOOK_GAP {
+        if found.something {
+            self.idle_looks = 0;
+            return Ok(());
+        }
+        self.idle_looks += 1;
+        if self.idle_looks > IDLE_LOOKS {
+            self.idle_looks = IDLE_LOOKS;
+            self.attached.iter_mut().for_each(|attached| attached.writer.make_ahead());
+        }
+        if ticks.wrapping_sub(self.last_look) > LOOK_GAP {
             self.last_look = ticks;
             self.look_rarely()?;
         }

@@ -2,6 +2,7 @@
 //! rank's ledger before the call returns to MPI. Messages of one source are shown in the order in
 //! which it has sent them, and only when they are whole.
 
+use super::ahead::Copied;
 use super::attached::Attached;
 use super::envelope::decode;
 use super::host::LedgerHost;
@@ -42,6 +43,8 @@ enum Looked {
 struct Payload<'a, V> {
     reader: &'a Reader<V>,
     entry: &'a Entry,
+    /// What of it lies where it will be copied to.
+    ahead: Copied,
 }
 
 impl<V: View> Content for Payload<'_, V> {
@@ -49,9 +52,10 @@ impl<V: View> Content for Payload<'_, V> {
         if len as u64 > self.entry.len {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        let there = self.ahead.at(to).min(len);
         // SAFETY: the caller vouches for `len` bytes at `to`, which nothing else refers to.
         let to = unsafe { std::slice::from_raw_parts_mut(to, len) };
-        self.reader.read(self.entry, 0, to);
+        self.reader.read(self.entry, there as u64, &mut to[there..]);
         Ok(())
     }
 }
@@ -262,16 +266,19 @@ impl<H: LedgerHost> Attached<H> {
             let Some(entry) = reader.look().map_err(RankError::Ledger)? else {
                 break Looked::Nothing;
             };
-            let filled = reader.filled(&entry).map_err(RankError::Ledger)?;
-            if filled < entry.len && !active(Mutation::ShowParts) {
-                let part = (entry.ssn, filled);
+            let filled = reader.progress(&entry).map_err(RankError::Ledger)?;
+            let envelope = decode(&entry.envelope).map_err(|what| damaged(source, what))?;
+            let arrived = Arrived { source: Rank(source), envelope, len: entry.len as usize };
+            let ahead = &mut self.ahead[source as usize];
+            if filled.bytes < entry.len && !active(Mutation::ShowParts) {
+                ahead.copy(reader, &entry, filled, show.place_of(&arrived));
+                let part = (entry.ssn, filled.bytes);
                 let before = std::mem::replace(&mut self.partial[source as usize], part);
                 break Looked::Part { is_new: before != part };
             }
-            let envelope = decode(&entry.envelope).map_err(|what| damaged(source, what))?;
             shown.note(source);
-            let arrived = Arrived { source: Rank(source), envelope, len: entry.len as usize };
-            let more = show.show(&arrived, &Payload { reader, entry: &entry })?;
+            let ahead = ahead.copied(&entry, filled, || show.place_of(&arrived));
+            let more = show.show(&arrived, &Payload { reader, entry: &entry, ahead })?;
             reader.pass(&entry);
             count += 1;
             if !more {
