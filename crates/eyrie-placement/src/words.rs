@@ -1,6 +1,6 @@
 //! Reads a job on its network from the words of a user. This is the only reader of `--network`,
-//! `--job`, `--spares` and `--traffic`, for `eyrie plan`, the controller and the C library. The
-//! caller reads files: there is no I/O here.
+//! `--job`, `--ranks-per-node`, `--slots`, `--spares` and `--traffic`, for `eyrie plan`, the
+//! controller and the C library. The caller reads files: there is no I/O here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

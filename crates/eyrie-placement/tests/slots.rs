@@ -168,8 +168,8 @@ fn the_ranks_of_a_node_go_to_one_spare_and_where_none_has_room_to_free_slots() {
     assert_eq!(why, "6 ranks need a node but live nodes have room for 1 only");
 }
 
-/// The search is never worse than all placements of the displaced ranks, or than before the failure,
-/// and 0D is the best of those that keep them together.
+/// The search is never worse than all placements of the displaced ranks, or than before the
+/// failure. 0D is the best of those that keep them together.
 #[test]
 fn small_cases_are_as_good_as_all_placements() {
     let mut random = SmallRng::seed_from_u64(7);
