@@ -1,5 +1,6 @@
 //! The ends of ranks: found by reaping, and reported once all of their output has been passed on.
 
+use crate::images::writer::Failure;
 use crate::node::Agent;
 use crate::rank::mapped;
 use eyrie_host::finding::{Finding, Level};
@@ -26,8 +27,8 @@ impl Agent {
                 }
             }
             let Ok(Some((_, status))) = waitpid(Some(pid), WaitOptions::NOHANG) else { continue };
-            if let Some(signal) = status.terminating_signal() {
-                self.child_killed(number, signal);
+            if let Some(how) = Failure::of(status.terminating_signal(), status.exit_status()) {
+                self.child_failed(number, how);
             }
             if let Some(ended) = self.roles.ended(number, status) {
                 self.connection.send(&ended);
@@ -51,10 +52,10 @@ impl Agent {
         }
     }
 
-    /// A process that writes an image may have been killed.
-    fn child_killed(&mut self, number: u32, signal: i32) {
+    /// A process that writes an image may have failed.
+    fn child_failed(&mut self, number: u32, how: Failure) {
         let captures = self.processes.values_mut().filter_map(|p| p.capture.as_mut());
-        captures.for_each(|capture| capture.writer.child_killed(number, signal));
+        captures.for_each(|capture| capture.writer.child_failed(number, how));
     }
 
     /// The process behind a wrapper has ended. If a signal killed it, the wrapper is killed, too:

@@ -27,6 +27,7 @@ pub mod writer_exit {
     pub const READER_GONE: i32 = 112;
     /// The kernel refused a step; the stream has no trailer.
     pub const FAILED: i32 = 113;
-    /// The child found mappings missing and told its parent; another child follows.
+    /// The child found mappings missing. It has told its parent, and another child follows; or its
+    /// parent did not wait for it, and there is no image.
     pub const TRY_AGAIN: i32 = 114;
 }

@@ -32,6 +32,9 @@ pub struct Tracker {
     image: AtomicU64,
     /// Images still to be taken without tracking, because it would not pay.
     untracked: AtomicU32,
+    /// The last image, if the child that wrote it had all memory without any advice being lifted;
+    /// 0: it had not.
+    whole: AtomicU64,
 }
 
 // SAFETY: only captures write the room, one at a time, and the thread that captures is also the
@@ -46,7 +49,19 @@ impl Tracker {
             count: AtomicUsize::new(0),
             image: AtomicU64::new(0),
             untracked: AtomicU32::new(0),
+            whole: AtomicU64::new(0),
         }
+    }
+
+    /// Whether a child is trusted to have all memory: the one that wrote the last image had, and
+    /// the reader has that image.
+    pub(crate) fn is_whole_since(&self, base: u64) -> bool {
+        base != 0 && base == self.whole.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the child that writes this image has all memory; 0: it may not have.
+    pub(crate) fn note_whole(&self, image: u64) {
+        self.whole.store(image, Ordering::Relaxed);
     }
 
     /// Whether the next image is to be tracked. Must be asked once for each image. Marks stay in
@@ -96,6 +111,7 @@ impl Tracker {
     /// closed.
     pub(crate) fn forget(&self) {
         self.fd.store(0, Ordering::Relaxed);
+        self.note_whole(0);
         self.unsettle();
     }
 

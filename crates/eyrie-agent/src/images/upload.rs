@@ -1,6 +1,7 @@
 //! The end of the upload of an image: the image can count, or the reason why there is none.
 
 use crate::images::transfer::Uploaded;
+use crate::images::writer::Failure;
 use crate::node::Agent;
 use crate::rank::process::Refusal;
 use eyrie_supervision::{can_be_collected, is_ending};
@@ -44,8 +45,8 @@ impl Agent {
         if p.capture.as_ref().is_none_or(|c| c.image != image) {
             return;
         }
-        let killed = p.capture.take().and_then(|capture| capture.writer.killed());
-        match (result, killed) {
+        let failure = p.capture.take().and_then(|capture| capture.writer.failure());
+        match (result, failure) {
             (Ok(Uploaded::Stored), _) => self.captures().check(instance, (image, store), output),
             (Ok(Uploaded::FullWanted(reason)), _) => {
                 self.captures().want_full_image(instance, image, reason)
@@ -55,12 +56,16 @@ impl Agent {
                 let reason = "the rank died meanwhile".to_string();
                 self.captures().refuse(instance, image, Refusal { reason, passing: true });
             }
-            (Err(_), Some(signal)) => {
+            (Err(_), Some(Failure::Killed(signal))) => {
                 let reason = format!(
                     "the process that wrote the image was killed by signal {signal} (perhaps for \
                      lack of memory: see the kernel's log)"
                 );
                 self.captures().refuse(instance, image, Refusal::lasting(reason));
+            }
+            (Err(_), Some(Failure::LacksMemory)) => {
+                let reason = "the program has since kept memory from its children (madvise)".into();
+                self.captures().want_full_image(instance, image, reason);
             }
             (Err(e), None) => {
                 self.captures().refuse(instance, image, Refusal::lasting(format!("{e:#}")));

@@ -64,7 +64,7 @@ pub unsafe fn note() -> bool {
     (notes.count, notes.overflows) = (0, false);
     // SAFETY: the caller keeps this contract, which is that of the function called.
     let fits = unsafe { own_mapping::note() };
-    for fd in kernel::descriptors() {
+    for fd in kernel::open_descriptors() {
         let Some((size, how)) = opened(fd) else { continue };
         let Ok(found) = look_at(fd) else { continue };
         let Some(note) = notes.all.get_mut(notes.count) else {

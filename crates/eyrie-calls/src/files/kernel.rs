@@ -323,12 +323,32 @@ pub fn close(fd: c_int) {
 /// The numbers that descriptors of this process have, and some between them.
 pub fn descriptors() -> std::ops::RangeInclusive<c_int> {
     let mut highest = 0;
-    let listed = for_each_name(c"/proc/thread-self/fd", &mut |name| {
-        let digits = name.iter().take_while(|byte| byte.is_ascii_digit());
-        let number = digits.fold(0, |n, byte| n * 10 + c_int::from(byte - b'0'));
-        highest = highest.max(number);
-    });
+    let listed = for_each_descriptor(&mut |number| highest = highest.max(number));
     0..=if listed { highest } else { 4096 }
+}
+
+/// The numbers that descriptors of this process have; above 1023 some between them, too.
+pub fn open_descriptors() -> impl Iterator<Item = c_int> {
+    let mut highest = 0;
+    let mut open = [0u64; 16];
+    let listed = for_each_descriptor(&mut |number| {
+        highest = highest.max(number);
+        if let Some(word) = open.get_mut(number as usize / 64) {
+            *word |= 1 << (number % 64);
+        }
+    });
+    let may_be_open = move |number: &c_int| {
+        !listed || open.get(*number as usize / 64).is_none_or(|word| word >> (number % 64) & 1 != 0)
+    };
+    (0..=if listed { highest } else { 4096 }).filter(may_be_open)
+}
+
+/// Tells the numbers of all descriptors; false: they cannot be listed.
+fn for_each_descriptor(tell: &mut dyn FnMut(c_int)) -> bool {
+    for_each_name(c"/proc/thread-self/fd", &mut |name| {
+        let digits = name.iter().take_while(|byte| byte.is_ascii_digit());
+        tell(digits.fold(0, |n, byte| n * 10 + c_int::from(byte - b'0')));
+    })
 }
 
 /// Tells the names in a directory, without those of itself and of its parent; false: it cannot be

@@ -37,7 +37,7 @@ use eyrie_image_format::{
 use eyrie_image_kernel::fingerprint;
 use eyrie_image_kernel::sys::{self, nr};
 use holder_records::Described;
-use memory::{AddressSpace, Changes, Contents, FirstLook, Lifted, Range, Scan};
+use memory::{AddressSpace, Changes, Contents, FirstLook, Lifted, Range, Scan, Spared};
 use output::Output;
 use scratch::{List, Scratch};
 use state::CapturedState;
@@ -171,6 +171,11 @@ struct Engine<'a> {
     lifted: List<Lifted>,
     /// A child has looked for wiped memory, and the advice on what it found is lifted.
     unwiped: bool,
+    /// The child is trusted to have all memory, so the process does not wait for it. A child that
+    /// has not all of it writes no image, and the next image is one with a wait.
+    trusts: bool,
+    /// Memory that the child need not have, because it is unchanged.
+    spared: Spared,
     taken_unix_ns: u64,
     pid: u32,
     /// The thread that takes the image. /proc has the memory of this process by its id.
@@ -224,14 +229,16 @@ impl Engine<'_> {
         surroundings::check_keys(look.hidden_code as usize)?;
         // SAFETY: the results are dropped before the scratch is released, and the caller guarantees
         // that no other thread runs.
-        let (changes, contents) = unsafe {
+        let (changes, contents, spared) = unsafe {
             let changes = match request.track.as_ref().filter(|track| track.marks) {
                 Some(track) => Changes::take(scratch, look.held.as_slice(), track)?,
                 None => Changes::none(scratch)?,
             };
-            (changes, Contents::take(scratch, &table, &look)?)
+            (changes, Contents::take(scratch, &table, &look)?, Spared::none(scratch)?)
         };
         let mut engine = Engine {
+            trusts: request.track.as_ref().is_some_and(|t| t.tracker.is_whole_since(t.base)),
+            spared,
             request,
             table,
             described,
@@ -256,6 +263,10 @@ impl Engine<'_> {
             engine.contents.release();
         }
         let (child_pid, image_bytes) = written?;
+        if let Some(track) = &request.track {
+            let whole = child_pid > 0 && engine.lifted.as_slice().is_empty() && !engine.unwiped;
+            track.tracker.note_whole(if whole { track.image } else { 0 });
+        }
         if let Some(track) = request.track.as_ref().filter(|track| track.marks) {
             track.tracker.settle(engine.changes.marked.as_slice(), track.image);
         }
@@ -300,7 +311,7 @@ impl Engine<'_> {
         Ok(bytes)
     }
 
-    /// Starts the child that writes the image, and waits until it has begun.
+    /// Starts the child that writes the image, and waits until it has begun, unless it is trusted.
     ///
     /// # Safety
     /// As [`Engine::run`].
@@ -311,7 +322,16 @@ impl Engine<'_> {
         self.cuts.push((at as u64, at as u64 + len))?;
         let board = at as *mut Board;
         // SAFETY: the board is a new zero-filled mapping, and only this function has its address.
-        let started = unsafe { self.clone_until_whole(scratch, board) };
+        let started = unsafe {
+            if self.trusts {
+                self.spared.spare(self.changes.unchanged());
+                let started = self.clone_once(scratch, board);
+                self.spared.end();
+                started
+            } else {
+                self.clone_until_whole(scratch, board)
+            }
+        };
         memory::give_back(self.lifted.as_slice());
         // SAFETY: the mapping was made above and is not used any more here. The child has its own.
         let _ = unsafe { sys::munmap(at, size_of::<Board>()) };
@@ -359,6 +379,26 @@ impl Engine<'_> {
         scratch: &mut Scratch,
         board: *mut Board,
     ) -> Result<Option<i32>, Refusal> {
+        // SAFETY: the caller keeps this contract.
+        let pid = unsafe { self.clone_once(scratch, board)? };
+        // SAFETY: the board stays mapped until the caller returns; the verdict is only accessed as
+        // an atomic.
+        match unsafe { wait_for_verdict(&(*board).verdict, pid) } {
+            STARTED => Ok(Some(pid)),
+            MISSING => Ok(None),
+            _ => Err(Refusal::Writer),
+        }
+    }
+
+    /// Clones the child, which begins with the image by itself. Returns its id.
+    ///
+    /// # Safety
+    /// The board must be fresh.
+    unsafe fn clone_once(
+        &mut self,
+        scratch: &mut Scratch,
+        board: *mut Board,
+    ) -> Result<i32, Refusal> {
         // With CLONE_PARENT the child belongs to our parent: no SIGCHLD comes here, and no zombie
         // stays.
         let flags = sys::CLONE_PARENT | sys::SIGCHLD;
@@ -372,13 +412,7 @@ impl Engine<'_> {
             let code = unsafe { self.writer(scratch, board) };
             sys::exit(code);
         }
-        // SAFETY: the board stays mapped until the caller returns; the verdict is only accessed as
-        // an atomic.
-        match unsafe { wait_for_verdict(&(*board).verdict, pid as i32) } {
-            STARTED => Ok(Some(pid as i32)),
-            MISSING => Ok(None),
-            _ => Err(Refusal::Writer),
-        }
+        Ok(pid as i32)
     }
 
     /// Runs in the child from its start on. Returns its exit code.
@@ -489,6 +523,7 @@ impl Engine<'_> {
             let contents = &self.contents;
             let stay = self.request.names_stay;
             let mut space = AddressSpace::new(scratch, cuts, lifted, contents, stay, policy)?;
+            space.spare(self.spared.ranges())?;
             let taken = space.take(scratch, (&self.look, &self.contents), &mut fp);
             let written = taken.and_then(|()| {
                 let mut scan = Scan::new(scratch)?;

@@ -3,6 +3,7 @@
 //! of the thread.
 
 use crate::refusal::Refusal;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use eyrie_image_format::{exit, AFFINITY_WORDS};
 use eyrie_image_kernel::sys::{self, nr};
 
@@ -10,6 +11,12 @@ use eyrie_image_kernel::sys::{self, nr};
 pub const RSEQ_SIGNATURE: u32 = 0x5305_3053;
 /// `which` of the calls about io priorities.
 const PROCESS: usize = 1;
+
+/// Where a thread's area for restartable sequences was found, from its FS base on, and its length;
+/// 0: none was yet. The next thread is asked about that place first, since a C library has the area
+/// of all threads at one distance, and up to two thousand places are asked about otherwise.
+static FOUND_AT: AtomicU64 = AtomicU64::new(0);
+static FOUND_LEN: AtomicU32 = AtomicU32::new(0);
 
 /// The state of a thread.
 #[derive(Clone, Copy)]
@@ -141,16 +148,31 @@ impl Thread {
         // glibc 2.35 and later has it near the thread pointer, in the first versions 0x9a0 above
         // it.
         let base = self.fs_base;
+        let (found_at, found_len) =
+            (FOUND_AT.load(Ordering::Relaxed), FOUND_LEN.load(Ordering::Relaxed));
+        if found_len > 0 && self.is_rseq(base.wrapping_add(found_at), found_len) {
+            return Ok(());
+        }
         let near = (0..8192u64).step_by(32).map(|d| base.wrapping_sub(4096).wrapping_add(d));
         for address in core::iter::once(base.wrapping_add(0x9a0)).chain(near) {
             for len in [32, 64, 28, 36, 40, 44, 48, 56] {
-                if register_rseq(address, len, 0) == Err(sys::EBUSY) {
-                    (self.rseq_address, self.rseq_len) = (address, len);
+                if self.is_rseq(address, len) {
+                    FOUND_AT.store(address.wrapping_sub(base), Ordering::Relaxed);
+                    FOUND_LEN.store(len, Ordering::Relaxed);
                     return Ok(());
                 }
             }
         }
         Err(Refusal::Kernel { step: "finding the restartable-sequence area", errno: sys::EINVAL })
+    }
+
+    /// Whether the area for restartable sequences is this one: then it is noted.
+    fn is_rseq(&mut self, address: u64, len: u32) -> bool {
+        let is_it = register_rseq(address, len, 0) == Err(sys::EBUSY);
+        if is_it {
+            (self.rseq_address, self.rseq_len) = (address, len);
+        }
+        is_it
     }
 
     /// Sets all of it again in a thread that was started anew by one in the state of `leader`. It

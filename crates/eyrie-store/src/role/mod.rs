@@ -17,7 +17,7 @@ use eyrie_wire::control::{ImageAnswer, ImageMeta};
 use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance};
 use orders::Orders;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::net::Shutdown;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 /// How long either end of an image's stream may send nothing, and how long the controller may take
 /// to acknowledge an image.
 const STALL: Duration = Duration::from_secs(60);
+/// Bytes of an image that are read at once: a small image has thousands of records of a page.
+const READ_AHEAD: usize = 128 << 10;
 /// How long the rest of a refused image is read.
 const LINGER: Duration = Duration::from_secs(10);
 
@@ -137,6 +139,8 @@ impl StoreRole {
         };
         let stream_of_it = stream.try_clone().map_err(|e| text(&e))?;
         let source = Present { stream: stream_of_it, role: self, instance };
+        // Only the end of the stream comes after the image, so what is read ahead is the image's.
+        let source = BufReader::with_capacity(READ_AHEAD, source);
         let stored = self.store.receive(rank, image, info, source);
         if let Err(ReceiveError::Storage { source, .. }) = &stored {
             self.report_if_full(source);

@@ -9,10 +9,12 @@ use super::first_look::{FirstLook, MAPPINGS_MAX};
 use super::ranges::{within, Range};
 use super::scan::Scan;
 use super::smaps::{for_each_line, read_flags, refused, Details};
+use super::spared::SPARED_MAX;
 use crate::mapped::{is_listed_as, Number};
 use crate::refusal::{Refusal, Text};
 use eyrie_image_format::{
-    map_flag, object_kind, Fingerprint, Identity, Mapping, Object, NO_OBJECT, PATH_LEN_MAX, UNKNOWN,
+    advice, map_flag, object_kind, Fingerprint, Identity, Mapping, Object, NO_OBJECT, PATH_LEN_MAX,
+    UNKNOWN,
 };
 use eyrie_image_kernel::fingerprint::build_id;
 use eyrie_image_kernel::maps::{self, Line};
@@ -63,6 +65,8 @@ pub struct AddressSpace {
     copies: List<Copied>,
     /// Advice that this process does not see because it was lifted.
     lifted: List<Lifted>,
+    /// Memory that this process was spared, by advice that is not the program's.
+    spared: List<Range>,
     /// How many of the objects, from the first on, are files whose whole content is copied.
     whole: usize,
     /// See [`crate::Request::names_stay`].
@@ -95,6 +99,7 @@ impl AddressSpace {
                 cuts: scratch.list(cuts.len() + MAPPINGS_MAX)?,
                 copies: scratch.list(32768)?,
                 lifted: scratch.list(lifted.len())?,
+                spared: scratch.list(SPARED_MAX)?,
                 whole: 0,
                 names_stay,
                 policy,
@@ -109,6 +114,11 @@ impl AddressSpace {
         }
         space.whole = space.objects.as_slice().len();
         Ok(space)
+    }
+
+    /// Names the memory that this process was spared.
+    pub fn spare(&mut self, ranges: &[Range]) -> Result<(), Refusal> {
+        ranges.iter().try_for_each(|range| self.spared.push(*range))
     }
 
     /// Reads all mappings of this process with their flags. Sets in `fp` the lengths of the
@@ -173,6 +183,8 @@ impl AddressSpace {
         fp: &mut Fingerprint,
     ) -> Result<(), Refusal> {
         let range = (line.start, line.end);
+        let is_spared = within(range, self.spared.as_slice());
+        let advice = details.advice & if is_spared { !advice::WIPE_ON_FORK } else { u32::MAX };
         if line.name == b"[vsyscall]" || within(range, self.cuts.as_slice()) {
             return Ok(());
         }
@@ -182,7 +194,7 @@ impl AddressSpace {
             offset: line.offset,
             prot: line.prot(),
             flags: details.flags | (line.shared() as u32 * map_flag::SHARED),
-            advice: details.advice,
+            advice,
             object: NO_OBJECT,
             memory_policy: UNKNOWN,
             reserved: 0,
@@ -266,10 +278,26 @@ impl AddressSpace {
             for l in self.lifted.as_slice().iter().filter(|l| l.range.0 <= at && at < l.range.1) {
                 part.record.advice |= l.advice;
             }
-            self.regions.push(part)?;
+            if !self.joins(&part) {
+                self.regions.push(part)?;
+            }
             at = stop;
         }
         Ok(())
+    }
+
+    /// Joins a region with the last one, if only spared memory has parted the two.
+    fn joins(&mut self, part: &Region) -> bool {
+        let border = part.record.start;
+        let Some(last) = self.regions.as_mut_slice().last_mut() else { return false };
+        let Mapping { start, end, .. } = last.record;
+        let is_parted = self.spared.as_slice().iter().any(|s| s.0 == border || s.1 == border);
+        let are_alike = Mapping { start, end, ..part.record } == last.record;
+        let joins = is_parted && end == border && are_alike && last.data == 0 && part.data == 0;
+        if joins {
+            last.record.end = part.record.end;
+        }
+        joins
     }
 
     /// Finds or adds the object that a file mapping refers to, and its copy if there is one.

@@ -161,6 +161,12 @@ impl Changes {
         Ok(())
     }
 
+    /// The runs of pages that are as they were, and are not the kernel's zero page.
+    pub fn unchanged(&self) -> impl Iterator<Item = Range> + '_ {
+        let runs = self.runs.as_slice().iter();
+        runs.filter(|run| !run.is_written() && !run.is_zero()).map(|run| (run.start, run.end))
+    }
+
     /// The runs of pages in a part in which all pages are known.
     pub fn runs_in(&self, (from, to): Range) -> impl Iterator<Item = Found> + '_ {
         let first = self.runs.as_slice().partition_point(|r| r.end <= from);

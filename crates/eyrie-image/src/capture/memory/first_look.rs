@@ -30,7 +30,7 @@ pub struct SharedMapping {
 
 /// What the first look found.
 pub struct FirstLook {
-    /// All mapped ranges, merged where they touch.
+    /// All mapped ranges that the image needs, merged where they touch.
     pub mapped: List<Range>,
     /// Private anonymous mappings that hold pages of their own.
     pub held: List<Range>,
@@ -63,10 +63,10 @@ impl FirstLook {
         };
         let looked = for_each_line(b"/proc/thread-self/maps\0", buf, |line| {
             let Some(line) = maps::parse(line) else { return Ok(()) };
-            add_range(&mut look.mapped, line.start, line.end)?;
             if within((line.start, line.end), cuts) {
                 return Ok(());
             }
+            add_range(&mut look.mapped, line.start, line.end)?;
             check(&line)?;
             look.hidden_code |= line.prot() == sys::PROT_EXEC && line.name != b"[vsyscall]";
             if !line.shared() && line.ino == 0 && scan.any(line.start, line.end).unwrap_or(false) {

@@ -11,6 +11,7 @@ mod pages;
 mod ranges;
 mod scan;
 mod smaps;
+mod spared;
 
 pub use address_space::AddressSpace;
 pub use advice::{give_back, lift, Lifted};
@@ -20,3 +21,4 @@ pub use first_look::FirstLook;
 pub use pages::{write_files, write_guards, write_pages};
 pub use ranges::Range;
 pub use scan::Scan;
+pub use spared::Spared;
