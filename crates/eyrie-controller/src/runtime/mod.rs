@@ -110,7 +110,8 @@ impl Resumption {
 }
 
 /// Runs a job to its end; returns the exit code. `resumption`: it begins with what was saved there,
-/// if anything was. `placement` says where ranks of lost nodes go. `note` is said as the job begins.
+/// if anything was. `placement` says where ranks of lost nodes go. `note` is an event at the
+/// beginning.
 ///
 /// # Errors
 /// When the job cannot be started.

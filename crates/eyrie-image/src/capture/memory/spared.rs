@@ -1,7 +1,7 @@
 //! Memory that the image-writing child is spared: pages that the reader of the image has already,
-//! because nothing was written to them since an earlier image. To copy the page tables of all memory
-//! is most of a large process's pause. Advice keeps these pages from the child while it is cloned,
-//! and must always be taken off again. Advice that is the program's own must stay.
+//! because nothing was written to them since an earlier image. To copy the page tables of all
+//! memory is most of a large process's pause. Advice keeps these pages from the child while it is
+//! cloned, and must always be taken off again. Advice that is the program's own must stay.
 
 use super::super::scratch::{List, Scratch};
 use super::own::advise;
