@@ -740,7 +740,8 @@ mod tests {
     /// A path that asks whether something waits would otherwise send before it is recorded.
     #[test]
     fn whatever_was_recorded_waits_also_where_it_was_only_counted() {
-        let kinds: [(&str, fn(&mut ObservedStream)); 3] = [
+        type Write = fn(&mut ObservedStream);
+        let kinds: [(&str, Write); 3] = [
             ("a record", |stream| assert!(stream.write_record(b"made", b""))),
             ("a value as before", |stream| stream.write_clock(0, 0)),
             ("a call as before", |stream| stream.write_done(7)),
