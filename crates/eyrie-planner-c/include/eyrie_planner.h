@@ -1,4 +1,4 @@
-/* Of sources with the XXH3 digest d229306779b9e679. */
+/* Of sources with the XXH3 digest eb8cd957cc5e78cc. */
 #ifndef EYRIE_PLANNER_H
 #define EYRIE_PLANNER_H
 
