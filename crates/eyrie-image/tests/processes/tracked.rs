@@ -523,9 +523,9 @@ fn ask(running: &mut Running, number: u64) -> Option<Vec<u8>> {
         panic!("{child}")
     };
     let stream = reader.join().unwrap();
+    let mut status = 0;
     // SAFETY: the writer is a child of this process (CLONE_PARENT). It ends after it has marked new
     // memory.
-    let mut status = 0;
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     let lacks = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == writer_exit::TRY_AGAIN;
     (!lacks).then_some(stream)
