@@ -81,19 +81,6 @@ impl Images {
         Ok(())
     }
 
-    /// What a rank has received so far, as far as it has recorded that.
-    ///
-    /// # Errors
-    /// A sentence for users, when the rank's order is damaged.
-    pub fn received<M: Memory>(
-        &self,
-        regions: &Regions<M>,
-        rank: Rank,
-    ) -> Result<Received, String> {
-        let Imaged { clock, counts, .. } = self.of(rank);
-        received(regions, rank, (*clock, counts))
-    }
-
     /// Releases what a rank has received, although no image has it: without another image it cannot
     /// be recovered. `known`: a clock, and how many messages of each source it had received then.
     /// Returns what it has received; `None`: nothing more could be released.
@@ -106,10 +93,8 @@ impl Images {
         rank: Rank,
         known: Option<(u64, &[u64])>,
     ) -> Result<Option<Received>, String> {
-        let received = match known {
-            None => self.received(regions, rank)?,
-            Some(known) => received(regions, rank, known)?,
-        };
+        let Imaged { clock, counts, .. } = self.of(rank);
+        let received = Received::so_far(regions, rank, known.unwrap_or((*clock, counts)))?;
         let channel = Channel::Rank(rank.0);
         let mut any = false;
         for (source, count) in regions.ranks().zip(&received.counts) {
@@ -123,15 +108,6 @@ impl Images {
     }
 }
 
-fn received<M: Memory>(
-    regions: &Regions<M>,
-    rank: Rank,
-    known: (u64, &[u64]),
-) -> Result<Received, String> {
-    let (memory, layout) = regions.of(rank);
-    Received::read(memory, layout, known, u64::MAX).map_err(|e| e.to_string())
-}
-
 /// What a rank has received at a clock.
 pub struct Received {
     /// Messages of each source.
@@ -143,9 +119,23 @@ pub struct Received {
 }
 
 impl Received {
+    /// What a rank has received so far, as far as it has recorded that. `known`: a clock, and how
+    /// many messages of each source it had received then.
+    ///
+    /// # Errors
+    /// A sentence for users, when the rank's order is damaged.
+    pub fn so_far<M: Memory>(
+        regions: &Regions<M>,
+        rank: Rank,
+        known: (u64, &[u64]),
+    ) -> Result<Received, String> {
+        let (memory, layout) = regions.of(rank);
+        Received::read(memory, layout, known, u64::MAX).map_err(|e| e.to_string())
+    }
+
     /// What a rank has received up to a clock, which is not before the one that it is `known` of.
     /// The order is opened anew each time, so that none of it stays in memory.
-    pub fn read<M: Memory>(
+    fn read<M: Memory>(
         memory: &M,
         layout: &Layout,
         (from, counts): (u64, &[u64]),

@@ -49,8 +49,6 @@ pub struct Core<M> {
     images: Images,
     room: Room,
     spill: Spill,
-    /// Bytes of memory for logs.
-    log_memory: u64,
     stalls: Stalls,
     /// Whether the disk has no room for messages that could be taken out.
     disk_full: bool,
@@ -106,17 +104,7 @@ impl<M: Memory> Core<M> {
         let room = Room::new(&regions, log.memory);
         let before = regions.sent();
         let stalls = Stalls::new(regions.count());
-        Core {
-            regions,
-            ranks,
-            images,
-            room,
-            spill,
-            stalls,
-            log_memory: log.memory,
-            disk_full: false,
-            before,
-        }
+        Core { regions, ranks, images, room, spill, stalls, disk_full: false, before }
     }
 
     /// Writes all from which another keeper can go on. No rank writes meanwhile.
@@ -257,8 +245,8 @@ impl<M: Memory> Core<M> {
     /// Takes messages out of full ledgers to disk, where it is time for that; a step of it. True:
     /// there is more to do.
     pub fn relieve(&mut self, out: &mut impl Output) -> bool {
-        let memory = self.log_memory >> 20;
         let Core { regions, ranks, images, room, spill, disk_full, .. } = self;
+        let memory = room.bound() >> 20;
         let Some(short) = room.ranks_to_relieve() else { return false };
         let kept_for = |to: Rank| -> u64 {
             short.iter().map(|source| regions.needed_by(*source, Channel::Rank(to.0))).sum()
@@ -449,7 +437,9 @@ fn lose_observed<M: Memory>(
     rank: Rank,
     out: &mut impl Output,
 ) {
-    let Received { clock, counts, .. } = match images.received(regions, rank) {
+    let imaged = images.of(rank);
+    let received = Received::so_far(regions, rank, (imaged.clock, &imaged.counts));
+    let Received { clock, counts, .. } = match received {
         Ok(received) => received,
         Err(reason) => return out.event(RouterEvent::Fatal { reason }),
     };

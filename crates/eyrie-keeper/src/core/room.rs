@@ -137,6 +137,11 @@ impl Room {
         }
     }
 
+    /// Bytes of memory for logs.
+    pub fn bound(&self) -> u64 {
+        self.bound
+    }
+
     /// Bytes that the region of a rank may use.
     pub fn granted(&self, rank: Rank) -> u64 {
         self.granted[rank.index()]
