@@ -322,36 +322,34 @@ fn entries() {
     );
 }
 
-/// A large message is copied while it is written.
-fn large() {
+/// A large message of 40 nines is written, and looked at meanwhile.
+fn while_a_large_one_is_written(look: fn(&dyn Look)) {
     both(
         |heap| {
             used(heap);
             heap.store(layout().extents() + 128, 0);
         },
         |act| act(Act::Send(1, &[9; 40])),
-        |view| {
-            let seen = view.messages(1);
-            saw(seen.len());
-            assert!(seen.is_empty() || seen == [[9; 40]], "bytes that were not written yet");
-        },
+        look,
     );
+}
+
+/// A large message is copied while it is written.
+fn large() {
+    while_a_large_one_is_written(|view| {
+        let seen = view.messages(1);
+        saw(seen.len());
+        assert!(seen.is_empty() || seen == [[9; 40]], "bytes that were not written yet");
+    });
 }
 
 /// A large message of which the receiver reads what is there.
 fn part() {
-    both(
-        |heap| {
-            used(heap);
-            heap.store(layout().extents() + 128, 0);
-        },
-        |act| act(Act::Send(1, &[9; 40])),
-        |view| {
-            let part = view.part(1);
-            saw(part.len());
-            assert!(part.iter().all(|byte| *byte == 9), "bytes that were not written yet");
-        },
-    );
+    while_a_large_one_is_written(|view| {
+        let part = view.part(1);
+        saw(part.len());
+        assert!(part.iter().all(|byte| *byte == 9), "bytes that were not written yet");
+    });
 }
 
 /// The first message of a channel, in an extent that holds nonsense.

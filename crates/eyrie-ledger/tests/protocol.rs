@@ -66,7 +66,7 @@ const RULES: [Without; 9] = [
 enum Event {
     /// The program goes on; with the source that shows, or what is observed.
     Step(usize, Option<usize>),
-    /// A process that was given up goes on.
+    /// The old process of a rank goes on, which no fence has ended.
     OldSteps(usize),
     WritesObserved(usize),
     WritesRecord(usize),
@@ -145,7 +145,7 @@ struct Ledger {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Rank {
     process: Option<Process>,
-    /// A process that was given up, and still runs.
+    /// The old process, where no fence has ended it.
     old: Option<Process>,
     /// From which it is restarted.
     image: Process,
