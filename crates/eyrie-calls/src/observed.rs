@@ -591,6 +591,25 @@ pub unsafe fn pause(f: impl FnOnce()) {
     UNDERWAY.store(false, Ordering::SeqCst);
 }
 
+/// As [`pause`], where no call is being recorded: an image may be taken meanwhile.
+///
+/// # Safety
+/// In [`Observing::run`], before its call has done anything.
+#[cold]
+pub unsafe fn rest(f: impl FnOnce()) {
+    INSIDE.fetch_add(1, Ordering::Relaxed);
+    BUSY.store(false, Ordering::SeqCst);
+    if WAITS.load(Ordering::Relaxed) {
+        let_image();
+    }
+    f();
+    BUSY.store(true, Ordering::SeqCst);
+    if HELD.load(Ordering::SeqCst) {
+        await_release();
+    }
+    INSIDE.fetch_sub(1, Ordering::Relaxed);
+}
+
 /// As [`let_image`] it leaves nothing on the program's stack.
 #[cold]
 fn await_release() {

@@ -4,6 +4,7 @@ use super::kernel::{errno, file_at, File};
 use super::memory;
 use super::pending;
 use super::standing_in;
+use super::storing;
 use crate::observed::Observing;
 use libc::c_int;
 
@@ -22,6 +23,8 @@ extern "C" fn on_own_stack(body: usize) -> i64 {
     // SAFETY: the variable of `recorded`, which waits for this.
     let body = unsafe { &mut *std::ptr::with_exposed_provenance_mut::<Body>(body) };
     let before = errno();
+    // SAFETY: this call is to be recorded, of which there is one at a time.
+    unsafe { storing::store_much() };
     let value = body();
     // SAFETY: errno of this thread is valid while the thread runs, and no other thread uses it.
     unsafe { *libc::__errno_location() = if value < 0 { -value as i32 } else { before } };

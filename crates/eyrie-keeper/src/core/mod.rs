@@ -315,6 +315,7 @@ impl<M: Memory> Core<M> {
         self.room.look_at_memory(&self.regions, out);
         self.room.keep(&self.regions, &self.ranks, out);
         self.relieve(out);
+        self.release_what_is_lost();
         self.end_stalls(now, out);
         if self.room.has_waited_long() {
             if self.disk_full {
@@ -325,6 +326,16 @@ impl<M: Memory> Core<M> {
         }
         self.room.report_growth(&self.regions, out);
         self.room.report_beyond(out);
+    }
+
+    /// Releases what ranks observe that cannot be recovered before their next image: none reads it.
+    fn release_what_is_lost(&mut self) {
+        let Core { regions, room, spill, .. } = self;
+        let is_lost = |rank: &Rank| spill.of(*rank).lost;
+        let is_filled = |rank: &Rank| room.is_filled_by_observed(regions, *rank);
+        for rank in regions.ranks().filter(is_lost).filter(is_filled) {
+            regions.release_observed(rank);
+        }
     }
 
     /// Grants room to ranks that wait for each other, and says which rank another one waits for.
@@ -355,9 +366,7 @@ impl<M: Memory> Core<M> {
                 Help::None
                     if ranks.is_past_replay(rank) && room.is_filled_by_observed(regions, rank) =>
                 {
-                    if spill.of(rank).lost {
-                        regions.release_observed(rank);
-                    } else if stalls.has_waited_for_an_image(rank, now) {
+                    if stalls.has_waited_for_an_image(rank, now) {
                         lose_observed(regions, images, spill, rank, out);
                     }
                 }

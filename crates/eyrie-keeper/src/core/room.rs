@@ -30,6 +30,9 @@ const SHARE_LEFT: u64 = 4;
 const HOLD: Duration = Duration::from_secs(10);
 /// How often an image is asked for while there is too little.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// The same of a rank that lacks room for what it observes: with the last two images kept, it takes
+/// two of them to release it, and the first one does not count here.
+const ASK_OWN_EVERY: Duration = Duration::from_millis(50);
 /// How long an image may take before messages are taken out to disk.
 const GRACE: Duration = Duration::from_secs(1);
 /// What is granted beyond the bound is reported from this share of the bound on, and whenever it
@@ -80,9 +83,11 @@ pub struct Room {
     /// Since when a rank waits in vain, or since something was released without an image.
     held: Option<Duration>,
     growth: Vec<Growth>,
-    /// When growth was last looked at, and when it is to be looked at again, from then on.
+    /// When growth was last looked at, and when it is to be looked at again, from then on;
+    /// and how soon that is at the earliest.
     looked: Duration,
     pause: Duration,
+    often: Duration,
 }
 
 /// How much has been sent to a rank, in bytes.
@@ -134,6 +139,7 @@ impl Room {
             growth: growth.collect(),
             looked: Duration::ZERO,
             pause: LOOK_RARELY,
+            often: LOOK_OFTEN,
         }
     }
 
@@ -384,19 +390,25 @@ impl Room {
         self.bound.saturating_sub(granted).min(self.memory_left.saturating_sub(unused))
     }
 
-    /// Asks for an image of the receiver for which most is kept, while there is too little. Where a
-    /// rank waits, the next one is asked for as soon as one has counted that was not enough.
+    /// Asks for an image while there is too little: of a rank that lacks room for what it observes,
+    /// which only its own image releases, else of the receiver for which most is kept. Where a rank
+    /// waits, the next one is asked for as soon as one has counted that was not enough.
     fn ask<M: Memory>(&mut self, regions: &Regions<M>, scarce: bool, out: &mut impl Output) {
         if !scarce {
             self.asked = None;
             return;
         }
+        let observes = |rank: &Rank| self.is_filled_by_observed(regions, *rank);
+        let own = self.short.iter().copied().filter(observes);
+        let own = own.max_by_key(|rank| regions.needed_by(*rank, Channel::Observed));
         let again = self.counted && self.images_help && self.waits && self.lacks(regions);
-        if !again && self.asked.is_some_and(|asked| self.now < asked + ASK_EVERY) {
+        let every = if own.is_some() { ASK_OWN_EVERY } else { ASK_EVERY };
+        if !again && self.asked.is_some_and(|asked| self.now < asked + every) {
             return;
         }
         (self.asked, self.counted) = (Some(self.now), false);
-        if let Some(rank) = regions.ranks().max_by_key(|rank| regions.needed_for(*rank)) {
+        let receiver = || regions.ranks().max_by_key(|rank| regions.needed_for(*rank));
+        if let Some(rank) = own.or_else(receiver) {
             out.event(RouterEvent::LogScarce { rank });
         }
     }
@@ -427,13 +439,18 @@ impl Room {
         }
         let time = self.now.saturating_sub(std::mem::replace(&mut self.looked, self.now));
         let steps = (fastest as f64 / step as f64).max(1e-3);
-        let often = LOOK_OFTEN * (regions.count() as u32 / FEW_RANKS).clamp(1, 10);
-        self.pause = time.div_f64(steps).clamp(often, LOOK_RARELY);
+        self.often = LOOK_OFTEN * (regions.count() as u32 / FEW_RANKS).clamp(1, 10);
+        self.pause = time.div_f64(steps).clamp(self.often, LOOK_RARELY);
     }
 
-    /// How long it may take until growth is looked at again.
+    /// How long it may take until growth is looked at again. While a rank waits, every message that
+    /// another one receives may be what gives it room.
     pub fn pause(&self) -> Duration {
-        self.pause
+        if self.waits {
+            self.often
+        } else {
+            self.pause
+        }
     }
 }
 

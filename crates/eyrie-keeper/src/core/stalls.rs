@@ -17,7 +17,7 @@ const SETTLED: Duration = Duration::from_millis(200);
 /// How long a rank without a connection may be about to come back: it is restored, or has ended.
 const GONE: Duration = Duration::from_secs(10);
 /// How long a rank waits for an image of its own, which none is while it records.
-const IMAGE: Duration = Duration::from_secs(3);
+const IMAGE: Duration = Duration::from_secs(1);
 /// When an event says that a rank waits for another one, and how often.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
 const REPORT_EVERY: Duration = Duration::from_secs(60);
@@ -129,14 +129,17 @@ impl Stalls {
         let waits: Vec<_> = long.map(|wait| (wait.rank, wait.since)).collect();
         let mut all = Vec::with_capacity(waits.len());
         for (rank, since) in &waits {
-            let may_be_gone = now >= *since + GONE;
-            let comes = |to: &Receiver| ranks.has_ledgers(to.rank) || !may_be_gone;
-            let receivers: Vec<_> = self.receivers(regions, *rank).filter(comes).collect();
+            let is_there = |to: &Receiver| ranks.has_ledgers(to.rank);
+            let may_come = |to: &Receiver| is_there(to) || now < *since + GONE;
+            let receivers: Vec<_> = self.receivers(regions, *rank).filter(may_come).collect();
             let is_free =
                 |to: &&Receiver| to.has_more && !waits.iter().any(|(rank, _)| *rank == to.rank);
+            let releases = |to: &Receiver| to.has_received;
             let help = match receivers.iter().find(is_free) {
-                _ if receivers.iter().any(|to| to.has_received) => Help::Release,
+                // What one has received that is not there is released only when it has come back.
+                _ if receivers.iter().filter(|to| is_there(to)).any(releases) => Help::Release,
                 Some(to) => Help::Receiver(to.rank),
+                None if receivers.iter().any(releases) => Help::Release,
                 None => Help::None,
             };
             all.push((*rank, help, receivers));

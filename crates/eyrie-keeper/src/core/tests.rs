@@ -796,6 +796,63 @@ fn what_a_rank_was_granted_because_it_waits_is_not_taken_back_before_it_takes_it
     all[0].send_content(1, &payload).unwrap();
 }
 
+/// What one that has ended had received is never released: it must not hide for whom a rank waits.
+#[test]
+fn a_rank_that_waits_does_not_wait_for_what_one_has_received_that_has_ended() {
+    let (mut world, mut all) = started(3 * MIB);
+    (0..RANKS).for_each(|rank| world.replayed(rank, all[rank as usize].conn));
+    all[0].send(0, 1).unwrap();
+    all[1].progress(1, &[0]).unwrap();
+    world.core.disconnected(all[1].conn, Rank(1), &mut world.asked);
+    wait(&mut world, &mut all[0], 0, 2);
+    granted_after(&mut world, 0, 2);
+    let said = named(&mut world, |event| matches!(event, RouterEvent::HeldBack { .. }));
+    let [RouterEvent::HeldBack { reason }] = &said[..] else { panic!("{said:?}") };
+    assert!(reason.contains("rank 0 waits until rank 2 receives"), "{reason}");
+}
+
+/// What a rank receives may be what makes room: that must not take until growth is looked at.
+#[test]
+fn while_a_rank_waits_the_keeper_looks_often() {
+    let (mut world, mut all) = started(3 * MIB);
+    (0..RANKS).for_each(|rank| world.replayed(rank, all[rank as usize].conn));
+    granted_after(&mut world, 0, 1);
+    assert_eq!(world.core.pause(), Duration::from_millis(100));
+    wait(&mut world, &mut all[0], 0, 1);
+    assert_eq!(world.core.pause(), Duration::from_millis(10));
+}
+
+/// Only its own image releases what a rank has observed, and of the last two the older one counts.
+#[test]
+fn a_rank_that_lacks_room_for_what_it_observes_is_asked_for_its_own_image_until_one_counts() {
+    let (mut world, mut all) = started(3 * MIB);
+    (0..RANKS).for_each(|rank| world.replayed(rank, all[rank as usize].conn));
+    (0..2000).for_each(|_| drop(all[1].send(1, 2)));
+    let image = all[0].state.clone();
+    let mut tries = 0;
+    while tries < 10 {
+        tries = if all[0].observe(0).is_ok() { 0 } else { tries + 1 };
+        world.want_room(0, all[0].conn);
+    }
+    world.events();
+    for _ in 0..20 {
+        let now = world.core.now() + Duration::from_millis(20);
+        world.core.tick(now, &mut world.asked);
+    }
+    let asked = named(&mut world, is_scarce);
+    assert!(asked.len() > 2, "{asked:?}");
+    let of_its_own = |event: &RouterEvent| *event == RouterEvent::LogScarce { rank: Rank(0) };
+    assert!(asked.iter().all(of_its_own), "{asked:?}");
+    world.truncate(0, &image);
+    let image = all[0].state.clone();
+    world.truncate(0, &image);
+    let now = world.core.now() + Duration::from_millis(20);
+    world.core.tick(now, &mut world.asked);
+    all[0].observe(0).unwrap();
+    let is_lost = |event: &RouterEvent| matches!(event, RouterEvent::Unprotected { .. });
+    assert_eq!(named(&mut world, is_lost), []);
+}
+
 /// No image of a rank begins while it records, and without room it would record for ever.
 #[test]
 fn a_rank_that_observes_more_than_fits_is_no_longer_protected_and_goes_on() {
