@@ -69,9 +69,9 @@ shopt -s extglob
 short_jobs=(tests/jobs/!(@(013|100|101|103|105|107|110|112|120)-*))
 part_jobs() { whole_jobs "${short_jobs[@]}"; }
 
-# Every combination, and 200 runs that are disturbed at random, over ten programs.
+# Every combination, 200 runs that are disturbed at random over ten programs, an hour of kills.
 part_more_jobs() {
-    EYRIE_TEST_MORE=1 EYRIE_TEST_RUNS=20 EYRIE_TEST_LIMIT_S=3600 whole_jobs tests/jobs
+    EYRIE_TEST_MORE=1 EYRIE_TEST_RUNS=20 EYRIE_TEST_LIMIT_S=4500 whole_jobs tests/jobs
 }
 
 # Jobs on several hosts, which are namespaces of this machine: each executable file of tests/hosts/

@@ -238,13 +238,16 @@ impl Agent {
     }
 
     /// A rank of this node that has memory in common with this one, and the path of that memory.
-    fn shares_memory(&self, instance: RankInstance) -> Option<(Rank, String)> {
-        let ours = mapped::common_memory(self.processes.get(&instance)?.mpi_pid?);
+    /// The last of the two to return from MPI_Init is compared with the other one, so that each
+    /// memory map is read once.
+    fn shares_memory(&mut self, instance: RankInstance) -> Option<(Rank, String)> {
+        let p = self.processes.get_mut(&instance)?;
+        p.common = mapped::common_memory(p.mpi_pid?);
+        let ours = &self.processes.get(&instance)?.common;
         let others = self.processes.values().filter(|p| p.instance.rank != instance.rank);
-        others.into_iter().find_map(|p| {
-            let theirs = mapped::common_memory(p.mpi_pid?);
-            Some((p.instance.rank, ours.intersection(&theirs).next()?.clone()))
-        })
+        others
+            .into_iter()
+            .find_map(|p| Some((p.instance.rank, ours.intersection(&p.common).next()?.clone())))
     }
 }
 

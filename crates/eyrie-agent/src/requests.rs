@@ -60,7 +60,11 @@ impl Requests<'_> {
         loop {
             let p = self.processes.get_mut(&instance)?;
             let (reply, effect) = p.session.next(self.exchange.entries())?;
-            self.note_segments(instance);
+            // Of many ranks each asks for what every other one has put: there a segment is known
+            // already, by its maker, who notes it before it puts its name.
+            if effect != Effect::None {
+                self.note_segments(instance);
+            }
             self.reply(instance, &reply);
             match effect {
                 Effect::None => {}

@@ -141,6 +141,8 @@ pub struct Process {
     /// Until when the rank may take pending signals by itself.
     pub signals_until: Option<Instant>,
     pub shared: BTreeSet<String>,
+    /// Memory that it may share with other ranks, as it was when it had returned from MPI_Init.
+    pub common: BTreeSet<String>,
     /// How it ended; the rest of its output may still be on the way.
     pub ending: Option<Ending>,
 }
@@ -180,6 +182,7 @@ impl Process {
             slowed: None,
             signals_until: None,
             shared: shared.iter().cloned().collect(),
+            common: BTreeSet::new(),
             ending: None,
         }
     }
