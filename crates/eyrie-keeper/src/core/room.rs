@@ -207,8 +207,12 @@ impl Room {
             // A message that is longer than the bound need not wait, unless there is another one
             // like it that may be taken out first.
             let is_longer = wanted > self.bound.max(regions.needed(rank));
-            let has_room = needed <= granted
-                || self.raise(regions, rank, needed)
+            if needed <= granted {
+                // It waits for what it was granted: a bit of that word may have flipped.
+                self.grant(regions, rank, granted);
+                continue;
+            }
+            let has_room = self.raise(regions, rank, needed)
                 || is_longer && wanted <= self.memory_left && self.exceed(regions, rank, needed);
             if !has_room {
                 self.short.push(rank);

@@ -822,6 +822,19 @@ fn while_a_rank_waits_the_keeper_looks_often() {
     assert_eq!(world.core.pause(), Duration::from_millis(10));
 }
 
+/// Where the word that says so is damaged, the rank reads that it may use nothing.
+#[test]
+fn what_a_rank_was_granted_is_written_again_when_it_waits_for_it() {
+    let (mut world, mut all) = started(64 * MIB);
+    let memory = world.heaps[0];
+    let granted = region::granted(&memory, &layout(0));
+    region::grant(&memory, &layout(0), 0);
+    while all[0].send(0, 1).is_ok() {}
+    world.want_room(0, all[0].conn);
+    assert_eq!(region::granted(&memory, &layout(0)), granted);
+    all[0].send(0, 1).unwrap();
+}
+
 /// Only its own image releases what a rank has observed, and of the last two the older one counts.
 #[test]
 fn a_rank_that_lacks_room_for_what_it_observes_is_asked_for_its_own_image_until_one_counts() {
