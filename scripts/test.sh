@@ -77,7 +77,7 @@ part_more_jobs() {
 # Jobs on several hosts, which are namespaces of this machine: each executable file of tests/hosts/
 # is one test, skipped when we are not root. Left out: most under a real Slurm (02*), and what
 # takes longest beside others like it.
-short_hosts=(tests/hosts/!(@(02[!1]|033|034|036|039|041|043|045|047|051|052|053|055|056|060)-*))
+short_hosts=(tests/hosts/!(@(02[!1]|033|034|035|036|039|041|043|045|047|051|052|053|055|056|060)-*))
 part_hosts() { whole_jobs "${short_hosts[@]}"; }
 
 # All of them, more under Slurm; an hour of load; 100 runs whose hosts fail at random.
@@ -97,7 +97,7 @@ part_monitor() { whole_jobs tests/monitor; }
 
 # libeyrie-ulfm on Open MPI: whole jobs whose ranks die in the library's every step; the longer ones
 # apart.
-short_ulfm=(tests/ulfm/01* tests/ulfm/02[!1-3]* tests/ulfm/03[23]*)
+short_ulfm=(tests/ulfm/011* tests/ulfm/02[!1-3]* tests/ulfm/03[23]*)
 part_ulfm() { ulfm examples && whole_jobs "${short_ulfm[@]}"; }
 
 part_more_ulfm() { ulfm examples && EYRIE_TEST_MORE=1 EYRIE_TEST_LIMIT_S=1800 whole_jobs tests/ulfm; }
