@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compiles all unit tests and runs two of their programs at a time, each of which takes turns with
-processors and waits; then the examples in the documentation. What a program prints is shown when it
+"""Compiles all unit tests and runs two of their programs at a time, because each waits for a part
+of its time; then the examples in the documentation. What a program prints is shown when it
 has ended. Fails when one of them does. It must compile the workspace as `cargo build` does, so that
 nothing is compiled twice."""
 

@@ -580,14 +580,7 @@ impl Drop for Observing {
 /// In [`Observing::run`].
 pub unsafe fn pause(f: impl FnOnce()) {
     UNDERWAY.store(true, Ordering::SeqCst);
-    INSIDE.fetch_add(1, Ordering::Relaxed);
-    BUSY.store(false, Ordering::SeqCst);
-    f();
-    BUSY.store(true, Ordering::SeqCst);
-    if HELD.load(Ordering::SeqCst) {
-        await_release();
-    }
-    INSIDE.fetch_sub(1, Ordering::Relaxed);
+    step_aside(f);
     UNDERWAY.store(false, Ordering::SeqCst);
 }
 
@@ -597,11 +590,18 @@ pub unsafe fn pause(f: impl FnOnce()) {
 /// In [`Observing::run`], before its call has done anything.
 #[cold]
 pub unsafe fn rest(f: impl FnOnce()) {
+    step_aside(|| {
+        if WAITS.load(Ordering::Relaxed) {
+            let_image();
+        }
+        f();
+    });
+}
+
+/// Runs `f` as a call of the provider, of which nothing is observed, and not as one that records.
+fn step_aside(f: impl FnOnce()) {
     INSIDE.fetch_add(1, Ordering::Relaxed);
     BUSY.store(false, Ordering::SeqCst);
-    if WAITS.load(Ordering::Relaxed) {
-        let_image();
-    }
     f();
     BUSY.store(true, Ordering::SeqCst);
     if HELD.load(Ordering::SeqCst) {

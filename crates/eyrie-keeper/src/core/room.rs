@@ -83,11 +83,9 @@ pub struct Room {
     /// Since when a rank waits in vain, or since something was released without an image.
     held: Option<Duration>,
     growth: Vec<Growth>,
-    /// When growth was last looked at, and when it is to be looked at again, from then on;
-    /// and how soon that is at the earliest.
+    /// When growth was last looked at, and when it is to be looked at again, from then on.
     looked: Duration,
     pause: Duration,
-    often: Duration,
 }
 
 /// How much has been sent to a rank, in bytes.
@@ -139,7 +137,6 @@ impl Room {
             growth: growth.collect(),
             looked: Duration::ZERO,
             pause: LOOK_RARELY,
-            often: LOOK_OFTEN,
         }
     }
 
@@ -204,14 +201,14 @@ impl Room {
             } else {
                 continue;
             };
-            // A message that is longer than the bound need not wait, unless there is another one
-            // like it that may be taken out first.
-            let is_longer = wanted > self.bound.max(regions.needed(rank));
             if needed <= granted {
                 // It waits for what it was granted: a bit of that word may have flipped.
                 self.grant(regions, rank, granted);
                 continue;
             }
+            // A message that is longer than the bound need not wait, unless there is another one
+            // like it that may be taken out first.
+            let is_longer = wanted > self.bound.max(regions.needed(rank));
             let has_room = self.raise(regions, rank, needed)
                 || is_longer && wanted <= self.memory_left && self.exceed(regions, rank, needed);
             if !has_room {
@@ -443,15 +440,18 @@ impl Room {
         }
         let time = self.now.saturating_sub(std::mem::replace(&mut self.looked, self.now));
         let steps = (fastest as f64 / step as f64).max(1e-3);
-        self.often = LOOK_OFTEN * (regions.count() as u32 / FEW_RANKS).clamp(1, 10);
-        self.pause = time.div_f64(steps).clamp(self.often, LOOK_RARELY);
+        self.pause = time.div_f64(steps).clamp(self.shortest_pause(), LOOK_RARELY);
+    }
+
+    fn shortest_pause(&self) -> Duration {
+        LOOK_OFTEN * (self.granted.len() as u32 / FEW_RANKS).clamp(1, 10)
     }
 
     /// How long it may take until growth is looked at again. While a rank waits, every message that
     /// another one receives may be what gives it room.
     pub fn pause(&self) -> Duration {
         if self.waits {
-            self.often
+            self.shortest_pause()
         } else {
             self.pause
         }

@@ -16,7 +16,7 @@ use std::time::Duration;
 const SETTLED: Duration = Duration::from_millis(200);
 /// How long a rank without a connection may be about to come back: it is restored, or has ended.
 const GONE: Duration = Duration::from_secs(10);
-/// How long a rank waits for an image of its own, which none is while it records.
+/// How long a rank waits for an image of its own, of which none can begin while it records.
 const IMAGE: Duration = Duration::from_secs(1);
 /// When an event says that a rank waits for another one, and how often.
 const REPORT_AFTER: Duration = Duration::from_secs(1);
