@@ -1051,6 +1051,9 @@ def main(test):
     skipped (which it says), else 1."""
     check(EYRIE.exists(), f"{EYRIE} is missing: run make build")
     begin_place()
+    # A shell that starts tests in the background ignores SIGINT for them, and jobs would inherit
+    # that: eyrie leaves a signal ignored that was, as nohup expects.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGALRM, _on_alarm)
     signal.alarm(LIMIT_S - 20)
     name, code = pathlib.Path(sys.argv[0]).name, 0
