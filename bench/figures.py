@@ -278,7 +278,7 @@ def runs(quick):
             yield Run(f"bandwidth {words}", once(window, megabytes_a_second))
     for name in ("osu_latency", "osu_bw"):
         yield Run(f"{name}.py", once(osu_of_python(name), columns(0, 1)))
-        yield Run(name, built(f"osu/*/{name}", "-m", f"8:{MIB}")(columns(0, 1)))
+        yield Run(name, built(f"osu/*/{name}")(columns(0, 1)))
     for name in ("PingPong", "Uniband"):
         yield Run(f"IMB {name}", imb(name))
     for ranks in (4, 8):

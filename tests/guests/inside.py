@@ -12,12 +12,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 
-from guests import PROGRAMS
+from guests import HEARTBEAT, PROGRAMS
 from jobs import EYRIE, Job, check, kill, main, run, take_image, workshop
-
-# Heartbeat timeout in seconds, for a machine where everything is slow.
-HEARTBEAT = ("--heartbeat-timeout", "120s")
-
 
 # The first saved job: the machine tries to continue it, and must refuse.
 SAVED = pathlib.Path("/out/saved")

@@ -28,7 +28,6 @@ pub enum What {
     Version,
     Build,
     Kernel,
-    KernelMappings,
     CpuVendor,
     Instructions,
     RegisterState,
@@ -123,6 +122,14 @@ fn eyrie((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
 }
 
 fn node((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
+    let (v, w) = (af.node.kernel.clone(), bf.node.kernel.clone());
+    if v != w {
+        let text = format!(
+            "{a} runs kernel {v}, {b} runs {w}: a rank that uses something of the newer one may \
+             not be restored on the other; boot the same kernel on both to be sure"
+        );
+        all.push(one((Severity::Warn, What::Kernel), (a, v), (b, w), text));
+    }
     for obstacle in obstacles(&af.node, &bf.node) {
         all.push(obstacle_between((a, af), (b, bf), obstacle));
     }
@@ -139,15 +146,6 @@ fn obstacle_between((a, af): Host, (b, bf): Host, obstacle: Obstacle) -> Differe
     let af = &af.node;
     let bf = &bf.node;
     let (what, value, other, text) = match obstacle {
-        Obstacle::Kernel => {
-            let v = af.kernel.clone();
-            let w = bf.kernel.clone();
-            let text = format!(
-                "{a} runs kernel {v}, {b} runs {w}: a process contains a part of its kernel \
-                 (vDSO), so neither restores images of the other; boot the same kernel on both"
-            );
-            (What::Kernel, v, w, text)
-        }
         Obstacle::CpuVendor => {
             let v = af.cpu_vendor.clone();
             let w = bf.cpu_vendor.clone();
@@ -178,16 +176,6 @@ fn obstacle_between((a, af): Host, (b, bf): Host, obstacle: Obstacle) -> Differe
                 state(bf)
             );
             (What::RegisterState, state(af), state(bf), text)
-        }
-        Obstacle::KernelMappings => {
-            let layout = |n: &Platform| format!("{:?}, {:016x}", n.kernel_mappings, n.vdso_id);
-            let text = format!(
-                "{a} has another vDSO ({}) than {b} ({}) with a kernel of the same name: neither \
-                 restores images of the other; boot the same build of the kernel on both",
-                layout(af),
-                layout(bf)
-            );
-            (What::KernelMappings, layout(af), layout(bf), text)
         }
     };
     one((Severity::Refuse, what), (a, value), (b, other), text)

@@ -7,16 +7,13 @@ use eyrie_wire::facts::Platform;
 
 /// Reads those of this host.
 pub fn look() -> Platform {
-    let known = fingerprint::of_this_process();
-    let f = known.map_or_else(|_| fingerprint::of_this_node(), |(f, _)| f);
+    let f = fingerprint::of_this_node();
     Platform {
         kernel: text(&f.kernel),
         cpu_vendor: text(&f.cpu_vendor),
         features: f.features,
         xcr0: f.xcr0,
         xsave_len: f.xsave_len,
-        kernel_mappings: [f.vvar_len, f.vvar_vclock_len, f.vdso_len],
-        vdso_id: f.vdso_id,
     }
 }
 
@@ -30,17 +27,16 @@ pub fn obstacles(here: &Platform, there: &Platform) -> Vec<Obstacle> {
 }
 
 fn fingerprint_of(platform: &Platform) -> Fingerprint {
-    let [vvar_len, vvar_vclock_len, vdso_len] = platform.kernel_mappings;
     Fingerprint {
         kernel: bytes(&platform.kernel),
         cpu_vendor: bytes(&platform.cpu_vendor),
         features: platform.features,
         xcr0: platform.xcr0,
         xsave_len: platform.xsave_len,
-        vvar_len,
-        vvar_vclock_len,
-        vdso_len,
-        vdso_id: platform.vdso_id,
+        vvar_len: 0,
+        vvar_vclock_len: 0,
+        vdso_len: 0,
+        vdso_id: 0,
         libc_id: 0,
     }
 }

@@ -12,14 +12,19 @@ pub const OPTIONAL: u32 = 1;
 pub const NAME_MAX: usize = 64;
 /// Longest content, bytes.
 pub const CONTENT_MAX: usize = 4096;
+/// The same of [`VDSO`].
+pub const VDSO_MAX: usize = 32 << 10;
 
-/// The names that this version restores. The process itself brings their state back, with the code
-/// that its image contains.
-pub const KNOWN: [&str; 2] = [CONNECTIONS, FILES];
+/// The names that this version restores. The process itself brings the state of the first two back,
+/// with the code that its image contains.
+pub const KNOWN: [&str; 3] = [CONNECTIONS, FILES, VDSO];
 /// The connections of the provider, which a restored process makes anew.
 pub const CONNECTIONS: &str = "connections";
 /// What libeyrie-calls knows of the files that the program has open.
 pub const FILES: &str = "files";
+/// The vDSO of the kernel on which the image was taken: the restorer needs it on another kernel. An
+/// image of which a thread was within that code does not have it.
+pub const VDSO: &str = "vdso";
 
 /// A record with a name: what it is called, and its content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +39,7 @@ impl<'a> Named<'a> {
     /// The header of its record; the payload is the name and then the content. `None` when one of
     /// them is too long, or the name is not one.
     pub fn header(&self) -> Option<RecordHeader> {
-        (is_name(self.name.as_bytes()) && self.content.len() <= CONTENT_MAX).then_some(
+        (is_name(self.name.as_bytes()) && self.content.len() <= content_max(self.name)).then_some(
             RecordHeader {
                 kind: Kind::Named,
                 flags: self.is_optional as u32 * OPTIONAL,
@@ -49,8 +54,11 @@ impl<'a> Named<'a> {
     pub fn read(header: &RecordHeader, payload: &'a [u8]) -> Option<Named<'a>> {
         let len = usize::try_from(header.a).ok()?;
         let (name, content) = payload.split_at_checked(len)?;
-        let is_valid = header.kind == Kind::Named && is_name(name) && content.len() <= CONTENT_MAX;
+        let is_valid = header.kind == Kind::Named && is_name(name);
         let name = core::str::from_utf8(name).ok().filter(|_| is_valid)?;
+        if content.len() > content_max(name) {
+            return None;
+        }
         Some(Named { name, content, is_optional: header.flags & OPTIONAL != 0 })
     }
 
@@ -86,6 +94,14 @@ impl fmt::Display for Unknown<'_> {
         } else {
             f.write_str("restore it with the version that took it")
         }
+    }
+}
+
+fn content_max(name: &str) -> usize {
+    if name == VDSO {
+        VDSO_MAX
+    } else {
+        CONTENT_MAX
     }
 }
 

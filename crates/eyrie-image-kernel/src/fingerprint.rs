@@ -91,23 +91,16 @@ impl fmt::Display for Instructions {
 /// Why an image of one node cannot become a process on another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Obstacle {
-    /// Another kernel: its vDSO, its structures and the state that it gives a process may differ.
-    Kernel,
     CpuVendor,
     /// The code of the image may use instructions that the node lacks, because libraries choose
     /// their code when they are loaded.
     Lacks(Instructions),
     /// The register state in signal frames has other parts or another size.
     RegisterState,
-    /// The kernel's own mappings have another layout than in the image.
-    KernelMappings,
 }
 
 /// Names everything for which a restore here refuses an image from there.
 pub fn obstacles(here: &Fingerprint, there: &Fingerprint, mut found: impl FnMut(Obstacle)) {
-    if here.kernel != there.kernel {
-        found(Obstacle::Kernel);
-    }
     if here.cpu_vendor != there.cpu_vendor {
         found(Obstacle::CpuVendor);
     }
@@ -120,10 +113,13 @@ pub fn obstacles(here: &Fingerprint, there: &Fingerprint, mut found: impl FnMut(
     if (here.xcr0, here.xsave_len) != (there.xcr0, there.xsave_len) {
         found(Obstacle::RegisterState);
     }
+}
+
+/// Whether two kernels map the same into each process: then the mappings of one can be put where
+/// those of the other were.
+pub fn same_mappings(here: &Fingerprint, there: &Fingerprint) -> bool {
     let mappings = |f: &Fingerprint| (f.vvar_len, f.vvar_vclock_len, f.vdso_len, f.vdso_id);
-    if mappings(here) != mappings(there) {
-        found(Obstacle::KernelMappings);
-    }
+    mappings(here) == mappings(there)
 }
 
 /// One of the kernel's own mappings in this process.

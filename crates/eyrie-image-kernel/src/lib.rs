@@ -13,3 +13,4 @@ pub mod holes;
 pub mod maps;
 pub mod names;
 pub mod sys;
+pub mod vdso;

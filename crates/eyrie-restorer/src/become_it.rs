@@ -143,7 +143,10 @@ fn set_register_state(c: &Context) {
     // SAFETY: the kernel writes one word, which is ours; the rest are numbers.
     unsafe {
         let at = &raw mut here as usize;
-        let _ = sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_XCOMP_PERM, at, 0);
+        // A kernel before 5.16 has no part that must be asked for.
+        if sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_XCOMP_PERM, at, 0).is_err() {
+            return;
+        }
         for part in (0..64).filter(|part| c.register_state & !here & 1 << part != 0) {
             if let Err(e) = sys::call3(nr::ARCH_PRCTL, sys::ARCH_REQ_XCOMP_PERM, part, 0) {
                 fail::kernel("asking for the processor's whole register state", e);

@@ -3,7 +3,7 @@
 
 use crate::fail::{self, malformed};
 use crate::watched::watched_paths;
-use eyrie_image_format::named::{Named, Unknown, Verdict};
+use eyrie_image_format::named::{Named, Unknown, Verdict, VDSO};
 use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 use eyrie_image_format::*;
 use eyrie_image_kernel::sys::{self, nr, IoVec, PAGE};
@@ -51,6 +51,8 @@ pub struct Image {
     pub mappings: &'static [Mapping],
     pub objects: &'static [ObjectEntry],
     pub descriptors: &'static [DescriptorEntry],
+    /// The vDSO of the kernel on which it was taken; empty: the image does not have it.
+    pub vdso: &'static [u8],
 }
 
 impl Image {
@@ -392,6 +394,7 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
     let mut objects = List::<ObjectEntry>::new(arena, OBJECTS_MAX);
     let mut descriptors = List::<DescriptorEntry>::new(arena, DESCRIPTORS_MAX);
 
+    let mut vdso: &'static [u8] = &[];
     let header = read_header(input, room);
     let (base, context) = read_base(input);
     let Process { context, cwd, pending } = read_context(input, &context, room, arena);
@@ -413,7 +416,12 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
                 }
                 mappings.push(mapping);
             }
-            (Kind::Named, _) => check_named(&record, payload),
+            (Kind::Named, _) => {
+                let named = known(&record, payload);
+                if let Some(Named { name: VDSO, content, .. }) = named {
+                    vdso = arena.keep(content);
+                }
+            }
             _ => malformed("a record is in a place where it is not allowed"),
         }
     }
@@ -429,6 +437,7 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
         mappings: mappings.done(),
         objects: objects.done(),
         descriptors: descriptors.done(),
+        vdso,
     };
     validate(&image);
     image
@@ -532,14 +541,18 @@ fn descriptor_in(payload: &[u8], arena: &mut Arena) -> DescriptorEntry {
     DescriptorEntry { record, path, content, locks }
 }
 
-/// Says what the image has that this version does not know, and goes on only if it is optional.
-fn check_named(record: &RecordHeader, payload: &[u8]) {
+/// What the image has by this name. Says what this version does not know, and goes on only if it is
+/// optional.
+fn known<'a>(record: &RecordHeader, payload: &'a [u8]) -> Option<Named<'a>> {
     let Some(named) = Named::read(record, payload) else {
         malformed("the name of a record is malformed")
     };
     match named.verdict() {
-        Verdict::Known => {}
-        Verdict::Skip => fail::note(format_args!("{}", Unknown(named))),
+        Verdict::Known => Some(named),
+        Verdict::Skip => {
+            fail::note(format_args!("{}", Unknown(named)));
+            None
+        }
         Verdict::Refuse => fail::now(exit::MALFORMED, format_args!("{}", Unknown(named))),
     }
 }
@@ -606,6 +619,12 @@ fn validate_mappings(image: &Image) {
         }
         special |= kinds;
         last = m.end;
+        if kinds == map_flag::VDSO
+            && !image.vdso.is_empty()
+            && image.vdso.len() as u64 != m.end - m.start
+        {
+            malformed("the vDSO of its kernel has another length than its mapping");
+        }
     }
 }
 

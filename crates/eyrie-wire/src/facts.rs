@@ -118,10 +118,6 @@ pub struct Platform {
     /// Register state components that the kernel has enabled, and their bytes in a signal frame.
     pub xcr0: u64,
     pub xsave_len: u64,
-    /// Lengths of vvar, vvar_vclock and vdso.
-    pub kernel_mappings: [u64; 3],
-    /// Hash of the vDSO's build id.
-    pub vdso_id: u64,
 }
 
 /// Cuts a text to its bound.

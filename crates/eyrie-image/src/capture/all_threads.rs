@@ -10,6 +10,7 @@ use super::enter::{eyrie_image_clone, eyrie_image_enter};
 use super::proc::{for_each_number, read_file, PathBuf};
 use super::scratch::{List, Scratch};
 use super::thread_state::{give_up, Thread};
+use super::vdso;
 use crate::refusal::{Refusal, Text};
 use crate::request::Hooks;
 use core::arch::global_asm;
@@ -26,6 +27,13 @@ const THREADS_MAX: usize = 1024;
 const STOP_LIMIT_NS: u64 = 1_000_000_000;
 /// How often the capture checks whether a thread has ended instead, nanoseconds.
 const LOOK_NS: i64 = 10_000_000;
+/// How often threads that are within the kernel's vDSO go on for a moment, before one of them
+/// stands still there: then no other kernel can restore the image.
+const ASIDES_MAX: u32 = 1000;
+/// So many threads can be there at the same moment.
+const ASIDE: usize = 64;
+/// How long they go on, nanoseconds.
+const ASIDE_NS: i64 = 20_000;
 /// The signal that stops a thread: the one by which the GNU C library changes the rights of all
 /// threads. Programs cannot wait for it, and can block it only by a raw system call. The C
 /// library's handler ignores it unless the C library has sent it.
@@ -151,6 +159,14 @@ struct Board {
     restored: AtomicU32,
     /// Id of a thread that did not stop.
     unresponsive: AtomicI32,
+    /// Ids of threads that were within the vDSO, and are to be asked again.
+    aside: [AtomicI32; ASIDE],
+    /// How often that was so in this stop.
+    asides: AtomicU32,
+    /// Always 0: it is waited at while they go on.
+    aside_pause: AtomicU32,
+    /// A thread stands still within the vDSO.
+    within_vdso: AtomicBool,
     hooks: UnsafeCell<Hooks>,
     /// The signal's action before.
     action: UnsafeCell<SigAction>,
@@ -168,6 +184,10 @@ static BOARD: Board = Board {
     begun_ns: AtomicU64::new(0),
     restored: AtomicU32::new(0),
     unresponsive: AtomicI32::new(0),
+    aside: [const { AtomicI32::new(0) }; ASIDE],
+    asides: AtomicU32::new(0),
+    aside_pause: AtomicU32::new(0),
+    within_vdso: AtomicBool::new(false),
     hooks: UnsafeCell::new(Hooks { interrupted: None, clock_jumped: None }),
     action: UnsafeCell::new(SigAction { handler: 0, flags: 0, restorer: 0, mask: 0 }),
 };
@@ -211,6 +231,10 @@ pub fn begin(hooks: Hooks, begun_ns: u64) -> Result<Own, Refusal> {
     BOARD.begun_ns.store(begun_ns, Ordering::Relaxed);
     let offset = thread.tid_address.wrapping_sub(thread.fs_base);
     BOARD.tid_offset.store(offset, Ordering::Relaxed);
+    vdso::find();
+    BOARD.asides.store(0, Ordering::Relaxed);
+    BOARD.within_vdso.store(false, Ordering::Relaxed);
+    BOARD.aside.iter().for_each(|tid| tid.store(0, Ordering::Relaxed));
     // SAFETY: other threads read the hooks only after they were asked to stop, which happens later.
     // This thread has claimed the slot.
     unsafe {
@@ -371,6 +395,11 @@ impl Threads {
             .map(|slot| -> &Thread { slot.thread() })
     }
 
+    /// Whether one of them stands still within the kernel's vDSO.
+    pub fn is_within_vdso(&self) -> bool {
+        BOARD.within_vdso.load(Ordering::Acquire)
+    }
+
     /// Asks threads to stop until all were asked: a thread that still runs may start others.
     fn stop_all(&mut self, buf: &mut [u8]) -> Result<(), Refusal> {
         let deadline = sys::clock_ns(1) + STOP_LIMIT_NS;
@@ -397,6 +426,14 @@ impl Threads {
         if self.asked.as_slice().is_empty() {
             take_signal()?;
         }
+        match self.send_signal(tid) {
+            Ok(_) => self.asked.push(tid),
+            Err(sys::ESRCH) => Ok(()),
+            Err(errno) => Err(Refusal::Kernel { step: "asking a thread to stop", errno }),
+        }
+    }
+
+    fn send_signal(&self, tid: i32) -> sys::SysResult {
         let pid = sys::getpid();
         let info = StopInfo {
             signal: STOP_SIGNAL as i32,
@@ -412,18 +449,33 @@ impl Threads {
         let at = &raw const info as usize;
         // SAFETY: the kernel reads a siginfo_t of 128 bytes, the size of StopInfo, from a local
         // variable.
-        let sent =
-            unsafe { sys::call6(nr::RT_TGSIGQUEUEINFO, pid, tid as usize, STOP_SIGNAL, at, 0, 0) };
-        match sent {
-            Ok(_) => self.asked.push(tid),
-            Err(sys::ESRCH) => Ok(()),
-            Err(errno) => Err(Refusal::Kernel { step: "asking a thread to stop", errno }),
+        unsafe { sys::call6(nr::RT_TGSIGQUEUEINFO, pid, tid as usize, STOP_SIGNAL, at, 0, 0) }
+    }
+
+    /// Asks those again that were within the vDSO, when they have gone on.
+    fn ask_again(&self) -> Result<(), Refusal> {
+        if BOARD.aside.iter().all(|aside| aside.load(Ordering::SeqCst) == 0) {
+            return Ok(());
         }
+        // One that is asked at once stops where it was.
+        let _ = futex(&BOARD.aside_pause, FUTEX_WAIT, 0, Some(ASIDE_NS));
+        for aside in &BOARD.aside {
+            let tid = aside.swap(0, Ordering::SeqCst);
+            match if tid == 0 { Ok(0) } else { self.send_signal(tid) } {
+                // One that has ended is found in the wait for all.
+                Ok(_) | Err(sys::ESRCH) => {}
+                Err(errno) => {
+                    return Err(Refusal::Kernel { step: "asking a thread to stop", errno })
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Waits until all that were asked stand still or have ended.
     fn await_all(&mut self, deadline: u64) -> Result<(), Refusal> {
         loop {
+            self.ask_again()?;
             let standing = self.asked.as_slice().len() - self.ended;
             let awaited = half(self.stop) | standing as u32;
             BOARD.awaited.store(awaited, Ordering::SeqCst);
@@ -574,6 +626,13 @@ unsafe extern "C" fn on_stop(signal: i32, info: *mut StopInfo, context: *mut c_v
         return unsafe { forward(signal, info, context) };
     }
     let stop = value as u32;
+    // SAFETY: the kernel passes the context of the interrupted code.
+    if BOARD.stop.load(Ordering::Acquire) == stop && vdso::has(unsafe { instruction(context) }) {
+        if steps_aside() {
+            return;
+        }
+        BOARD.within_vdso.store(true, Ordering::Release);
+    }
     let slot = loop {
         if BOARD.stop.load(Ordering::Acquire) != stop {
             return; // it is late: the capture is over
@@ -612,6 +671,34 @@ unsafe extern "C" fn on_stop(signal: i32, info: *mut StopInfo, context: *mut c_v
         // is it.
         unsafe { tell(context) };
     }
+}
+
+/// The address of the interrupted instruction.
+///
+/// # Safety
+/// `context` must be what the kernel passes to a signal handler.
+unsafe fn instruction(context: *const c_void) -> u64 {
+    /// Of RIP in ucontext_t: behind flags, link and stack it has 16 other registers.
+    const AT: usize = 40 + 16 * 8;
+    // SAFETY: the caller promises that it is a ucontext_t, which is longer.
+    unsafe { context.byte_add(AT).cast::<u64>().read() }
+}
+
+/// Whether the calling thread, which is within the vDSO, goes on for a moment: it is asked again
+/// then.
+fn steps_aside() -> bool {
+    if BOARD.asides.fetch_add(1, Ordering::Relaxed) >= ASIDES_MAX {
+        return false;
+    }
+    let tid = sys::gettid();
+    let free = |place: &AtomicI32| {
+        place.compare_exchange(0, tid, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    };
+    let noted = BOARD.aside.iter().any(free);
+    if noted {
+        let _ = futex(&BOARD.arrived, FUTEX_WAKE, 1, None);
+    }
+    noted
 }
 
 /// # Safety

@@ -16,6 +16,7 @@ mod scratch;
 mod state;
 mod surroundings;
 mod thread_state;
+mod vdso;
 mod within;
 
 use core::ffi::c_void;
@@ -31,7 +32,7 @@ use descriptors::Table;
 use enter::{eyrie_image_enter, eyrie_image_resume};
 use eyrie_image_format::stream::Kind;
 use eyrie_image_format::{
-    self as format, bytes_of, bytes_of_all, fd_kind, object_kind, writer_exit, Header,
+    self as format, bytes_of, bytes_of_all, fd_kind, map_flag, object_kind, writer_exit, Header,
     FILE_DESCRIPTOR, FILE_OBJECT, MAGIC, MAPS_FILES, META_MAX, NAMES_STAY, VERSION,
 };
 use eyrie_image_kernel::fingerprint;
@@ -65,6 +66,7 @@ pub unsafe fn capture(request: &Request) -> Outcome {
         Err(refusal) => Outcome::Refused(refusal),
     };
     if matches!(outcome, Outcome::Restored) {
+        vdso::forget();
         request.holders.iter().for_each(|holder| holder.restore());
         all_threads::resume_restored();
     }
@@ -176,6 +178,8 @@ struct Engine<'a> {
     trusts: bool,
     /// Memory that the child need not have, because it is unchanged.
     spared: Spared,
+    /// A thread stands still within the kernel's vDSO.
+    within_vdso: bool,
     taken_unix_ns: u64,
     pid: u32,
     /// The thread that takes the image. /proc has the memory of this process by its id.
@@ -249,6 +253,7 @@ impl Engine<'_> {
             cuts,
             lifted,
             unwiped: false,
+            within_vdso: threads.is_within_vdso(),
             taken_unix_ns: sys::clock_ns(0),
             pid: sys::getpid() as u32,
             tid: sys::gettid() as u64,
@@ -566,6 +571,15 @@ impl Engine<'_> {
         out.describe(Kind::Context, 0, &parts).map_err(output)?;
         for state in self.described.as_slice() {
             out.named(state.header, state.payload).map_err(output)?;
+        }
+        let mut regions = space.regions.as_slice().iter();
+        let vdso = regions.find(|region| region.record.flags == map_flag::VDSO);
+        if let (Some(vdso), false) = (vdso, self.within_vdso) {
+            // SAFETY: the kernel has this mapping at the same place in the process and in its
+            // child. The scratch is released only after the stream was written.
+            if let Some(state) = unsafe { vdso::describe(scratch, &vdso.record)? } {
+                out.named(state.header, state.payload).map_err(output)?;
+            }
         }
         for object in space.objects.as_slice() {
             out.describe(Kind::File, FILE_OBJECT, &[bytes_of(&object.record), object.path])

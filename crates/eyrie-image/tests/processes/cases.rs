@@ -4,7 +4,9 @@
 use super::harness::*;
 use super::target::Random;
 use eyrie_image::inspect::summary;
-use eyrie_image_format::{exit, object_kind, writer_exit};
+use eyrie_image_format::named::VDSO;
+use eyrie_image_format::stream::{Kind, RecordHeader};
+use eyrie_image_format::{exit, object_kind, writer_exit, MetaHash};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -86,6 +88,8 @@ pub const TESTS: &[Test] = &[
     ("random_streams_are_refused", random_streams),
     ("damaged_descriptions_never_run", damaged),
     ("other_nodes_images_are_refused", other_node),
+    ("another_kernels_clocks_are_found_where_the_old_ones_were_async", || other_kernel("async")),
+    ("another_kernels_clocks_are_found_where_the_old_ones_were_sync", || other_kernel("sync")),
     ("changed_files_are_refused", changed_files),
 ];
 
@@ -982,8 +986,8 @@ fn damaged() {
     let mut end = 0;
     loop {
         let header: &[u8; 32] = image[end..end + 32].try_into().unwrap();
-        let header = eyrie_image_format::stream::RecordHeader::decode(header).unwrap();
-        if header.kind == eyrie_image_format::stream::Kind::Pages {
+        let header = RecordHeader::decode(header).unwrap();
+        if header.kind == Kind::Pages {
             break;
         }
         end += 32 + header.len as usize;
@@ -1009,11 +1013,73 @@ fn other_node() {
         assert_eq!(ended.status.code(), Some(exit::FINGERPRINT), "{:?}", ended.reports);
         ended.reports[0].clone()
     };
-    assert!(tampered(0, |b| *b = b'9').contains("the image is from kernel 9"));
     assert!(tampered(64, |b| *b = b'X').contains("the image is from a CPU of X"));
     assert!(tampered(83, |b| *b = 0xff).contains("lacks features"));
     assert!(tampered(112, |b| *b ^= 1 << 7).contains("register state differs"));
-    assert!(tampered(152, |b| *b ^= 1).contains("vDSO"));
+    let mut without = image.clone();
+    without[at + VDSO_ID] ^= 1;
+    let without = rewritten(&without, |kind, _| kind != Kind::Named);
+    let ended = restore(dir.path(), &without).wait();
+    assert_eq!(ended.status.code(), Some(exit::FINGERPRINT), "{:?}", ended.reports);
+    assert!(ended.reports[0].contains("a thread was within the code"), "{:?}", ended.reports);
+}
+
+/// Where the id of the vDSO is, from the kernel's release on.
+const VDSO_ID: usize = 152;
+
+/// The records of an image that `keeps` is true of, with a trailer that fits them.
+fn rewritten(image: &[u8], keeps: impl Fn(Kind, &[u8]) -> bool) -> Vec<u8> {
+    let (mut new, mut records, mut hash) = (Vec::new(), 0, MetaHash::new());
+    let mut rest = image;
+    while let Some((head, behind)) = rest.split_first_chunk::<32>() {
+        let mut header = RecordHeader::decode(head).unwrap();
+        let (payload, next) = behind.split_at(header.len as usize);
+        rest = next;
+        if header.kind == Kind::Trailer {
+            (header.a, header.b) = (new.len() as u64, records);
+            new.extend_from_slice(&header.encode());
+            new.extend_from_slice(&hash.value().to_le_bytes());
+        } else if keeps(header.kind, payload) {
+            if header.kind.is_description() {
+                hash.update(head);
+                hash.update(payload);
+            }
+            new.extend_from_slice(head);
+            new.extend_from_slice(payload);
+            records += 1;
+        }
+    }
+    new
+}
+
+/// Three generations, each on a kernel that seems to be another one. Threads ask for the time all
+/// the while, so that some are within the vDSO when they are to stop.
+fn other_kernel(mode: &str) {
+    let dir = make_dir();
+    let mut running = start(dir.path(), &["clocks", mode]);
+    for generation in 1..=3 {
+        let reader = running.read_image();
+        let report = running.next_report();
+        assert!(report.starts_with("captured"), "generation {generation}: {report}");
+        let mut image = reader.join().unwrap();
+        running.kill();
+        let what = summary(&image[..]).unwrap();
+        let named = what.named.iter().find(|named| named.name == VDSO);
+        assert!(named.is_some_and(|named| named.content.len() >= 4096));
+        let release = what.header.fingerprint.kernel;
+        let at = image.windows(64).position(|w| w == release).unwrap();
+        image[at + VDSO_ID] ^= 1;
+        running = restore(dir.path(), &rewritten(&image, |_, _| true));
+        assert_eq!(running.next_report(), "restored");
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", running.pid())).unwrap();
+        let vdso = maps.lines().find(|line| line.ends_with("[vdso]")).unwrap();
+        assert!(vdso.starts_with("64ff0"), "{vdso}");
+    }
+    drop(running.input.take());
+    let ended = running.wait();
+    succeeded(&ended);
+    let said = String::from_utf8_lossy(&ended.output);
+    assert_eq!(said.lines().filter(|line| *line == "a clock: right").count(), 3, "{said}");
 }
 
 fn changed_files() {

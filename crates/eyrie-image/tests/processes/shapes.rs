@@ -28,6 +28,7 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "timers" => timers(mode),
         "inherits" => inherits(mode),
         "threads" => super::threads::of_every_kind(mode, &args[1]),
+        "clocks" => super::threads::clocks(mode),
         "deaf" => super::threads::deaf(dir),
         "database" => database(dir, mode, &args[1]),
         "device" => super::holders::device(mode, &args[1..]),

@@ -88,6 +88,65 @@ pub fn of_every_kind(mode: Mode, who: &str) {
     println!("a new thread: {}", std::thread::spawn(|| 5).join().unwrap());
 }
 
+/// Three generations of a process whose threads ask for the time without a pause. What they are
+/// told must be right in each. It ends at the end of its input.
+pub fn clocks(mode: Mode) {
+    let all: Vec<_> = (0..3).map(|_| thread("clock", ask_for_the_time)).collect();
+    while THERE.load(Ordering::SeqCst) < all.len() {
+        std::thread::yield_now();
+    }
+    for _ in 0..3 {
+        match take_image(mode) {
+            Outcome::Restored => {}
+            Outcome::Captured { .. } => loop {
+                std::thread::park(); // the next generation goes on
+            },
+            Outcome::Refused(_) => std::process::exit(3),
+        }
+    }
+    let mut byte = [0];
+    // SAFETY: the kernel writes at most one byte into `byte`.
+    while unsafe { libc::read(0, byte.as_mut_ptr().cast(), 1) } != 0 {}
+    OVER.store(true, Ordering::SeqCst);
+    for (name, handle) in all {
+        println!("a {name}: {}", handle.join().unwrap());
+    }
+}
+
+/// Asks by all functions of the vDSO, and compares with what the kernel says.
+fn ask_for_the_time() -> String {
+    let mut turns = 0;
+    let mut before = Instant::now();
+    while !OVER.load(Ordering::Relaxed) || turns < 1000 {
+        let now = Instant::now();
+        let mut resolution = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut of_day = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        let mut from_kernel = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the calls write these three local variables.
+        let (seconds, processor) = unsafe {
+            libc::clock_getres(libc::CLOCK_MONOTONIC, &mut resolution);
+            libc::gettimeofday(&mut of_day, std::ptr::null_mut());
+            let clock = libc::CLOCK_REALTIME as libc::c_long;
+            libc::syscall(libc::SYS_clock_gettime, clock, &raw mut from_kernel);
+            (libc::time(std::ptr::null_mut()), libc::sched_getcpu())
+        };
+        let is_right = now >= before
+            && (1..100_000_000).contains(&resolution.tv_nsec)
+            && (0..5).contains(&(from_kernel.tv_sec - of_day.tv_sec))
+            && (-1..5).contains(&(seconds - of_day.tv_sec))
+            && processor >= 0;
+        if !is_right {
+            return format!("{seconds} {} {} {processor}", of_day.tv_sec, from_kernel.tv_sec);
+        }
+        before = now;
+        turns += 1;
+        if turns == 1 {
+            there();
+        }
+    }
+    "right".into()
+}
+
 fn read_input() -> String {
     let mut bytes = [0u8; 16];
     there();
