@@ -1,5 +1,5 @@
-//! The vDSO of this kernel, for an image that another kernel restores; and whether a thread is within
-//! its code, which no other kernel could go on with.
+//! The vDSO of this kernel, for an image that another kernel restores; and whether a thread is
+//! within its code, which no other kernel could go on with.
 
 use super::holder_records::Described;
 use super::scratch::Scratch;
