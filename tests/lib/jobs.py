@@ -1051,9 +1051,10 @@ def main(test):
     skipped (which it says), else 1."""
     check(EYRIE.exists(), f"{EYRIE} is missing: run make build")
     begin_place()
-    # A shell that starts tests in the background ignores SIGINT for them, and jobs would inherit
-    # that: eyrie leaves a signal ignored that was, as nohup expects.
+    # nohup ignores SIGHUP for tests that it starts, and a shell SIGINT for those in the background.
+    # Jobs would inherit that: eyrie leaves a signal ignored that was.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, _on_alarm)
     signal.alarm(LIMIT_S - 20)
     name, code = pathlib.Path(sys.argv[0]).name, 0

@@ -177,7 +177,9 @@ mod tests {
             "{words}"
         );
         saved.node.kernel = "9.9.9".into();
+        assert_eq!(Alike::of_earlier(at(&saved)).obstacle("new", &here), None, "another kernel");
+        saved.node.cpu_vendor = "Other".into();
         let words = Alike::of_earlier(at(&saved)).obstacle("new", &here).unwrap();
-        assert!(words.contains("9.9.9") && words.contains(&here.node.kernel), "{words}");
+        assert!(words.contains("Other") && words.contains(&here.node.cpu_vendor), "{words}");
     }
 }
