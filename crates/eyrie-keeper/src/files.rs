@@ -3,6 +3,7 @@
 //! write in good faith: the descriptor that they write by is of the whole file, because a mapping
 //! of a part needs one.
 
+use crate::huge_pages;
 use eyrie_ledger::bells::Bells;
 use eyrie_ledger::layout::Layout;
 use eyrie_ledger::mapped::{Mapped, MappedHints};
@@ -13,6 +14,7 @@ use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
 use rustix::process::{getrlimit, Resource};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use tracing::debug;
 
 /// Most bytes of addresses that the ledgers of a job take.
 const WINDOW: u64 = 8 << 40;
@@ -81,7 +83,7 @@ impl Files {
                 ),
             ));
         }
-        let writable = memory_file(c"eyrie-ledger", bytes)?;
+        let writable = ledger_file(bytes)?;
         let bells = Bells::<MappedHints>::bytes(ledgers.ranks).next_multiple_of(4096);
         let bells = memory_file(c"eyrie-bells", bells)?;
         let path = format!("/proc/self/fd/{}", writable.as_raw_fd());
@@ -91,6 +93,17 @@ impl Files {
         })?;
         Ok(Files { readable, writable, bells })
     }
+}
+
+/// The file of the ledgers: one whose pages may be huge, else one of the kernel's own. The former
+/// can have no seals. No process shrinks it all the same: ranks close the descriptor to write by as
+/// soon as they have mapped their regions.
+fn ledger_file(bytes: u64) -> io::Result<OwnedFd> {
+    let file = huge_pages::create().and_then(|file| ftruncate(&file, bytes).map(|()| file));
+    file.or_else(|e| {
+        debug!("ledgers have small pages: {e}");
+        memory_file(c"eyrie-ledger", bytes)
+    })
 }
 
 fn memory_file(name: &std::ffi::CStr, bytes: u64) -> io::Result<OwnedFd> {
@@ -148,7 +161,7 @@ impl Mapping {
         let region = |rank| {
             let base = self.base.wrapping_add((u64::from(rank) * region_bytes) as usize);
             // SAFETY: the region lies in the mapping, is shared and writable, and begins at a page.
-            // The file has a seal against shrinking. The caller promises the rest.
+            // No process shrinks the file. The caller promises the rest.
             unsafe { Mapped::new(base, region_bytes) }
         };
         (0..ranks).map(region).collect()
@@ -201,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_read_what_is_written_and_cannot_shrink_or_write_by_the_readable_one() {
+    fn ranks_read_what_is_written_and_cannot_write_by_the_readable_one() {
         let ledgers = lie(3, 16 << 20, 0).unwrap();
         let files = Files::create(ledgers).unwrap();
         let mapping = Mapping::new(&files.writable, ledgers).unwrap();
@@ -214,7 +227,8 @@ mod tests {
         rustix::io::pread(&files.readable, &mut word, at).unwrap();
         assert_eq!((u64::from_le_bytes(word), regions[1].load(8)), (77, 0));
         assert_eq!(rustix::io::pwrite(&files.readable, &word, 0), Err(Errno::BADF));
-        assert_eq!(ftruncate(&files.writable, 4096), Err(Errno::PERM));
+        assert_eq!(ftruncate(&files.bells, 0), Err(Errno::PERM));
+        assert_eq!(ftruncate(&files.readable, 4096), Err(Errno::INVAL));
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses the address; nothing is mapped.
         let mapped =

@@ -6,6 +6,7 @@
 
 mod core;
 mod files;
+mod huge_pages;
 mod mailbox;
 mod owner;
 mod process;

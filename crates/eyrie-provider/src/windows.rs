@@ -28,6 +28,10 @@ const LEDGERS_AT: usize = 0x6600_0000_0000;
 const OWN_AT: usize = 0x6e00_0000_0000;
 const BELLS_AT: usize = 0x7600_0000_0000;
 
+/// The first bytes of the own region have small pages, so that many ranks on a node that send
+/// little need little memory. Behind them the kernel is asked for huge ones.
+const SMALL_PAGES: usize = 16 << 20;
+
 /// A stretch of addresses: where it begins, and its length in bytes.
 type Stretch = (usize, usize);
 
@@ -273,6 +277,11 @@ fn map(rank: u32, admitted: Admitted, mapped: &mut Vec<Stretch>) -> Result<Mappe
     let bells_bytes = Bells::<MappedHints>::bytes(ranks);
     mapped.push(map_at(LEDGERS_AT, all, read, &files[0], 0)?);
     mapped.push(map_at(OWN_AT, region_bytes as usize, write, &files[1], own_offset)?);
+    if let Some(rest) = (region_bytes as usize).checked_sub(SMALL_PAGES) {
+        // SAFETY: the range lies in the mapping that was just made, and its content stays. Where
+        // the kernel refuses, or its file has none, pages are small.
+        unsafe { libc::madvise((OWN_AT + SMALL_PAGES) as *mut _, rest, libc::MADV_HUGEPAGE) };
+    }
     mapped.push(map_at(BELLS_AT, bells_bytes as usize, write, &files[2], 0)?);
     let region = |n: u32| {
         let at = LEDGERS_AT + n as usize * region_bytes as usize;
