@@ -874,7 +874,8 @@ def memory_of(job):
     for pid in [job.process.pid, *descendants(job.process.pid)]:
         for fd in glob.glob(f"/proc/{pid}/fd/*"):
             try:
-                if os.readlink(fd).startswith("/memfd:"):
+                name = os.readlink(fd)
+                if name.startswith("/memfd:") or "eyrie-ledger" in name:
                     seen = os.stat(fd)
                     segments[seen.st_ino] = seen.st_blocks * 512
             except OSError:

@@ -99,10 +99,11 @@ impl Files {
 /// can have no seals. No process shrinks it all the same: ranks close the descriptor to write by as
 /// soon as they have mapped their regions.
 fn ledger_file(bytes: u64) -> io::Result<OwnedFd> {
-    let file = huge_pages::create().and_then(|file| ftruncate(&file, bytes).map(|()| file));
+    let name = c"eyrie-ledger";
+    let file = huge_pages::create(name).and_then(|file| ftruncate(&file, bytes).map(|()| file));
     file.or_else(|e| {
         debug!("ledgers have small pages: {e}");
-        memory_file(c"eyrie-ledger", bytes)
+        memory_file(name, bytes)
     })
 }
 

@@ -1,5 +1,5 @@
-//! A file in memory whose pages may be huge: in a tmpfs of its own that has no name and ends with
-//! the file. A new huge page costs a third of what its small ones cost. The kernel's own tmpfs, in
+//! A file in memory whose pages may be huge: in a tmpfs of its own that is mounted nowhere and ends
+//! with the file. A new huge page costs a third of what its small ones cost. The kernel's own tmpfs, in
 //! which memfds are, has huge pages only where an administrator has allowed it.
 //!
 //! To mount needs a privilege that most users have in a user namespace only. So a child process
@@ -8,7 +8,7 @@
 //! have held that lock.
 
 use rustix::event::{eventfd, EventfdFlags};
-use rustix::fs::{openat, Mode, OFlags};
+use rustix::fs::{openat, unlinkat, AtFlags, Mode, OFlags};
 use rustix::io::{dup3, write, DupFlags, Errno};
 use rustix::mount::{
     fsconfig_create, fsconfig_set_string, fsmount, fsopen, FsMountFlags, FsOpenFlags,
@@ -18,12 +18,12 @@ use rustix::process::{getegid, geteuid};
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 
-/// A file without bytes, to be read and written.
+/// A file without bytes, to be read and written. It has no link; /proc shows it by this name.
 ///
 /// # Errors
 /// Where the kernel has no such files (before Linux 5.2, or without huge pages), or does not let
 /// this process have namespaces.
-pub fn create() -> Result<OwnedFd, Errno> {
+pub fn create(name: &CStr) -> Result<OwnedFd, Errno> {
     // The child puts the file in this one's place. A descriptor that it made itself would have a
     // number that it cannot say.
     let mut file = eventfd(0, EventfdFlags::CLOEXEC)?;
@@ -33,7 +33,7 @@ pub fn create() -> Result<OwnedFd, Errno> {
     // makes system calls only, and ends without running anything of this process.
     let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
     if child == 0 {
-        let error = make(&mut file, &identity).err();
+        let error = make(name, &mut file, &identity).err();
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(error.map_or(0, Errno::raw_os_error)) };
     }
@@ -83,7 +83,7 @@ impl Identity {
 }
 
 /// Makes the file in the child, which is in new namespaces, and puts it in the place of `file`.
-fn make(file: &mut OwnedFd, identity: &Identity) -> Result<(), Errno> {
+fn make(name: &CStr, file: &mut OwnedFd, identity: &Identity) -> Result<(), Errno> {
     write_to(c"/proc/self/setgroups", b"deny")?;
     write_to(c"/proc/self/uid_map", identity.user.as_bytes())?;
     write_to(c"/proc/self/gid_map", identity.group.as_bytes())?;
@@ -96,8 +96,9 @@ fn make(file: &mut OwnedFd, identity: &Identity) -> Result<(), Errno> {
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let root = fsmount(&tmpfs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let made = openat(&root, c".", flags, Mode::RUSR | Mode::WUSR)?;
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+    let made = openat(&root, name, flags, Mode::RUSR | Mode::WUSR)?;
+    unlinkat(&root, name, AtFlags::empty())?;
     dup3(&made, file, DupFlags::CLOEXEC)
 }
 
@@ -114,6 +115,7 @@ mod tests {
     use rustix::io::{fcntl_getfd, FdFlags};
     use rustix::mm::{madvise, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
     use std::fs::read_to_string;
+    use std::os::fd::AsRawFd;
     use std::ptr::null_mut;
 
     const HUGE_PAGE: usize = 2 << 20;
@@ -132,10 +134,12 @@ mod tests {
             println!("skipped: this kernel gives this process no huge pages in a tmpfs");
             return;
         }
-        let file = create().unwrap();
+        let file = create(c"ledgers").unwrap();
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        assert_eq!(std::fs::read_link(link).unwrap().to_str(), Some("/ledgers (deleted)"));
         let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let before = descriptors();
-        (0..100).for_each(|_| drop(create().unwrap()));
+        (0..100).for_each(|_| drop(create(c"another").unwrap()));
         assert!(descriptors() < before + 100, "children have left some open");
         assert_eq!(fcntl_getfd(&file).unwrap(), FdFlags::CLOEXEC);
         ftruncate(&file, 1 << 40).unwrap();
