@@ -179,9 +179,12 @@ def asked(way, *words):
 
 
 def pause(mebibytes):
-    """Milliseconds that rank 0 stands still for an image of so much memory."""
+    """Milliseconds that rank 0 stands still for an image of so much memory. A step takes about as
+    long as an image and the time to the next one, so that an image has what one or two steps have
+    changed."""
     words = ("--mb", mebibytes, "--rank", 0, "--percent", PERCENT, "--spin", 2000000)
-    program = example("memory", *words, "--steps", 10**8, ranks=2)
+    slowly = ("--slow-until", "never", "--slow-ms", 200)
+    program = example("memory", *words, "--steps", 10**8, *slowly, ranks=2)
 
     def look(way, place, name):
         if not any(event["event"] == "connected" for event in events_in(place)):
