@@ -599,11 +599,17 @@ pub unsafe fn note() -> bool {
     // SAFETY: no other code refers to these pages.
     let notes = unsafe { &mut *NOTES.0.get() };
     notes.count = 0;
-    let mut fits = notes.add(&|mapped, _| mapped.is_written());
-    // The same file may be mapped to be read, too.
-    fits &= notes.add(&|mapped, noted| !mapped.is_written() && has_file(noted, mapped));
-    if fits {
-        notes.add_read();
+    let some_are_read = Cell::new(false);
+    let mut fits = notes.add(&|mapped, _| {
+        some_are_read.set(some_are_read.get() || !mapped.is_written());
+        mapped.is_written()
+    });
+    if some_are_read.get() {
+        // The same file may be mapped to be read, too.
+        fits &= notes.add(&|mapped, noted| !mapped.is_written() && has_file(noted, mapped));
+        if fits {
+            notes.add_read();
+        }
     }
     for note in &mut notes.all[..notes.count] {
         (note.real, note.number, note.size) = found(&note.path).unwrap_or_default();
