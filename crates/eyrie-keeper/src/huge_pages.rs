@@ -1,6 +1,6 @@
 //! A file in memory whose pages may be huge: in a tmpfs of its own that is mounted nowhere and ends
-//! with the file. A new huge page costs a third of what its small ones cost. The kernel's own tmpfs, in
-//! which memfds are, has huge pages only where an administrator has allowed it.
+//! with the file. A new huge page costs a third of what its small ones cost. In the kernel's own
+//! tmpfs, which has memfds, pages are huge only where an administrator has allowed it.
 //!
 //! To mount needs a privilege that most users have in a user namespace only. So a child process
 //! makes the file, in namespaces of its own and in this process's table of descriptors. Between
