@@ -5,6 +5,7 @@
  * pointer that it got back. A rank that is re-executed must get the same addresses from malloc as
  * before, or it follows pointers to something else. */
 #include "common.h"
+#include "pace.h"
 
 enum { BLOCKS = 256, AT_ONCE = 32, KEEP = 1, RETURN = 2 };
 
@@ -86,10 +87,12 @@ static void send_pointer(struct state *s, uint64_t n, int part) {
 
 int main(int argc, char **argv) {
     long pointers = 16000, every = 1600;
+    struct pace pace = {.slow_ms = 5};
     const struct option options[] = {
         {"pointers", "pointers that each rank sends, a multiple of 32", .number = &pointers},
         {"every", "rank 0 prints its count every so many pointers, a multiple of 32",
          .number = &every},
+        PACE_OPTIONS(pace),
         {0},
     };
     struct state s = {0};
@@ -107,6 +110,7 @@ int main(int argc, char **argv) {
             printf("pointers %llu\n", (unsigned long long)(n + AT_ONCE));
             fflush(stdout);
         }
+        keep_pace(&pace, s.rank);
     }
     /* Other ranks still wait for their pointers. */
     int done = 0;
