@@ -121,13 +121,16 @@ impl Deadline {
 }
 
 /// Makes a call, and makes it again while nothing but images interrupts it; `interrupted` tells by
-/// its result.
+/// its result. errno does not say that one has: CPython's poll(2) takes EINTR there for the result,
+/// whatever the function returns, and waits again.
 pub fn until_done<R>(mut call: impl FnMut() -> R, interrupted: impl Fn(&R) -> bool) -> R {
+    let before = errno();
     loop {
         let (result, by_image) = watched(&mut call);
         if !by_image || !interrupted(&result) {
             return result;
         }
+        set_errno(before);
     }
 }
 
@@ -158,4 +161,9 @@ pub fn eintr(result: &libc::c_int) -> bool {
 pub fn errno() -> libc::c_int {
     // SAFETY: `errno` is this thread's own.
     unsafe { *libc::__errno_location() }
+}
+
+pub fn set_errno(value: libc::c_int) {
+    // SAFETY: `errno` is this thread's own.
+    unsafe { *libc::__errno_location() = value }
 }

@@ -5,7 +5,7 @@
 use crate::files::buffers::{one, Buffers};
 use crate::files::pipes::writes_pipe;
 use crate::files::writing::writes;
-use crate::interruption::{in_a_rank, watched};
+use crate::interruption::{errno, in_a_rank, set_errno, watched};
 use crate::next::next;
 use libc::{c_int, c_void, iovec, size_t, ssize_t};
 
@@ -18,10 +18,15 @@ next! {
 /// images alone have cut it short.
 fn whole(len: usize, mut call: impl FnMut(usize) -> ssize_t) -> ssize_t {
     let mut done = 0;
+    let before = errno();
     loop {
         let (result, by_image) = watched(|| call(done));
         if result <= 0 {
-            return if done > 0 { done as ssize_t } else { result };
+            if done > 0 {
+                set_errno(before);
+                return done as ssize_t;
+            }
+            return result;
         }
         done += result as usize;
         if done >= len || !by_image {
@@ -74,6 +79,7 @@ pub unsafe extern "C-unwind" fn our_writev(fd: c_int, parts: *const iovec, n: c_
         if written >= len {
             return result;
         }
+        let before = errno();
         let rest = whole(len - written, |done| {
             let (part, offset) = place(parts, written + done);
             let iovec { iov_base, iov_len } = parts[part];
@@ -82,6 +88,9 @@ pub unsafe extern "C-unwind" fn our_writev(fd: c_int, parts: *const iovec, n: c_
                 _ => write.get()(fd, iov_base.byte_add(offset), iov_len - offset),
             }
         });
+        if rest < 0 {
+            set_errno(before);
+        }
         result + rest.max(0)
     }
 }
