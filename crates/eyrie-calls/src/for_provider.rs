@@ -18,7 +18,7 @@ pub extern "C" fn eyrie_calls_enter() -> usize {
         return BY_OWNER;
     }
     if !is_on() {
-        return BY_NOBODY;
+        return BY_NONE;
     }
     if !SEVERAL.swap(true, Ordering::SeqCst) {
         see_it_everywhere();
@@ -31,7 +31,7 @@ pub extern "C" fn eyrie_calls_enter() -> usize {
     BY_OTHER
 }
 
-const BY_NOBODY: usize = 0;
+const BY_NONE: usize = 0;
 const BY_OWNER: usize = 1;
 const BY_OTHER: usize = 2;
 
@@ -50,7 +50,7 @@ pub extern "C" fn eyrie_calls_enter_for_image() -> usize {
     if OWNER.load(Ordering::Relaxed) == this_thread() {
         eyrie_calls_enter()
     } else {
-        BY_NOBODY
+        BY_NONE
     }
 }
 

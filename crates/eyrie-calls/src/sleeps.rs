@@ -1,7 +1,7 @@
 //! sleep(3), usleep(3), nanosleep(2), clock_nanosleep(2).
 
 use crate::host_clocks::for_the_kernel;
-use crate::interruption::{errno, in_a_rank, until_done, until_done_masked, watched, Deadline};
+use crate::interruption::{in_a_rank, until_done, until_done_masked, watched, Deadline};
 use crate::next::next;
 use libc::{c_int, c_uint, clockid_t, nfds_t, pollfd, sigset_t, timespec, useconds_t};
 
@@ -17,7 +17,7 @@ next! {
 /// that takes a mask.
 fn sleep_for(time: &timespec) -> Result<(), timespec> {
     let deadline = Deadline::after(time);
-    let before = errno();
+    // errno is unchanged after a complete sleep.
     let result = until_done_masked(|mask| {
         let left = deadline.left().unwrap_or(*time);
         // SAFETY: no descriptors; time and mask live through the call.
@@ -26,8 +26,6 @@ fn sleep_for(time: &timespec) -> Result<(), timespec> {
     if result < 0 {
         return Err(deadline.left().unwrap_or(*time));
     }
-    // SAFETY: `errno` is this thread's own. After a complete sleep it is unchanged.
-    unsafe { *libc::__errno_location() = before };
     Ok(())
 }
 

@@ -211,10 +211,10 @@ fn main() {
         takes_its_time("epoll_pwait", 0, || {
             libc::epoll_pwait(epoll, &mut event, 1, MS as i32, none).into()
         });
-        let mut nobody_sends: libc::sigset_t = std::mem::zeroed();
-        libc::sigaddset(&mut nobody_sends, libc::SIGWINCH);
+        let mut never_sent: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&mut never_sent, libc::SIGWINCH);
         takes_its_time("sigtimedwait", -1, || {
-            libc::sigtimedwait(&nobody_sends, std::ptr::null_mut(), &TIME).into()
+            libc::sigtimedwait(&never_sent, std::ptr::null_mut(), &TIME).into()
         });
         assert_eq!(*libc::__errno_location(), libc::EAGAIN);
 
@@ -223,7 +223,7 @@ fn main() {
         libc::sigemptyset(&mut no_signal);
         ends_by_its_own_signal("sigsuspend", || libc::sigsuspend(&no_signal).into());
         ends_by_its_own_signal("sigwaitinfo", || {
-            libc::sigwaitinfo(&nobody_sends, std::ptr::null_mut()).into()
+            libc::sigwaitinfo(&never_sent, std::ptr::null_mut()).into()
         });
         ends_by_its_own_signal("poll for ever", || libc::poll(&mut one, 1, -1).into());
         ends_by_its_own_signal("select for ever", || {

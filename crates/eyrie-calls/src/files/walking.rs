@@ -4,6 +4,7 @@
 
 use super::asking::counts;
 use super::saying;
+use crate::interruption::{errno, set_errno};
 use crate::next::next;
 use libc::{c_char, c_int, c_void, dirent64};
 use std::ffi::{CStr, CString};
@@ -45,16 +46,6 @@ extern "C-unwind" {
     fn openat64(dir: c_int, path: Name, flags: c_int, ...) -> c_int;
     fn stat64(path: Name, to: *mut libc::stat) -> c_int;
     fn lstat64(path: Name, to: *mut libc::stat) -> c_int;
-}
-
-fn set_errno(error: c_int) {
-    // SAFETY: errno of this thread is valid while the thread runs, and no other thread uses it.
-    unsafe { *libc::__errno_location() = error };
-}
-
-fn errno() -> c_int {
-    // SAFETY: as in `set_errno`: errno is this thread's own.
-    unsafe { *libc::__errno_location() }
 }
 
 /// The entries of a directory, and the error with which it ended; it is closed.

@@ -1302,7 +1302,7 @@ impl Cluster {
                     code == 0
                         || self.was_saved
                         || !usable
-                        || self.somebody_has_no_way_back()
+                        || self.a_rank_has_no_way_back()
                         || self.a_router_is_late()
                         || self.two_lost
                         // Then all nodes that were asked for must be there.
@@ -1356,7 +1356,7 @@ impl Cluster {
     }
 
     /// Whether a failure was simulated that no system could survive.
-    fn somebody_has_no_way_back(&self) -> bool {
+    fn a_rank_has_no_way_back(&self) -> bool {
         self.machine.rank_states().zip(&self.ranks).any(|((_, _, state), r)| {
             let no_image = r.counted.is_empty() && r.truncated_to.is_some();
             let no_log = r.unprotected || r.log_lost || no_image;

@@ -1,7 +1,7 @@
 //! Whether a job whose controller has died on this host goes on with one on another host, or is
 //! over: then nothing of it is needed here. Asks agents; changes nothing.
 
-use super::resume::{agents_of, furthest, nobody_listens};
+use super::resume::{agents_of, furthest, nothing_listens};
 use eyrie_supervision::place::{is_locked, CONTROLLER};
 use eyrie_transport::role;
 use eyrie_wire::auth::Secret;
@@ -58,7 +58,7 @@ impl Elsewhere {
             match role::connect(&self.agents[asked], &self.secret, &Claim::Attached) {
                 Ok(_) => return true,
                 // Its agent has ended: an agent without a controller listens.
-                Err(e) if nobody_listens(&e) => {}
+                Err(e) if nothing_listens(&e) => {}
                 // It waits, or nothing is known of it. Another one is asked next.
                 Err(e) => {
                     tracing::debug!(agent = %self.agents[asked], "{e}");

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_and_what_is_somebody_elses_are_refused() {
+    fn damage_and_other_formats_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let mut images = ImagesDir::open(dir.path()).unwrap();
         images.begin_to_save(1).unwrap();

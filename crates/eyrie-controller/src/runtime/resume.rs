@@ -426,7 +426,7 @@ impl Job {
                     Ok(_) => return,
                     Err(e) => {
                         tracing::info!(%node, %agent, "not reached: {e}");
-                        refusals = if nobody_listens(&e) { refusals + 1 } else { 0 };
+                        refusals = if nothing_listens(&e) { refusals + 1 } else { 0 };
                     }
                 }
                 std::thread::sleep(ASK_AGAIN);
@@ -446,7 +446,7 @@ fn other_controller(refusal: &HandshakeError) -> Option<String> {
 }
 
 /// Whether the host says that nothing listens there.
-pub fn nobody_listens(error: &HandshakeError) -> bool {
+pub fn nothing_listens(error: &HandshakeError) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     let HandshakeError::Io(e) = error else { return false };
     matches!(e.kind(), ConnectionRefused | NotFound)
