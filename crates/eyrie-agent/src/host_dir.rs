@@ -121,7 +121,8 @@ impl HostDir {
 /// # Errors
 /// What is missing, and the remedy.
 pub fn check(program: &Program) -> Result<(), String> {
-    let (cwd, exe) = (Path::new(&program.cwd), Path::new(&program.exe));
+    let cwd = Path::new(&program.cwd);
+    let exe = Path::new(&program.exe);
     if let Err(e) = std::fs::read_dir(cwd) {
         let cwd = cwd.display();
         return Err(format!("no working directory {cwd}: {e}; run in one that all hosts share"));
@@ -293,7 +294,8 @@ mod tests {
         assert_eq!(std::fs::read_link(path.join("libeyrie-fi.so")).unwrap(), Path::new("/bin/sh"));
         assert!(leftovers::find(&path).is_none(), "it lives");
         // Agents of hosts that share the directory.
-        let (second, third) = (enter(&path), enter(&path));
+        let second = enter(&path);
+        let third = enter(&path);
         second.leave(false);
         assert!(path.exists());
         first.leave(false);
@@ -324,7 +326,8 @@ mod tests {
     fn another_run_and_another_job_of_the_name_are_refused_unless_their_agents_are_cut_off() {
         let base = tempfile::tempdir().unwrap();
         let home = base.path().join("eyrie");
-        let (path, other) = (home.join("eyrie_1"), home.join("eyrie_2"));
+        let path = home.join("eyrie_1");
+        let other = home.join("eyrie_2");
         let mut dir = enter(&path);
         let error = refused(&path, "another");
         assert!(error.contains("an earlier run of job melt uses it"), "{error}");

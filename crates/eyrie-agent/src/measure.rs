@@ -151,7 +151,8 @@ mod tests {
     fn this_process_uses_its_processors() {
         let own = || eyrie_proc::read_stat(eyrie_proc::OWN).unwrap().processor_time();
         let all = || busy(&host::processors(), &processors());
-        let (before, busy_before) = (own(), all());
+        let before = own();
+        let busy_before = all();
         let begun = Instant::now();
         while own() < before + Duration::from_millis(50) {
             assert!(begun.elapsed() < Duration::from_secs(60), "no processor time in a minute");

@@ -487,7 +487,8 @@ impl Agent {
     }
 
     fn signals(&mut self) -> Signals<'_> {
-        let (processes, connection) = (&mut self.processes, &mut self.connection);
+        let processes = &mut self.processes;
+        let connection = &mut self.connection;
         Signals { sent: &mut self.sent_signals, processes, connection }
     }
 

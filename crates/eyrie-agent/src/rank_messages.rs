@@ -258,7 +258,8 @@ mod tests {
 
     #[test]
     fn the_last_message_of_a_rank_that_ends_with_unread_messages_is_received() {
-        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let family = AddressFamily::UNIX;
+        let kind = SocketType::SEQPACKET;
         let (ours, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
         send(&theirs, b"it cannot go on", SendFlags::empty()).unwrap();
         send(&ours, b"the rank never reads this", SendFlags::empty()).unwrap();

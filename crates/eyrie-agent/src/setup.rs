@@ -61,7 +61,8 @@ impl Setup {
         if let Err(text) = directory.check() {
             return vec![text];
         }
-        let (epoch, directory) = (directory.epoch, directory.encode());
+        let epoch = directory.epoch;
+        let directory = directory.encode();
         if self.directory.as_ref().is_some_and(|(newest, _)| *newest >= epoch) {
             return Vec::new();
         }

@@ -173,7 +173,8 @@ mod tests {
 
     #[test]
     fn a_rank_gets_more_signals_than_its_page_has_room_for() {
-        let (mut sent, rank) = (SentSignals::default(), page());
+        let mut sent = SentSignals::default();
+        let rank = page();
         for n in 0..5 {
             assert!(sent.add(n, 10 + n as u8) && sent.pass_on(&rank));
         }
@@ -188,7 +189,8 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_given_in_the_middle_once() {
-        let (mut sent, rank) = (SentSignals::default(), page());
+        let mut sent = SentSignals::default();
+        let rank = page();
         sent.learn(&[10, 11, 12, 13]);
         assert!(sent.pass_on(&rank));
         for n in 0..3 {
@@ -203,7 +205,8 @@ mod tests {
 
     #[test]
     fn a_signal_that_comes_while_a_rank_is_started_is_not_lost() {
-        let (mut sent, rank) = (SentSignals::default(), page());
+        let mut sent = SentSignals::default();
+        let rank = page();
         assert!(sent.add(7, 10) && sent.0.is_empty(), "a node that has had no ranks");
         sent.learn(&[10, 12]);
         assert!(sent.add(2, 15) && sent.add(1, 12), "its image is on its way; one comes again");

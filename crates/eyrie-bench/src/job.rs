@@ -365,7 +365,9 @@ impl Job {
         let begun = Instant::now();
         self.await_event("a checkpoint to end", limit, |e| match &e.what {
             What::Checkpoint { rank: r, bytes, pause, total } if *r == rank => {
-                let (bytes, pause, total) = (*bytes, *pause, *total);
+                let bytes = *bytes;
+                let pause = *pause;
+                let total = *total;
                 Some(Ok(Checkpoint { begun, begun_at, bytes, pause, total }))
             }
             What::CheckpointFailed { rank: r, cause } if *r == rank => Some(Err(cause.clone())),

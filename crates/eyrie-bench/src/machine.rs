@@ -44,7 +44,9 @@ struct Ticks {
 
 impl Watch {
     pub fn begin() -> Watch {
-        let (load, before, ours) = (load_average(), Ticks::now(), processor_time());
+        let load = load_average();
+        let before = Ticks::now();
+        let ours = processor_time();
         Watch { start: Instant::now(), load, before, ours }
     }
 

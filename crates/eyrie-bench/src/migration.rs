@@ -48,7 +48,8 @@ impl Case {
     fn program(&self, setup: &Setup) -> Program {
         let Case { mib, percent, step_ms, .. } = self;
         let size = format!("--rank {MOVES} --mb {mib} --percent {percent}");
-        let (steps, spin) = (JOB_MS / step_ms, step_ms * 1_000_000);
+        let steps = JOB_MS / step_ms;
+        let spin = step_ms * 1_000_000;
         let args = format!("{size} --steps {steps} --spin {spin} --gaps 1 --every {FILLED}");
         Program::new(2, setup.example("memory"), &args)
     }
@@ -107,7 +108,8 @@ pub fn measure(setup: &Setup, effort: Effort) -> anyhow::Result<Measured> {
         }
         series.extend(rounds(case, &ways[0]));
     }
-    let (title, x) = ("Rounds of a rank that moves live", "seconds since the order");
+    let title = "Rounds of a rank that moves live";
+    let x = "seconds since the order";
     Ok(Measured {
         tables: vec![table],
         notes: vec![

@@ -131,7 +131,8 @@ where
         .label_style(("sans-serif", 14))
         .draw()?;
     let papers = series.iter().filter(|s| s.paper).count();
-    let (mut measured, mut paper) = (0, 0);
+    let mut measured = 0;
+    let mut paper = 0;
     for s in series {
         if s.paper {
             // A line of the paper has the colour of the measured line that it belongs to.
@@ -234,7 +235,9 @@ mod tests {
             points: vec![(8.0, 2.0), (64.0, 1.5)],
             paper,
         };
-        let (title, x, y) = ("A title".to_string(), "bytes".to_string(), "ratio".to_string());
+        let title = "A title".to_string();
+        let x = "bytes".to_string();
+        let y = "ratio".to_string();
         let series = vec![series("measured line", false), series("the paper", true)];
         draw(&Chart::Lines { title, x, y, sizes: true, series }, &path).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();

@@ -149,7 +149,9 @@ fn describe(
     table: &mut Table,
 ) -> Value {
     let of = |f: fn(&Recovered) -> f64| Spread::of(runs.iter().map(f));
-    let (log, total, ratio) = (of(|r| r.log), of(|r| r.total * 1e3), of(|r| r.job / r.direct));
+    let log = of(|r| r.log);
+    let total = of(|r| r.total * 1e3);
+    let ratio = of(|r| r.job / r.direct);
     let messages = of(|r| r.messages as f64);
     let mut row = vec![
         case.label.to_string(),

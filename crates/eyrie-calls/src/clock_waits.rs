@@ -65,7 +65,8 @@ static TIMED_WAIT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 /// Without its version the C library gives an older function of this name, for conditions of
 /// another shape.
 extern "C" fn find_timed_wait() {
-    let (name, version) = (c"pthread_cond_timedwait", c"GLIBC_2.3.2");
+    let name = c"pthread_cond_timedwait";
+    let version = c"GLIBC_2.3.2";
     // SAFETY: both are C strings, which live through the call.
     let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), version.as_ptr()) };
     TIMED_WAIT.store(found, Ordering::Relaxed);

@@ -32,7 +32,8 @@ extern "C" fn observe(clock: usize) -> i64 {
         return value;
     }
     standing_in::before_new_of(stream);
-    let (mut value, last) = (now(clock) + stream.ahead[clock], stream.last(clock));
+    let mut value = now(clock) + stream.ahead[clock];
+    let last = stream.last(clock);
     if value < last {
         value = not_back(&mut stream.ahead[clock], clock, value, last);
     } else if clock != SECONDS {

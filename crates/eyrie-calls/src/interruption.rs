@@ -140,8 +140,8 @@ pub fn until_done<R>(mut call: impl FnMut() -> R, interrupted: impl Fn(&R) -> bo
 pub fn until_done_masked(mut call: impl FnMut(&libc::sigset_t) -> libc::c_int) -> libc::c_int {
     // SAFETY: both sets are ours; the second call gives the thread its mask again.
     unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
-            (std::mem::zeroed(), std::mem::zeroed());
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
         for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSYS] {
             libc::sigdelset(&mut all, fault);

@@ -152,7 +152,8 @@ impl ObservedStream {
 
     /// The bytes of a record that is the next item.
     fn record(&self, len: usize) -> &'static [u8] {
-        let (bytes, used) = (self.again.0.load(Ordering::Relaxed), self.again.2);
+        let bytes = self.again.0.load(Ordering::Relaxed);
+        let used = self.again.2;
         // SAFETY: the record was the last that was read there, and the bytes stay until the
         // provider gives others: not during a call that is being recorded.
         unsafe { std::slice::from_raw_parts(bytes.add(used - len), len) }
@@ -163,7 +164,9 @@ impl ObservedStream {
         if !self.is_again() {
             return None;
         }
-        let (bytes, len, used) = (&self.again.0, self.again.1, &mut self.again.2);
+        let bytes = &self.again.0;
+        let len = self.again.1;
+        let used = &mut self.again.2;
         let before = *used;
         let rest = match len {
             0 => &[],

@@ -88,7 +88,8 @@ fn host() -> i64 {
 
 /// The path of the program.
 fn program(room: &mut [u8; 4096]) -> &[u8] {
-    let (path, to) = (c"/proc/self/exe".as_ptr(), room.as_mut_ptr().cast());
+    let path = c"/proc/self/exe".as_ptr();
+    let to = room.as_mut_ptr().cast();
     // SAFETY: a C string, and room for so many bytes.
     let n = unsafe { libc::readlink(path, to, room.len()) };
     &room[..usize::try_from(n).unwrap_or(0)]

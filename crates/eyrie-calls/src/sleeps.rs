@@ -47,7 +47,8 @@ pub extern "C-unwind" fn our_usleep(micros: useconds_t) -> c_int {
         // SAFETY: usleep(3) takes any number, and touches no memory of the program.
         return unsafe { usleep.get()(micros) };
     }
-    let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
+    let seconds = micros / 1_000_000;
+    let rest = micros % 1_000_000;
     let time = timespec { tv_sec: seconds.into(), tv_nsec: i64::from(rest) * 1000 };
     sleep_for(&time).map_or(-1, |()| 0)
 }

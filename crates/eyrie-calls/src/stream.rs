@@ -359,7 +359,9 @@ mod tests {
     }
 
     fn written(items: &[Item], cuts: &[usize]) -> Vec<u8> {
-        let (mut writer, mut last, mut out) = (Writer::new(), Last::new(), Vec::new());
+        let mut writer = Writer::new();
+        let mut last = Last::new();
+        let mut out = Vec::new();
         for (n, item) in items.iter().enumerate() {
             let before = out.len();
             match *item {
@@ -379,7 +381,9 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> Vec<Item> {
-        let (mut reader, mut last, mut used) = (Reader::new(), Last::new(), 0);
+        let mut reader = Reader::new();
+        let mut last = Last::new();
+        let mut used = 0;
         let mut items = Vec::new();
         loop {
             let from = used;
@@ -471,7 +475,9 @@ mod tests {
         let bytes = written(&all, &[]);
         for known in 0..bytes.len() {
             let mut again = bytes[..known].to_vec();
-            let (mut reader, mut last, mut used) = (Reader::new(), Last::new(), 0);
+            let mut reader = Reader::new();
+            let mut last = Last::new();
+            let mut used = 0;
             loop {
                 let from = used;
                 let Some(_) = reader.peek(&last, &again[from..], &mut used) else { break };
@@ -484,8 +490,10 @@ mod tests {
                 if is_more {
                     Writer::new().result(77, &mut again);
                 }
-                let (mut reader, mut last, mut used, mut read) =
-                    (Reader::new(), Last::new(), 0, Vec::new());
+                let mut reader = Reader::new();
+                let mut last = Last::new();
+                let mut used = 0;
+                let mut read = Vec::new();
                 loop {
                     let from = used;
                     let Some(item) = reader.peek(&last, &again[from..], &mut used) else { break };
@@ -503,7 +511,8 @@ mod tests {
     fn nonsense_ends_a_stream() {
         for bytes in [&[0xff][..], &[FAR, 0x80], &[CLOCK], &[RECORD, 2, 1], &[DONE], &[DONE_AGAIN]]
         {
-            let (mut reader, mut used) = (Reader::new(), 0);
+            let mut reader = Reader::new();
+            let mut used = 0;
             assert_eq!(reader.peek(&Last::new(), bytes, &mut used), None);
             assert_eq!(used, 0);
         }

@@ -41,7 +41,8 @@ fn read_all() -> Vec<i128> {
 /// What was recorded since the last time, and where that begins.
 fn take() -> (u64, Vec<u8>) {
     let entered = eyrie_calls_enter();
-    let (mut bytes, mut from) = (std::ptr::null(), 0);
+    let mut bytes = std::ptr::null();
+    let mut from = 0;
     // SAFETY: in a call of the provider; the bytes are copied at once.
     let taken = unsafe {
         let len = eyrie_calls_take(&mut bytes, &mut from);
@@ -92,7 +93,9 @@ fn live(before: &[u8]) -> Life {
     let mut lines =
         text.lines().map(|line| line.split_whitespace().map(|n| n.parse::<i128>().unwrap()));
     let mut line = || lines.next().unwrap().collect::<Vec<i128>>();
-    let (first, values, bytes) = (line(), line(), line());
+    let first = line();
+    let values = line();
+    let bytes = line();
     let bytes = bytes.into_iter().map(|byte| byte as u8).collect();
     Life { pid: first[0], values, bytes, from: first[1] as u64 }
 }
@@ -303,7 +306,8 @@ fn clocks_of_another_host_go_on_and_are_waited_for() {
     const HOUR: i128 = 3_600_000_000_000;
     // What the owner reads may be a little ahead, since it never goes back.
     let others = || std::thread::spawn(|| read(1)).join().unwrap();
-    let (before, others_before) = (read(1), others());
+    let before = read(1);
+    let others_before = others();
     host_clocks::set_began(host_clocks::began_ns() - HOUR as i64);
     eyrie_calls_clock_jumped(0);
     let after = read(1);

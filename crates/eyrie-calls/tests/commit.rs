@@ -93,7 +93,8 @@ fn a_write_that_counts_is_made_by_who_has_the_lock_next() {
     let mut said = [0u8; 4096];
     // SAFETY: C strings, and a buffer as long as said.
     unsafe {
-        let (file, name) = (NAME.as_ptr(), ATTRIBUTE.as_ptr());
+        let file = NAME.as_ptr();
+        let name = ATTRIBUTE.as_ptr();
         let n = libc::getxattr(file, name, said.as_mut_ptr().cast(), said.len());
         said[OPEN] = 1;
         libc::setxattr(file, name, said.as_ptr().cast(), n as usize, 0);

@@ -145,7 +145,8 @@ fn a_file_without_a_name_gets_one_once() {
     twice(|| {
         let file = open(".", libc::O_TMPFILE | libc::O_RDWR);
         write(file, "whole");
-        let (old, here) = (c(&format!("/proc/self/fd/{file}")), libc::AT_FDCWD);
+        let old = c(&format!("/proc/self/fd/{file}"));
+        let here = libc::AT_FDCWD;
         let name = |new: &CStr| {
             // SAFETY: C strings, which live through the call.
             unsafe { libc::linkat(here, old.as_ptr(), here, new.as_ptr(), libc::AT_SYMLINK_FOLLOW) }
@@ -813,7 +814,8 @@ fn a_shared_mapping_has_what_it_had() {
         let file = open("mapped", libc::O_RDONLY);
         // SAFETY: a new mapping of as many bytes as the file has.
         let bytes = unsafe {
-            let (access, flags) = (libc::PROT_READ, libc::MAP_SHARED);
+            let access = libc::PROT_READ;
+            let flags = libc::MAP_SHARED;
             let at = libc::mmap(std::ptr::null_mut(), 5, access, flags, file, 0);
             assert_ne!(at, libc::MAP_FAILED);
             let bytes = std::slice::from_raw_parts(at.cast::<u8>(), 5).to_vec();
@@ -841,7 +843,8 @@ fn attributes_are_observed_again() {
     }
     let colour = || {
         let mut room = [0u8; 16];
-        let (path, name) = (c("coloured"), c"user.colour");
+        let path = c("coloured");
+        let name = c"user.colour";
         // SAFETY: C strings, and as much room as said.
         let n = unsafe {
             libc::getxattr(path.as_ptr(), name.as_ptr(), room.as_mut_ptr().cast(), room.len())
@@ -876,7 +879,8 @@ fn attributes_are_observed_again() {
 fn set_attribute(path: &str, value: &str) -> i32 {
     let file = open(path, APPEND);
     close(file);
-    let (path, value) = (c(path), value.as_bytes());
+    let path = c(path);
+    let value = value.as_bytes();
     let name = c"user.colour".as_ptr();
     // SAFETY: C strings, and a value as long as said.
     unsafe { libc::setxattr(path.as_ptr(), name, value.as_ptr().cast(), value.len(), 0) }

@@ -103,8 +103,10 @@ fn main() {
         return drawn_by_a_rank();
     }
     println!("\nrunning 1 test");
-    let (first, again) = (run(0, 'a'), run(0, 'a'));
-    let (other_rank, other_job) = (run(1, 'a'), run(0, 'b'));
+    let first = run(0, 'a');
+    let again = run(0, 'a');
+    let other_rank = run(1, 'a');
+    let other_job = run(0, 'b');
     assert_eq!(first.len(), 3);
     assert_eq!((&first[0], &first[2]), (&again[0], &again[2]), "drawn again");
     assert_ne!(first[0], first[2], "a stream does not stand still");

@@ -158,8 +158,9 @@ const NULL: *mut libc::fd_set = std::ptr::null_mut();
 
 fn main() {
     install();
-    let (mut pipe, mut set, mut one) =
-        ([0; 2], [0u64; 16], libc::pollfd { fd: 0, events: 1, revents: 0 });
+    let mut pipe = [0; 2];
+    let mut set = [0u64; 16];
+    let mut one = libc::pollfd { fd: 0, events: 1, revents: 0 };
     let (mut event, epoll);
     // SAFETY: plain calls on structures of this frame.
     unsafe {

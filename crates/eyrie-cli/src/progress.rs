@@ -88,7 +88,8 @@ fn draw(doing: &(Mutex<Doing>, Condvar)) {
 
 fn list(doing: &(Mutex<Doing>, Condvar)) {
     let begun = Instant::now();
-    let (mut said, mut last) = (String::new(), begun);
+    let mut said = String::new();
+    let mut last = begun;
     while let Some(what) = after(doing, PATIENCE) {
         if what != said || last.elapsed() >= LINE_EVERY {
             crate::out::say(format!("eyrie: {what} [{}]", whole_seconds(begun)));

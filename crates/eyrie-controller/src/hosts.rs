@@ -163,7 +163,9 @@ impl Hosts {
         let spaced = line.replace('=', " = ");
         let mut words = spaced.split_whitespace();
         let Some(names) = words.next() else { return Ok(()) };
-        let (mut slots, mut most, mut user) = (None, None, None);
+        let mut slots = None;
+        let mut most = None;
+        let mut user = None;
         while let Some(key) = words.next() {
             let value = match words.next() {
                 Some("=") => words.next().ok_or_else(|| format!("{key}= has no value"))?,

@@ -122,7 +122,8 @@ fn eyrie((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
 }
 
 fn node((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
-    let (v, w) = (af.node.kernel.clone(), bf.node.kernel.clone());
+    let v = af.node.kernel.clone();
+    let w = bf.node.kernel.clone();
     if v != w {
         let text = format!(
             "{a} runs kernel {v}, {b} runs {w}: a rank that uses something of the newer one may \

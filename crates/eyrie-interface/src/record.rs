@@ -473,7 +473,9 @@ impl Record {
                 (Normal, format!("spare {} takes the ranks of {}", at(spare), at(node)))
             }
             Record::MoveRound { rank, node, round, bytes, took, .. } => {
-                let (to, bytes, took) = (at(node), units::bytes(*bytes), time(*took));
+                let to = at(node);
+                let bytes = units::bytes(*bytes);
+                let took = time(*took);
                 (Detail, format!("rank {rank} moves to {to}, round {round}: {bytes} in {took}"))
             }
             Record::MoveSlowed { rank, share } => {
@@ -625,8 +627,10 @@ mod tests {
 
     /// One of each.
     fn one_of_each() -> Vec<Record> {
-        let (rank, incarnation) = (Rank(3), Incarnation(2));
-        let (node, image) = (NodeId(1), Some(ImageId(4)));
+        let rank = Rank(3);
+        let incarnation = Incarnation(2);
+        let node = NodeId(1);
+        let image = Some(ImageId(4));
         let instance = RankInstance { rank, incarnation };
         let cause = || "because".to_string();
         let time = Duration::from_millis(1500);

@@ -77,7 +77,8 @@ struct Identity {
 
 impl Identity {
     fn of_this_process() -> Identity {
-        let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+        let user = geteuid().as_raw();
+        let group = getegid().as_raw();
         Identity { user: format!("{user} {user} 1"), group: format!("{group} {group} 1") }
     }
 }

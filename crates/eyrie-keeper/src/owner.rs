@@ -81,7 +81,9 @@ impl Owner {
         mailbox: Arc<Mailbox>,
         (id, events): (RouterId, Sender<(RouterId, RouterEvent)>),
     ) -> Owner {
-        let (conns, processes, ending) = (HashMap::new(), HashMap::new(), Vec::new());
+        let conns = HashMap::new();
+        let processes = HashMap::new();
+        let ending = Vec::new();
         let reserve = (eyrie_proc::memory::allowed() / RESERVE).min(MOST_RESERVED);
         let edges =
             Edges { id, events, files, ledgers, spilled, reserve, conns, processes, ending };
@@ -90,7 +92,8 @@ impl Owner {
 
     /// Runs until it is stopped.
     pub fn run(mut self) {
-        let (mut ticked, mut more) = (Instant::now(), false);
+        let mut ticked = Instant::now();
+        let mut more = false;
         loop {
             let pause = self.core.pause();
             let most = if more { Duration::ZERO } else { pause.saturating_sub(ticked.elapsed()) };

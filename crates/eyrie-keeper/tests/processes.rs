@@ -107,8 +107,10 @@ impl Connected {
     }
 
     fn map(&self, rank: u32, prot: ProtFlags, file: &OwnedFd) -> *mut u8 {
-        let (bytes, flags) = (self.ledgers.region_bytes, MapFlags::SHARED | MapFlags::NORESERVE);
-        let (at, from) = (std::ptr::null_mut(), u64::from(rank) * bytes);
+        let bytes = self.ledgers.region_bytes;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        let at = std::ptr::null_mut();
+        let from = u64::from(rank) * bytes;
         // SAFETY: the kernel chooses the address, so that the mapping overlaps no other.
         unsafe { mmap(at, bytes as usize, prot, flags, file, from).unwrap().cast() }
     }
@@ -199,7 +201,8 @@ fn a_fence_ends_the_process_of_a_rank_and_the_next_one_goes_on() {
         reader.pass(&entry);
     }
     keeper.command(RouterCommand::Fence(instance(0, 2)));
-    let (determinants, observed) = (Vec::new(), Vec::new());
+    let determinants = Vec::new();
+    let observed = Vec::new();
     let fenced = RouterEvent::Fenced { instance: instance(0, 2), determinants, observed };
     assert_eq!(next(&events), fenced);
     let ended = first.try_wait().unwrap().expect("it has ended before the rank was fenced");
@@ -211,7 +214,8 @@ fn a_fence_ends_the_process_of_a_rank_and_the_next_one_goes_on() {
     let refused = RouterEvent::Refused { instance: Some(instance(0, 1)), reason: said };
     assert_eq!(next(&events), refused);
     let mut second = spawn(&addr, 2);
-    let (determinants, observed) = (Vec::new(), Vec::new());
+    let determinants = Vec::new();
+    let observed = Vec::new();
     keeper.command(RouterCommand::Recover { instance: instance(0, 2), determinants, observed });
     assert_eq!(next(&events), RouterEvent::Connected(instance(0, 2)));
     assert_eq!(wait_until_sent(&mut second), MESSAGES, "all lie there");
@@ -287,7 +291,9 @@ fn saved_ledgers_are_read_by_another_keeper() {
 fn an_address_over_which_no_descriptor_goes_is_refused_in_words() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path(), None);
-    let (interface, ports, security) = (Interface::LOOPBACK, Ports::ANY, Security::Off);
+    let interface = Interface::LOOPBACK;
+    let ports = Ports::ANY;
+    let security = Security::Off;
     config.listen = Bind::Tcp { interface, ports, security };
     let said = Keeper::start(config, SECRET, unbounded().0).err().unwrap().to_string();
     assert!(said.contains("a Unix socket"), "{said}");

@@ -30,9 +30,11 @@ fn main() {
         let rounds = if bytes < 1 << 20 { rounds } else { rounds / 10 + 1 };
         let ledger = over_ledgers(bytes, rounds);
         let (a, b) = UnixStream::pair().expect("a socket");
-        let (a2, b2) = (a.try_clone().expect("its other half"), b.try_clone().expect("the same"));
+        let a2 = a.try_clone().expect("its other half");
+        let b2 = b.try_clone().expect("the same");
         let socket = over_bytes(bytes, rounds, (a, a2), (b, b2));
-        let ((there, to), (back, from)) = (pipe(), pipe());
+        let (there, to) = pipe();
+        let (back, from) = pipe();
         let pipe = over_bytes(bytes, rounds, (back, to), (there, from));
         println!("{bytes:>10} {ledger:>10.2} {socket:>10.2} {pipe:>10.2}");
     }
@@ -73,7 +75,8 @@ fn check_costs() {
     }
     println!("\na check in ns: over so many bytes, with three chains, and a copy of them");
     for bytes in [64, 1 << 10, 64 << 10] {
-        let (words, mut copy) = (vec![0x55; bytes / 8], vec![0; bytes / 8]);
+        let words = vec![0x55; bytes / 8];
+        let mut copy = vec![0; bytes / 8];
         // SAFETY: the processor has the instruction, as was asked above.
         let one = each(|| unsafe { checks::<1>(black_box(&words)) });
         // SAFETY: the processor has the instruction, as was asked above.
@@ -197,10 +200,13 @@ impl Side {
 
     fn send(&mut self, bytes: usize, round: u8) {
         self.payload[..bytes].fill(round);
-        let (to, envelope) = (1 - self.me, Envelope { kind: 2, ..Envelope::default() });
+        let to = 1 - self.me;
+        let envelope = Envelope { kind: 2, ..Envelope::default() };
         let payload = &self.payload[..bytes];
         let message = Message { to, envelope, clock: self.clock as u32, payload };
-        let (bells, me, word) = (&self.bells, self.me, self.hints.word(self.bells.word(to)));
+        let bells = &self.bells;
+        let me = self.me;
+        let word = self.hints.word(self.bells.word(to));
         let ssn = self.writer.sent(to) + 1;
         let ring = || {
             if bells.ring(to, me, ssn) {

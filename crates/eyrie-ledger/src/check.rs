@@ -102,7 +102,8 @@ static TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut n = 0;
     while n < 256 {
-        let (mut check, mut bit) = (n as u32, 0);
+        let mut check = n as u32;
+        let mut bit = 0;
         while bit < 8 {
             check = (check >> 1) ^ if check & 1 == 1 { 0x82f6_3b78 } else { 0 };
             bit += 1;

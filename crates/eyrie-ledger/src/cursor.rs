@@ -232,7 +232,8 @@ mod tests {
     #[test]
     fn jumps_in_a_circle_end() {
         let memory = region_with(1);
-        let (at, other) = (layout().extents() + 2 * LINE, layout().extents() + 4096);
+        let at = layout().extents() + 2 * LINE;
+        let other = layout().extents() + 4096;
         extent(&memory, other, 2, 1);
         publish(&memory, at, 2, &jump(other));
         publish(&memory, other + LINE, 2, &jump(other));
@@ -242,7 +243,8 @@ mod tests {
     #[test]
     fn a_jump_leads_to_an_extent_of_the_next_message_only() {
         let memory = region_with(3);
-        let (at, other) = (layout().extents() + 4 * LINE, layout().extents() + 4096);
+        let at = layout().extents() + 4 * LINE;
+        let other = layout().extents() + 4096;
         extent(&memory, other, 9, 1);
         for (to, what) in [
             (other, "it goes on in an extent of other messages"),

@@ -144,7 +144,8 @@ impl Extents {
         }
         let mut extents =
             Extents { free: [0; CLASSES], end, freed: false, made: 0, is_fresh: false };
-        let (mut at, mut used) = (layout.extents(), used.iter().peekable());
+        let mut at = layout.extents();
+        let mut used = used.iter().peekable();
         while at < end {
             let size = size(memory, layout, at, end)?;
             match used.next_if_eq(&&at) {
@@ -235,7 +236,8 @@ impl Extents {
             return Ok(false);
         }
         self.free = [0; CLASSES];
-        let (mut at, mut merged) = (layout.extents(), false);
+        let mut at = layout.extents();
+        let mut merged = false;
         while at < self.end {
             let mut whole = size(memory, layout, at, self.end)?;
             let free = memory.load(at + extent::CHANNEL) == 0;
@@ -285,7 +287,8 @@ impl Extents {
         wanted: u64,
     ) -> Option<(u64, u64)> {
         let most = self.bytes(layout) / LAST_CLASS;
-        let (mut before, mut at) = (0, self.free[CLASSES - 1]);
+        let mut before = 0;
+        let mut at = self.free[CLASSES - 1];
         for _ in 0..most {
             let size = self.free_size(memory, layout, at, CLASSES - 1)?;
             let next = memory.load(at + extent::NEXT);
@@ -317,7 +320,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn region(granted: u64) -> (Heap, Layout, Extents) {
-        let (memory, layout) = (Heap::new(32 * MIB), Layout::new(0, 2, 32 * MIB));
+        let memory = Heap::new(32 * MIB);
+        let layout = Layout::new(0, 2, 32 * MIB);
         region::prepare(&memory, &layout, 1, granted);
         let extents = Extents::open(&memory, &layout, &[]).unwrap();
         (memory, layout, extents)

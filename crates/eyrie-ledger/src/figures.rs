@@ -44,13 +44,15 @@ mod tests {
     use crate::writer::{Message, Sizes, Writer};
 
     fn send(writer: &mut Writer<&Heap>, bytes: usize) {
-        let (envelope, payload) = (Envelope::default(), &vec![7; bytes]);
+        let envelope = Envelope::default();
+        let payload = &vec![7; bytes];
         writer.append(&Message { to: 1, envelope, clock: 0, payload }, || ()).unwrap();
     }
 
     #[test]
     fn what_was_sent_and_observed_is_counted_once_also_by_later_incarnations() {
-        let (memory, layout) = (Heap::new(4 << 20), Layout::new(0, 2, 4 << 20));
+        let memory = Heap::new(4 << 20);
+        let layout = Layout::new(0, 2, 4 << 20);
         region::prepare(&memory, &layout, 1, 4 << 20);
         assert_eq!(of(&memory, &layout, Channel::Rank(1)), Figures::default());
         let open = || Writer::open(&memory, layout, |_| 0, Sizes::default()).unwrap();

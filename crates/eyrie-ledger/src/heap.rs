@@ -94,7 +94,8 @@ impl Memory for Heap {
     }
     fn write(&self, mut at: u64, mut from: &[u8]) {
         while !from.is_empty() {
-            let (start, n) = ((at % 8) as usize, from.len().min(8 - (at % 8) as usize));
+            let start = (at % 8) as usize;
+            let n = from.len().min(8 - (at % 8) as usize);
             let mut word = self.load(at & !7).to_le_bytes();
             word[start..start + n].copy_from_slice(&from[..n]);
             self.store(at & !7, u64::from_le_bytes(word));

@@ -51,7 +51,8 @@ impl State {
         let nothing = shown.is_empty().then_some(0);
         let listed = if usual { &[] } else { shown };
         let each = listed.iter().enumerate().flat_map(move |(n, (channel, count))| {
-            let (more, several) = (u64::from(n + 1 < listed.len()), u64::from(*count != 1));
+            let more = u64::from(n + 1 < listed.len());
+            let several = u64::from(*count != 1);
             let word = (u64::from(*channel) + 1) << 2 | several << 1 | more;
             [Some(word), (several == 1).then_some(u64::from(*count))].into_iter().flatten()
         });
@@ -92,7 +93,8 @@ impl OrderTail {
         let bytes: usize = numbers.clone().map(varint::len).sum();
         let State { clock: first, rsn, usual } = self.state;
         self.tail.room(space, bytes as u64, first, [rsn, usual])?;
-        let (mut buffer, mut used) = ([0; 64], 0);
+        let mut buffer = [0; 64];
+        let mut used = 0;
         for n in numbers {
             if used > buffer.len() - 10 {
                 self.tail.put(&space.memory, &buffer[..used]);

@@ -53,7 +53,8 @@ impl<M: Memory> Space<M> {
     ) -> Result<Space<M>, LedgerError> {
         region::incarnation(&memory, &layout)?;
         let unusable = |what| LedgerError::Unusable { rank: layout.rank(), what };
-        let (mut chains, mut used) = (Vec::new(), Vec::new());
+        let mut chains = Vec::new();
+        let mut used = Vec::new();
         for index in 0..layout.channels() {
             let mut chain = Chain::open(&memory, &layout, index, &mut used).map_err(unusable)?;
             if let Some(last) = chain.last {
@@ -214,7 +215,8 @@ impl<M: Memory> Space<M> {
     /// Gives back the first extents of a chain: those of which all is released, and of the next one
     /// something. So no reader stands at the end of one of them.
     fn trim(&mut self, index: u32) -> Result<(), LedgerError> {
-        let (memory, layout) = (&self.memory, &self.layout);
+        let memory = &self.memory;
+        let layout = &self.layout;
         let unusable = |what| LedgerError::Unusable { rank: layout.rank(), what };
         let chain = &mut self.chains[index as usize];
         while chain.first != chain.hold {

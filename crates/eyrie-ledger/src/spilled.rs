@@ -83,7 +83,8 @@ impl Spilled {
             word.copy_from_slice(&head[at..at + 8]);
             u64::from_le_bytes(word)
         };
-        let (source, check) = (word(0) as u32, (word(0) >> 32) as u32);
+        let source = word(0) as u32;
+        let check = (word(0) >> 32) as u32;
         let (ssn, len) = (word(8), word(16));
         if check != check_of(head) || len > LONGEST {
             return None;

@@ -188,7 +188,8 @@ impl<V: View> Source<V> {
     fn walk(&self, at: u64, first: u64) -> Result<Extent, LedgerError> {
         let mut extent = self.extent_at(at, 0)?;
         if extent.first > first {
-            let (rank, channel) = (self.layout.rank(), self.channel);
+            let rank = self.layout.rank();
+            let channel = self.channel;
             return Err(LedgerError::Gone { rank, channel, wanted: first, first: extent.first });
         }
         while let Some(next) = self.next_of(&extent)?.filter(|next| next.first <= first) {
@@ -207,7 +208,8 @@ impl<V: View> Source<V> {
         // Whatever was published before the next extent is seen after that was seen.
         let next = self.next_of(&extent)?;
         let word = self.view.load_acquire(extent.at + extent::PUBLISHED);
-        let (published, sound) = (word & u64::from(u32::MAX), (word >> 32) as u32);
+        let published = word & u64::from(u32::MAX);
+        let sound = (word >> 32) as u32;
         if published > extent.end - extent.content() || published < self.verified {
             return Err(self.damaged(behind, "its length is nonsense"));
         }

@@ -139,7 +139,8 @@ impl<M: Memory> Writer<M> {
         }
         let form = self.form(message)?;
         let len = message.payload.len() as u64;
-        let (bytes, index) = (entry::bytes(form, len), message.to);
+        let bytes = entry::bytes(form, len);
+        let index = message.to;
         let out = &self.to[index as usize];
         if out.cursor.at == 0 || bytes + LINE > out.cursor.end - out.cursor.at {
             self.turn(index, bytes + LINE)?;
@@ -296,7 +297,8 @@ impl<M: Memory> Writer<M> {
         if form == Form::Inline {
             inline[..message.payload.len()].copy_from_slice(message.payload);
         }
-        let (envelope, clock) = (message.envelope, message.clock);
+        let envelope = message.envelope;
+        let clock = message.clock;
         let entry = Entry { ssn, envelope, len, clock, inline, at, form };
         if !active(Mutation::KeepNextPlace) {
             // What comes next must not look like an entry, whatever lay there before.
@@ -318,7 +320,8 @@ impl<M: Memory> Writer<M> {
     /// Publishes an entry.
     #[inline]
     fn publish(&mut self, index: u32, entry: &Entry, line: &Line) {
-        let (memory, layout) = (&self.space.memory, &self.space.layout);
+        let memory = &self.space.memory;
+        let layout = &self.space.layout;
         let out = &mut self.to[index as usize];
         publish_word(memory, entry.at, entry::first_word(out.cursor.seed(), entry.ssn, line));
         let newest = layout.channel(index) + channel::NEWEST;
@@ -398,7 +401,8 @@ impl<M: Memory> Writer<M> {
         if (entry.envelope, entry.len) != (message.envelope, len) {
             let before = Sign { tag: entry.envelope.words[0], bytes: entry.len };
             let now = Sign { tag: message.envelope.words[0], bytes: len };
-            let (rank, ssn) = (self.space.layout.rank(), entry.ssn);
+            let rank = self.space.layout.rank();
+            let ssn = entry.ssn;
             return Err(LedgerError::Diverged { rank, to: index, ssn, before, now });
         }
         let same = has_content(memory, &entry, &message.payload[..filled.bytes as usize]);

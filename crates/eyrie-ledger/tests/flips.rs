@@ -113,7 +113,8 @@ proptest! {
         heads: bool,
         image in 0..60u64,
     ) {
-        let (memory, sent) = (filled(seed, 60), 60);
+        let memory = filled(seed, 60);
+        let sent = 60;
         let mut live: Vec<_> =
             (0..RANKS).map(|to| Reader::new(&memory, layout(), to, consumed)).collect();
         for reader in &mut live {
@@ -133,7 +134,8 @@ proptest! {
 /// Whole words of nonsense and of zeros, over everything but long payload: each word by itself.
 #[test]
 fn no_word_of_a_region_can_be_made_another_message() {
-    let (seed, sent) = (3, 10);
+    let seed = 3;
+    let sent = 10;
     let memory = filled(seed, sent);
     let used = used(&memory);
     let step = if std::env::var_os("EYRIE_TEST_MORE").is_some() { 8 } else { 8 * 61 };

@@ -164,7 +164,8 @@ fn write_by_words(
     mut from: &[u8],
 ) {
     while !from.is_empty() {
-        let (start, n) = ((at % 8) as usize, from.len().min(8 - (at % 8) as usize));
+        let start = (at % 8) as usize;
+        let n = from.len().min(8 - (at % 8) as usize);
         // A word that is written whole is not read before.
         let mut word = if n == 8 { [0; 8] } else { load(at & !7).to_le_bytes() };
         word[start..start + n].copy_from_slice(&from[..n]);
@@ -191,7 +192,8 @@ fn both(before: fn(&Heap), write: Write, read: fn(&dyn Look)) {
         heap
     };
     let heap = begin();
-    let (writing, reading) = (Noting::new(&heap), Noting::new(&heap));
+    let writing = Noting::new(&heap);
+    let reading = Noting::new(&heap);
     let mut writer = open(&writing);
     writing.stored.borrow_mut().clear();
     read(&reading);
@@ -456,7 +458,8 @@ fn bell() {
         let words = Words(Arc::new((0..3).map(|_| AtomicU32::new(0)).collect()));
         let entry = Arc::new(AtomicU64::new(0));
         let rings = {
-            let (bells, entry) = (Bells::new(words.clone(), 2), entry.clone());
+            let bells = Bells::new(words.clone(), 2);
+            let entry = entry.clone();
             thread::spawn(move || {
                 entry.store(1, Release);
                 bells.ring(0, 1, 1)

@@ -255,7 +255,8 @@ impl State {
 
     /// The message that a process of `to` reads next of `from`: `None` when there is none yet.
     fn message(&self, from: usize, to: usize, process: &Process) -> Result<Option<u64>, String> {
-        let (n, ledger) = (process.received[from], &self.ranks[from].ledger);
+        let n = process.received[from];
+        let ledger = &self.ranks[from].ledger;
         if n < ledger.released[to] {
             return Err(format!("rank {to} needs message {n} of rank {from}, which is released"));
         }
@@ -410,7 +411,8 @@ impl State {
             let new = |next: &mut State| {
                 let own = &mut next.ranks[rank];
                 if let Some(it) = &mut own.process {
-                    let (clock, history) = (it.clock, it.history);
+                    let clock = it.clock;
+                    let history = it.history;
                     it.unwritten.push(Observation { value, clock, history });
                 }
                 own.observe(value);

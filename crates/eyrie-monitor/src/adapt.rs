@@ -101,7 +101,9 @@ mod tests {
     /// Reads a process that uses `shares` of a core, second after second. Returns the seconds at
     /// which it was read.
     fn read_at(shares: &[f64], policy: Policy) -> Vec<usize> {
-        let (mut rate, mut cpu, mut read) = (Rate::default(), 0.0, Vec::new());
+        let mut rate = Rate::default();
+        let mut cpu = 0.0;
+        let mut read = Vec::new();
         for (second, share) in shares.iter().enumerate() {
             cpu += share * SECOND as f64;
             if rate.wants(policy, false) {

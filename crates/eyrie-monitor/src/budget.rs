@@ -84,7 +84,8 @@ mod tests {
     /// Runs `n` samples whose cost depends on the detail, 500 ms apart. Returns the share of a core
     /// over the last half.
     fn run(budget: &mut Budget, n: u32, cost_us: impl Fn(Detail) -> u64) -> f64 {
-        let (mut cpu, mut elapsed) = (0, 0);
+        let mut cpu = 0;
+        let mut elapsed = 0;
         for i in 0..n {
             let cost = cost_us(budget.detail()) * 1000;
             let gap = u64::from(budget.stretch()) * 500 * MS;

@@ -262,7 +262,8 @@ impl Snapshot {
 
     fn node(&self, out: &mut Out, frame: &Frame) -> fmt::Result {
         let head = &frame.head;
-        let (node, cost) = (&head.node, &head.cost);
+        let node = &head.node;
+        let cost = &head.cost;
         let parts =
             [("processes", cost.processes_ns), ("node", cost.node_ns), ("whole", cost.whole_ns)];
         out.gauges(

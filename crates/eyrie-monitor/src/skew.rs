@@ -89,7 +89,8 @@ pub fn between_nodes(taken: &[Taken], interval_ns: u64) -> Vec<u64> {
         moments.entry(moment).or_default().insert(&t.node, at);
     }
     let spread = |nodes: BTreeMap<&str, i128>| {
-        let (first, last) = (nodes.values().min()?, nodes.values().max()?);
+        let first = nodes.values().min()?;
+        let last = nodes.values().max()?;
         (nodes.len() > 1).then(|| (last - first) as u64)
     };
     moments.into_values().filter_map(spread).collect()

@@ -211,7 +211,8 @@ impl<'a> Arrangement<'a> {
         for rank in ranks {
             all.extend(targets.iter().map(|to| self.candidate(rank, *to, None)));
             let lighter = |back: &&usize| {
-                let (this, other) = (self.node_of[rank], self.node_of[**back]);
+                let this = self.node_of[rank];
+                let other = self.node_of[**back];
                 self.measured.ranks[**back].uses < self.measured.ranks[rank].uses
                     && self.measured.nodes[this as usize].is_open()
                     && self.measured.nodes[other as usize].is_open()
@@ -234,7 +235,8 @@ impl<'a> Arrangement<'a> {
 
     fn candidate(&self, rank: usize, to: JobNode, back: Option<usize>) -> Candidate {
         let ranks = &self.measured.ranks;
-        let (from, into) = (self.place(self.node_of[rank]), self.place(to));
+        let from = self.place(self.node_of[rank]);
+        let into = self.place(to);
         let comes = back.map_or(0.0, |back| ranks[back].uses);
         let there = self.loads[into] + self.share(ranks[rank].uses - comes, into);
         let here = self.loads[from] - self.share(ranks[rank].uses - comes, from);
@@ -506,7 +508,8 @@ mod tests {
     fn are_allowed(measured: &Measured, moves: &[Move]) {
         let ranks: BTreeSet<Rank> = moves.iter().map(|m| m.rank).collect();
         assert_eq!(ranks.len(), moves.len(), "{moves:?}");
-        let (before, then) = (counts(measured), counts(&after(measured, moves)));
+        let before = counts(measured);
+        let then = counts(&after(measured, moves));
         for m in moves {
             let node = &measured.nodes[m.to as usize];
             assert!(node.is_open() && m.from != m.to, "{m:?}");

@@ -25,7 +25,8 @@ impl Bottlenecks {
             marks[run.end as usize - 1] |= ENDS;
         }
         let mut before = Vec::with_capacity(places + 1);
-        let (mut chosen, mut begun) = (0, false);
+        let mut chosen = 0;
+        let mut begun = false;
         for mark in marks {
             before.push(chosen);
             begun |= mark & BEGINS != 0;

@@ -110,8 +110,10 @@ impl<'a> Evaluator<'a> {
 
     fn counted(&self, placement: Vec<NetworkNode>, loads: Vec<LinkLoads>) -> Counted {
         let figure = self.figure();
-        let (mut message_levels, mut byte_levels) = (Levels::default(), Levels::default());
-        let (mut squares, mut hops) = (0, 0);
+        let mut message_levels = Levels::default();
+        let mut byte_levels = Levels::default();
+        let mut squares = 0;
+        let mut hops = 0;
         for load in &loads {
             for (link, (&messages, &bytes)) in load.messages.iter().zip(&load.bytes).enumerate() {
                 if messages == 0 {
@@ -131,7 +133,8 @@ impl<'a> Evaluator<'a> {
 
     /// A link's messages and bytes as [`Busiest`] counts them.
     fn figure(&self) -> impl Fn(LinkId, u64, u64) -> Busiest + 'a {
-        let (network, uniform) = (self.network, self.network.uniform_bandwidth());
+        let network = self.network;
+        let uniform = self.network.uniform_bandwidth();
         move |link, messages, bytes| {
             if uniform {
                 Busiest { messages, bytes }
@@ -202,12 +205,14 @@ impl<'a> Evaluator<'a> {
         let score = self.score_delta(base, scratch);
         let mut counted = Counted { placement, score, ..base.clone() };
         let figure = self.figure();
-        let (messages, bytes) = (&mut counted.message_levels, &mut counted.byte_levels);
+        let messages = &mut counted.message_levels;
+        let bytes = &mut counted.byte_levels;
         let mut known = true;
         for (first, load, slots) in scratch.by_phase(self.network.links(), &mut counted.loads) {
             for &slot in slots {
                 let link = (slot - first) as usize;
-                let (m, b) = (&mut load.messages[link], &mut load.bytes[link]);
+                let m = &mut load.messages[link];
+                let b = &mut load.bytes[link];
                 let was = figure(link as LinkId, u64::from(*m), *b);
                 if *m > 0 {
                     known &= messages.remove(was.messages) & bytes.remove(was.bytes);
@@ -289,7 +294,8 @@ impl<'a> Evaluator<'a> {
         (rank, at): (Rank, NetworkNode),
         s: &mut Scratch,
     ) -> Result<Score, RouteError> {
-        let (links, figure) = (self.network.links(), self.figure());
+        let links = self.network.links();
+        let figure = self.figure();
         for (p, phase) in self.traffic.phases.iter().enumerate() {
             let load = &base.loads[p];
             for &i in phase.of_rank(rank) {
@@ -305,7 +311,8 @@ impl<'a> Evaluator<'a> {
                     change.messages += m.count as i32;
                     change.bytes += m.bytes as i64;
                     s.added.push((slot as u32, m.count, m.bytes));
-                    let (before, more) = (before as u64, u64::from(m.count));
+                    let before = before as u64;
+                    let more = u64::from(m.count);
                     score.squares += more * (2 * before + more);
                     let bytes = load.bytes[link as usize] as i64 + change.bytes;
                     let now = figure(link, before + more, bytes as u64);
@@ -340,8 +347,10 @@ impl<'a> Evaluator<'a> {
         let mut had = (0, 0);
         for (first, load, slots) in s.by_phase(self.network.links(), &base.loads) {
             for &slot in slots {
-                let (link, change) = ((slot - first) as usize, &s.changes[slot as usize]);
-                let (old, old_bytes) = (u64::from(load.messages[link]), load.bytes[link]);
+                let link = (slot - first) as usize;
+                let change = &s.changes[slot as usize];
+                let old = u64::from(load.messages[link]);
+                let old_bytes = load.bytes[link];
                 let new = (old as i64 + i64::from(change.messages)) as u64;
                 score.squares = score.squares + new * new - old * old;
                 let now = figure(link as LinkId, new, (old_bytes as i64 + change.bytes) as u64);

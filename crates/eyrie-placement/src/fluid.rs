@@ -163,7 +163,8 @@ fn flows_of_routes(
     phase: usize,
     timed: &mut Timed,
 ) -> Result<Simulation, RouteError> {
-    let (network, loads) = (evaluator.network, &counted.loads[phase]);
+    let network = evaluator.network;
+    let loads = &counted.loads[phase];
     let bandwidth = timed.machine.bandwidth;
     let mut sim = Simulation::new(timed.machine.crowding);
     let mut dense = vec![NOT_DENSE; network.links()];
@@ -198,7 +199,8 @@ fn flows_of_runs(
     phase: usize,
     timed: &mut Timed,
 ) -> Result<Simulation, RouteError> {
-    let (network, loads) = (evaluator.network, &counted.loads[phase]);
+    let network = evaluator.network;
+    let loads = &counted.loads[phase];
     let mut carried = Vec::with_capacity(network.links() + 1);
     carried.push(0u64);
     for place in 0..network.links() as u32 {
@@ -206,7 +208,8 @@ fn flows_of_runs(
         carried.push(carried[place as usize] + u64::from(here));
     }
     // Runs of the messages that share links, one after the other, and where those of each end.
-    let (mut runs, mut starts): (Vec<Run>, Vec<(usize, Start)>) = (Vec::new(), Vec::new());
+    let mut runs: Vec<Run> = Vec::new();
+    let mut starts: Vec<(usize, Start)> = Vec::new();
     for m in &evaluator.traffic.phases[phase].messages {
         let placed = place(m, &counted.placement);
         let first = runs.len();
@@ -335,7 +338,8 @@ impl Simulation {
     fn add(&mut self, links: impl Iterator<Item = u32>, start: Start) {
         let first = self.hops.len();
         self.hops.extend(links);
-        let (first, hops) = (first as u32, (self.hops.len() - first) as u32);
+        let hops = (self.hops.len() - first) as u32;
+        let first = first as u32;
         let Start { weight, start_s, bytes } = start;
         self.flows.push(Flow { first, hops, weight, start_s, remaining: bytes, rate: 1.0 });
     }
@@ -447,7 +451,8 @@ impl Simulation {
         for l in 0..self.links.len() {
             first[l + 1] += first[l];
         }
-        let (mut next, mut users) = (first.clone(), vec![0; self.hops.len()]);
+        let mut next = first.clone();
+        let mut users = vec![0; self.hops.len()];
         for (i, flow) in self.flows.iter().enumerate() {
             for &l in flow.hops(&self.hops) {
                 users[next[l as usize] as usize] = i as u32;
@@ -701,7 +706,8 @@ mod tests {
             let most = [3, 1000, 1 << 22][seed as usize % 3];
             let mut matrix = String::new();
             for _ in 0..rng.gen_range(1..900) {
-                let (from, to) = (rng.gen_range(0..30), rng.gen_range(0..30));
+                let from = rng.gen_range(0..30);
+                let to = rng.gen_range(0..30);
                 matrix +=
                     &format!("{from} {to} {} {}\n", rng.gen_range(0..most), rng.gen_range(1..3));
             }
@@ -734,7 +740,8 @@ mod tests {
             let traffic = Traffic::parse(traffic, &[ranks], 1 << 20).unwrap();
             let mut nodes: Vec<u32> = (0..torus.nodes() as u32).collect();
             for _ in 0..rng.gen_range(0..4) {
-                let (a, b) = (rng.gen_range(0..ranks), rng.gen_range(0..nodes.len()));
+                let a = rng.gen_range(0..ranks);
+                let b = rng.gen_range(0..nodes.len());
                 nodes.swap(a, b);
             }
             nodes.truncate(ranks);

@@ -182,7 +182,8 @@ impl Occupancy {
 
     /// The ranks on a node before this one, and from it on: the last and the first of them.
     fn neighbours(&self, rank: Rank, node: NetworkNode) -> (Rank, Rank) {
-        let (mut before, mut after) = (NO_RANK, self.first_on[node as usize]);
+        let mut before = NO_RANK;
+        let mut after = self.first_on[node as usize];
         while after < rank {
             (before, after) = (after, self.next[after as usize]);
         }

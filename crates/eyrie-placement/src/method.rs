@@ -150,7 +150,8 @@ impl Setting<'_> {
     /// The steps that move these ranks, which are on one node.
     fn substitutes_of(&self, occupancy: &Occupancy, ranks: &[Rank]) -> Vec<Step> {
         let node = occupancy.rank_at[ranks[0] as usize];
-        let (from, named) = (self.name(node), named(ranks));
+        let from = self.name(node);
+        let named = named(ranks);
         let free = occupancy.with_room(ranks.len(), self.spares).into_iter();
         // Its own node has room where not all of its slots are used.
         free.filter(|to| *to != node)

@@ -26,7 +26,8 @@ impl FromStr for Objective {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Objective, String> {
-        let (mut per_message, mut per_move) = (0.0, 0.0);
+        let mut per_message = 0.0;
+        let mut per_move = 0.0;
         for part in text.split(',') {
             let value = part.split_once('=').and_then(|(k, v)| Some((k, v.parse::<f64>().ok()?)));
             match value.filter(|(_, v)| v.is_finite() && *v >= 0.0) {
@@ -146,7 +147,8 @@ impl Ranking<'_> {
     pub fn cost(&self, messages: u64, step_s: f64, moved: usize) -> PlanCost {
         let moves_s = self.weights.move_s * moved as f64;
         let over = self.weights.budget_s.map_or(0.0, |budget| (moves_s - budget).max(0.0));
-        let (load, moved) = (messages as f64, moved as f64);
+        let load = messages as f64;
+        let moved = moved as f64;
         PlanCost(match self.weights.objective {
             Objective::BusiestLink if self.time_first => [over, step_s, load, moved],
             Objective::BusiestLink => [over, load, step_s, moved],

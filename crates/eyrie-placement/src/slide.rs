@@ -138,7 +138,8 @@ mod tests {
     /// A 3×3 job in a 4×4 mesh; the last row and column are spares.
     fn occupancy() -> (Layout, Occupancy) {
         let layout = Layout::natural(&Cartesian::mesh(&[4, 4])).unwrap();
-        let (mut home, mut spares) = (Vec::new(), Vec::new());
+        let mut home = Vec::new();
+        let mut spares = Vec::new();
         coords::for_each(&[4, 4], |c| {
             let node = coords::index(c, &[4, 4]) as NetworkNode;
             if c[0] < 3 && c[1] < 3 { &mut home } else { &mut spares }.push(node)

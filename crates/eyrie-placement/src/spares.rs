@@ -56,7 +56,9 @@ impl SpareSet {
             return wrong();
         };
         let Some((sides, width)) = inner.split_once(',') else { return wrong() };
-        let (n, sides, width) = (count(n)?, count(sides.trim())?, count(width.trim())?);
+        let n = count(n)?;
+        let sides = count(sides.trim())?;
+        let width = count(width.trim())?;
         if n == 0 || n > 16 || sides == 0 || sides > 2 * n || width == 0 || width > 1 << 20 {
             return refuse!(
                 "spares `{text:.60}`: n is 1 to 16, d is 1 to 2n and w at least 1, not {n}, \
@@ -253,7 +255,9 @@ fn planes_around(
             network.nodes()
         );
     }
-    let (mut home, mut spares, mut nodes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut home = Vec::new();
+    let mut spares = Vec::new();
+    let mut nodes = Vec::new();
     coords::for_each(&dims, |c| {
         let in_job = (0..n).all(|a| c[a] >= margins[a].0 && c[a] < margins[a].0 + shape[a]);
         let node = match (arrangement, in_job) {

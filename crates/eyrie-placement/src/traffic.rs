@@ -53,7 +53,8 @@ impl Phase {
 
     /// Indices of the messages that `rank` sends or receives.
     pub fn of_rank(&self, rank: Rank) -> &[u32] {
-        let (a, b) = (self.first[rank as usize], self.first[rank as usize + 1]);
+        let a = self.first[rank as usize];
+        let b = self.first[rank as usize + 1];
         &self.incident[a as usize..b as usize]
     }
 }
@@ -199,7 +200,8 @@ impl Traffic {
         let mut text = String::from("# rank rank bytes messages\n");
         for phase in &self.phases {
             for m in &phase.messages {
-                let (bytes, count) = (m.bytes * u64::from(phase.repeat), m.count * phase.repeat);
+                let bytes = m.bytes * u64::from(phase.repeat);
+                let count = m.count * phase.repeat;
                 let _ = writeln!(text, "{} {} {bytes} {count}", m.from, m.to);
             }
         }
@@ -226,7 +228,8 @@ fn message(from: usize, to: usize, bytes: u64) -> RankMessage {
 fn shifted(at: &[usize], offset: &[i64], shape: &[usize], periodic: bool) -> Option<usize> {
     let mut to = Vec::with_capacity(at.len());
     for axis in 0..shape.len() {
-        let (c, n) = (at[axis] as i64 + offset[axis], shape[axis] as i64);
+        let c = at[axis] as i64 + offset[axis];
+        let n = shape[axis] as i64;
         if !periodic && !(0..n).contains(&c) {
             return None;
         }

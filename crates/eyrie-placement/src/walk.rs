@@ -136,7 +136,8 @@ impl<'c> Walk<'c> {
         let least = found.iter().map(|s| s.counted.score.messages).min();
         if !ranking.load_only() || least.is_none_or(|least| least > floor) {
             let effort = search::Effort::for_traffic(&planner.job.traffic);
-            let (failed, scratch) = (&broken.failed, &mut self.scratch);
+            let failed = &broken.failed;
+            let scratch = &mut self.scratch;
             let more =
                 search::candidates(&setting, &starts, failed, &ranking, floor, effort, scratch);
             // If dead routers cut the beam off, the published methods remain.
@@ -156,7 +157,8 @@ impl<'c> Walk<'c> {
         now: &[NetworkNode],
         broken: &Broken,
     ) -> Vec<Candidate> {
-        let (planner, scratch) = (self.planner, &mut self.scratch);
+        let planner = self.planner;
+        let scratch = &mut self.scratch;
         let setting = planner.setting(broken);
         let mut found = Vec::new();
         for (method, alone) in &mut self.alone {

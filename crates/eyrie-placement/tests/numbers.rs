@@ -256,7 +256,9 @@ fn search_keeps_load_1_for_two_failures_and_3_for_up_to_five_in_random_sequences
 fn random_instance(seed: u64) -> (Instance, Traffic, Vec<NetworkNode>) {
     use rand::Rng;
     let mut rng = SmallRng::seed_from_u64(seed);
-    let (a, b, c) = (rng.gen_range(3..6), rng.gen_range(3..6), rng.gen_range(2..4));
+    let a = rng.gen_range(3..6);
+    let b = rng.gen_range(3..6);
+    let c = rng.gen_range(2..4);
     let (network, job, spares) = match rng.gen_range(0..9) {
         0 => (format!("mesh:{a}x{b}"), None, "2d(2,1)".to_string()),
         1 => (format!("torus:{a}x{b}:order=1,0"), None, "2d(1,1)".into()),
@@ -323,7 +325,8 @@ fn search_is_never_worse_than_the_best_of_all_methods_on_random_instances() {
                     (messages, p.step_s)
                 }
             };
-            let (ours, theirs) = (key(best), key(&placed));
+            let ours = key(best);
+            let theirs = key(&placed);
             assert!(
                 ours <= theirs,
                 "seed {seed}: {ours:?} is worse than {} with {theirs:?}",

@@ -45,7 +45,8 @@ impl Case {
         let ranks = self.job.ranks() as u32;
         let mut text = String::new();
         for _ in 0..2 * ranks {
-            let (from, to) = (random.gen_range(0..ranks), random.gen_range(0..ranks));
+            let from = random.gen_range(0..ranks);
+            let to = random.gen_range(0..ranks);
             writeln!(text, "{from} {to} {} 1", random.gen_range(1..=8) << 17).unwrap();
         }
         writeln!(text, "0 {} 8 1", ranks - 1).unwrap();
@@ -54,7 +55,8 @@ impl Case {
     }
 
     fn run(&self, method: Method, failed: &[NetworkNode]) -> Result<Placed, String> {
-        let (network, weights) = (self.network.as_ref(), Weights::default());
+        let network = self.network.as_ref();
+        let weights = Weights::default();
         let costs = CostModel::default();
         let planner = Planner::new(network, &self.job, &self.laid.spares, costs, weights).unwrap();
         let planner = planner.shape(&self.shape);
@@ -187,7 +189,8 @@ fn small_cases_are_as_good_as_all_placements() {
                 case = case.with_random_traffic(&mut random);
             }
             let node = case.laid.home[random.gen_range(0..case.laid.home.len())];
-            let (occupancy, ranks) = (case.without(&[node]), case.ranks_of(node));
+            let occupancy = case.without(&[node]);
+            let ranks = case.ranks_of(node);
             let together = occupancy.with_room(ranks.len(), &case.laid.spares).into_iter();
             let together = together.map(|to| {
                 let mut placement = case.job.home.clone();

@@ -120,7 +120,8 @@ mod tests {
                 let mut copy = vec![0u8; len + shift];
                 // SAFETY: `source` and `copy` have at least `len` bytes, `copy` after `shift` ones.
                 let (sum, plain) = unsafe {
-                    let (to, from) = (copy.as_mut_ptr().add(shift), source.as_ptr());
+                    let to = copy.as_mut_ptr().add(shift);
+                    let from = source.as_ptr();
                     (
                         eyrie_copy_checksum(to.cast(), from.cast(), len, past_cache),
                         eyrie_checksum(from.cast(), len),

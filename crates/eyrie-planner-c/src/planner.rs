@@ -391,7 +391,8 @@ mod tests {
             let method = Method::parse(name).unwrap();
             let instance = instance("mesh:5x5", "2d(2,1)");
             let mut job = instance.job.clone();
-            let (mut failed, mut free) = (Vec::new(), instance.laid.spares.clone());
+            let mut failed = Vec::new();
+            let mut free = instance.laid.spares.clone();
             for rank in [5, 10, 5] {
                 failed.push(job.at[rank]);
                 let (code, found) = plan(&instance, &job, method, &failed, &free);

@@ -20,7 +20,8 @@ impl PidPath {
     pub fn new(pid: u32, file: &str) -> PidPath {
         let mut text = [0; 32];
         let mut digits = [0; 10];
-        let (mut n, mut count) = (pid, 0);
+        let mut n = pid;
+        let mut count = 0;
         loop {
             digits[count] = b'0' + (n % 10) as u8;
             n /= 10;

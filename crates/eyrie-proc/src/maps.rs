@@ -38,7 +38,8 @@ fn file(line: &[u8]) -> Option<Mapping<'_>> {
     let slash = line.iter().position(|byte| *byte == b'/')?;
     let (fields, path) = line.split_at(slash);
     let mut fields = std::str::from_utf8(fields).ok()?.split_ascii_whitespace();
-    let (permissions, device) = (fields.nth(1)?, fields.nth(1)?);
+    let permissions = fields.nth(1)?;
+    let device = fields.nth(1)?;
     let inode = fields.next()?.parse().ok()?;
     if fields.next().is_some() {
         return None; // a name as [anon:a/b]

@@ -341,8 +341,9 @@ fn without_pipe_signal<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: plain calls on signal sets of this frame and the mask of this thread; a signal that
     // was pending before is left to the program.
     unsafe {
-        let (mut pipe, mut before, mut pending): (libc::sigset_t, libc::sigset_t, libc::sigset_t) =
-            (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed());
+        let mut pipe: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        let mut pending: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut pipe);
         libc::sigaddset(&mut pipe, libc::SIGPIPE);
         libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before);
@@ -365,7 +366,8 @@ fn join_again(path: &mut impl Path<World = Sockets>) {
     channel::send(&FromRank::Loaded { pid: process_id() });
     track();
     let incarnation = path.world().identity.instance.incarnation;
-    let (clock, rsn) = (path.clock(), path.rsn());
+    let clock = path.clock();
+    let rsn = path.rsn();
     path.world_mut().trace(What::Restored, clock, incarnation.0, rsn);
     or_end(path.reconnect());
 }

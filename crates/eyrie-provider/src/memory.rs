@@ -220,7 +220,8 @@ impl Bits {
 
     /// The first run of `count` that are not set, within `range`.
     fn find_run(&self, count: usize, range: Range<usize>) -> Option<usize> {
-        let (mut start, mut n) = (range.start, range.start);
+        let mut start = range.start;
+        let mut n = range.start;
         while n < range.end {
             if n % 64 == 0 && self.0[n / 64] == u64::MAX {
                 n += 64;
@@ -241,14 +242,16 @@ impl Bits {
 
 /// Makes memory usable.
 fn open(from: usize, count: usize) -> bool {
-    let (at, len) = ((START + from * GRANULE) as *mut libc::c_void, count * GRANULE);
+    let at = (START + from * GRANULE) as *mut libc::c_void;
+    let len = count * GRANULE;
     // SAFETY: the range is within our own reservation, where only this allocator changes rights.
     unsafe { libc::mprotect(at, len, libc::PROT_READ | libc::PROT_WRITE) == 0 }
 }
 
 /// Gives memory back to the kernel.
 fn close(from: usize, count: usize) {
-    let (at, len) = ((START + from * GRANULE) as *mut libc::c_void, count * GRANULE);
+    let at = (START + from * GRANULE) as *mut libc::c_void;
+    let len = count * GRANULE;
     // SAFETY: the range is within our own reservation, and no allocation uses it any more.
     unsafe {
         libc::madvise(at, len, libc::MADV_DONTNEED);
@@ -288,7 +291,8 @@ unsafe impl Allocator for Granules {
     }
 
     fn free(&self, ptr: *mut u8, size: usize) -> bool {
-        let (from, count) = ((ptr as usize - START) / GRANULE, size / GRANULE);
+        let from = (ptr as usize - START) / GRANULE;
+        let count = size / GRANULE;
         // SAFETY: called under the lock of `HEAP`.
         let book = unsafe { &mut *BOOK.0.get() };
         book.taken.set(from..from + count, false);

@@ -56,7 +56,8 @@ impl Drop for Held {
 /// What was recorded since it was last asked for, and where in the stream that begins.
 pub fn take(take: &mut dyn FnMut(u64, &[u8])) {
     let Some(f) = functions() else { return };
-    let (mut bytes, mut from) = (std::ptr::null(), 0);
+    let mut bytes = std::ptr::null();
+    let mut from = 0;
     // SAFETY: the rank is entered, so that its thread observes nothing else; the bytes stay until
     // it does.
     unsafe {

@@ -29,7 +29,8 @@ pub fn join() -> Result<(), String> {
     std::hint::black_box(std::hash::RandomState::new());
     channel::open(identity::agent_fd()?);
     let identity = Identity::of_this_process()?;
-    let (rank, size) = (identity.instance.rank, identity.size);
+    let rank = identity.instance.rank;
+    let size = identity.size;
     entry::begin(RankCore::new(ChosenPath::new(Sockets::new(identity), rank, size)));
     capture::prepare();
     capture::track();

@@ -96,7 +96,8 @@ impl Host for Sockets {
         })?;
         let passes_files = socket.passes_files();
         let (fd, sealed) = socket.into_parts();
-        let (fd, sealed) = (move_up(fd), sealed.map(Box::new));
+        let fd = move_up(fd);
+        let sealed = sealed.map(Box::new);
         for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
             set_option(&fd, option, &SOCKET_BUFFER);
         }
@@ -293,7 +294,8 @@ impl File for Passed {
         let _lifted = AnySize::up_to(offset + bytes.len() as u64);
         let mut done = 0;
         while done < bytes.len() {
-            let (rest, at) = (&bytes[done..], (offset as usize + done) as libc::off_t);
+            let rest = &bytes[done..];
+            let at = (offset as usize + done) as libc::off_t;
             // SAFETY: reads from the rest of `bytes`.
             let n =
                 unsafe { libc::pwrite(self.0.as_raw_fd(), rest.as_ptr().cast(), rest.len(), at) };

@@ -216,7 +216,8 @@ impl SpilledFile for SpilledOnDisk {
 
 /// A message, and the descriptors that came with it.
 fn receive(connection: &OwnedFd, deadline: Instant) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let (mut bytes, mut files) = (Vec::new(), Vec::new());
+    let mut bytes = Vec::new();
+    let mut files = Vec::new();
     let mut missing = 4;
     loop {
         let came = receive_some(connection, missing, &mut files, deadline)?;
@@ -272,7 +273,8 @@ fn map(rank: u32, admitted: Admitted, mapped: &mut Vec<Stretch>) -> Result<Mappe
     let all = region_bytes.checked_mul(u64::from(ranks));
     let all = all.filter(|all| rank < ranks && *all <= (OWN_AT - LEDGERS_AT) as u64);
     let all = all.ok_or(OTHER_RELEASE)? as usize;
-    let (read, write) = (libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
+    let read = libc::PROT_READ;
+    let write = libc::PROT_READ | libc::PROT_WRITE;
     let own_offset = u64::from(rank) * region_bytes;
     let bells_bytes = Bells::<MappedHints>::bytes(ranks);
     mapped.push(map_at(LEDGERS_AT, all, read, &files[0], 0)?);

@@ -113,7 +113,8 @@ impl Memory {
 
     fn read_run(&mut self, image: &Image, input: &mut Input, start: u64, len: u64) {
         image.for_each_part(start, len, |m, (at, end), is_last| {
-            let (to, part) = (self.destination(image, m) + (at - m.start), end - at);
+            let to = self.destination(image, m) + (at - m.start);
+            let part = end - at;
             if is_staged(image, m) {
                 self.mark(to);
                 self.mark(to + part - 1);
@@ -232,14 +233,17 @@ impl Memory {
         let copy = |at: u64, len: u64| {
             // SAFETY: both are mapped for that length, and the file is at least that long.
             unsafe {
-                let (from, to) = ((from + at) as *const u8, (m.start + at) as *mut u8);
+                let from = (from + at) as *const u8;
+                let to = (m.start + at) as *mut u8;
                 core::ptr::copy_nonoverlapping(from, to, len as usize)
             };
         };
         let page = sys::PAGE as u64;
-        let (start, end) = (m.offset, m.offset + len);
+        let start = m.offset;
+        let end = m.offset + len;
         let _ = data_runs(table.object(m.object), start, end, |from, to| {
-            let (from, to) = ((from - start) / page * page, to - start);
+            let from = (from - start) / page * page;
+            let to = to - start;
             copy(from, to.next_multiple_of(page).min(len) - from);
             Ok(())
         });
@@ -295,7 +299,8 @@ fn map(image: &Image, table: &Table, m: &Mapping) {
     if let Err(errno) = mapped {
         if m.object != NO_OBJECT {
             let path = fail::Bytes(image.objects[m.object as usize].path);
-            let (start, e) = (m.start, fail::Errno(errno));
+            let start = m.start;
+            let e = fail::Errno(errno);
             fail::now(exit::KERNEL, format_args!("mapping {path} at {start:#x} failed: {e}"));
         }
         not_mapped((m.start, m.end), errno);
@@ -308,7 +313,8 @@ fn set_policy(m: &Mapping) -> Result<(), i32> {
     if m.memory_policy == UNKNOWN {
         return Ok(());
     }
-    let (start, len) = (m.start as usize, (m.end - m.start) as usize);
+    let start = m.start as usize;
+    let len = (m.end - m.start) as usize;
     let nodes = &raw const m.memory_nodes as usize;
     // SAFETY: the kernel reads one word, which is ours.
     unsafe { sys::call6(nr::MBIND, start, len, m.memory_policy as usize, nodes, 65, 0).map(|_| ()) }
@@ -330,7 +336,8 @@ fn advise_late(m: &Mapping) {
         let locked =
             unsafe { sys::call3(nr::MLOCK, m.start as usize, (m.end - m.start) as usize, 0) };
         if let Err(e) = locked {
-            let (start, e) = (m.start, fail::Errno(e));
+            let start = m.start;
+            let e = fail::Errno(e);
             fail::note(format_args!(
                 "the memory at {start:#x} is not locked: {e}; raise `ulimit -l` on this node"
             ));

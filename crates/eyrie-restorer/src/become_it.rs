@@ -161,7 +161,8 @@ pub fn set_memory_policy(c: &Context) -> Result<(), i32> {
     if c.memory_policy == 0 {
         return Ok(());
     }
-    let (mode, nodes) = (c.memory_policy as usize, &raw const c.memory_nodes as usize);
+    let mode = c.memory_policy as usize;
+    let nodes = &raw const c.memory_nodes as usize;
     // SAFETY: the kernel reads one word, which is ours.
     unsafe { sys::call3(nr::SET_MEMPOLICY, mode, nodes, 65).map(|_| ()) }
 }
@@ -248,7 +249,8 @@ fn set_scheduling(c: &Context) {
     // SAFETY: the kernel reads what it is given and changes a setting of this process.
     unsafe {
         if changed(scheduling::AFFINITY) {
-            let (len, at) = (core::mem::size_of_val(&c.affinity), c.affinity.as_ptr() as usize);
+            let len = core::mem::size_of_val(&c.affinity);
+            let at = c.affinity.as_ptr() as usize;
             if sys::call3(nr::SCHED_SETAFFINITY, 0, len, at).is_err() {
                 fail::note(format_args!(
                     "this node has none of its processors: it may use those of its agent"
@@ -281,7 +283,8 @@ fn set_thread(c: &Context) {
         // of the mutexes that the thread holds, and they must agree.
         let _ = sys::call3(nr::SET_TID_ADDRESS, c.tid_address as usize, 0, 0);
         if c.robust_head != 0 {
-            let (head, len) = (c.robust_head as usize, c.robust_len as usize);
+            let head = c.robust_head as usize;
+            let len = c.robust_len as usize;
             let _ = sys::call3(nr::SET_ROBUST_LIST, head, len, 0);
         }
         if c.rseq_address != 0 {
@@ -307,7 +310,8 @@ pub fn lift_limits() {
     const RLIMIT_DATA: usize = 2;
     const RLIMIT_AS: usize = 9;
     for which in [RLIMIT_DATA, RLIMIT_AS] {
-        let (mut here, none) = ([0u64; 2], [u64::MAX; 2]);
+        let mut here = [0u64; 2];
+        let none = [u64::MAX; 2];
         // SAFETY: the kernel reads one struct rlimit64, which is two words and ours. A process that
         // may not raise the hard limit raises the soft one.
         unsafe {

@@ -117,7 +117,8 @@ impl Table {
 
     fn open_object(&self, image: &Image, index: usize) -> i32 {
         let object = &image.objects[index];
-        let (r, path) = (&object.record, object.path);
+        let r = &object.record;
+        let path = object.path;
         let found = match r.kind {
             object_kind::FILE | object_kind::READ_FILE => self.find_mapped(path, r),
             object_kind::SHARED_FILE => {
@@ -158,7 +159,8 @@ impl Table {
             return;
         }
         if st.size as u64 != r.size {
-            let (now, then) = (st.size, r.size);
+            let now = st.size;
+            let then = r.size;
             file_error(
                 path,
                 format_args!("a mapped file has changed: {now} bytes, {then} in the image"),
@@ -325,7 +327,8 @@ impl Table {
             file_error(path, format_args!("is a file of another kind than in the image"));
         }
         if !changed && owns_tail(r) && (st.size as u64) < r.size {
-            let (now, then) = (st.size, r.size);
+            let now = st.size;
+            let then = r.size;
             file_error(
                 path,
                 format_args!("has lost content: {now} bytes, {then} when the image was taken"),
@@ -354,7 +357,8 @@ impl Table {
             }
         }
         for (i, object) in image.objects.iter().enumerate() {
-            let (r, fd) = (&object.record, self.objects[i]);
+            let r = &object.record;
+            let fd = self.objects[i];
             let is_mapped = image.header.names_stay & MAPS_FILES == 0;
             if r.kind == object_kind::SHARED_FILE && is_mapped {
                 let now = sys::fstat(fd).map_or(0, |st| st.size as u64);
@@ -373,7 +377,8 @@ impl Table {
     /// Cuts the files that the process was appending to, and sets offsets.
     pub fn cut_and_seek(&self, image: &Image) {
         for entry in image.descriptors {
-            let (fd, r) = (entry.record.fd, &entry.record);
+            let fd = entry.record.fd;
+            let r = &entry.record;
             if !matches!(r.kind, fd_kind::PATH | fd_kind::OBJECT | fd_kind::KERNEL) {
                 continue;
             }

@@ -158,7 +158,9 @@ fn in_use(path: &[u8]) -> bool {
 }
 
 fn rename(from: &[u8], to: &[u8]) -> Result<(), i32> {
-    let (here, from, to) = (sys::AT_FDCWD as usize, from.as_ptr(), to.as_ptr());
+    let here = sys::AT_FDCWD as usize;
+    let from = from.as_ptr();
+    let to = to.as_ptr();
     // SAFETY: both paths end in a NUL.
     unsafe { sys::call6(nr::RENAMEAT2, here, from as usize, here, to as usize, 0, 0).map(|_| ()) }
 }

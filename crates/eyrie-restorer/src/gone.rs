@@ -23,7 +23,8 @@ fn make(path: &[u8], flags: u32) -> Result<i32, i32> {
         there = directory(there);
     }
     // Under a new name: another directory may have got the old one.
-    let (pid, number) = (sys::getpid() as u64, sys::clock_ns(1));
+    let pid = sys::getpid() as u64;
+    let number = sys::clock_ns(1);
     let mut name = [0u8; 40];
     let name = unique(pid, number, &mut name);
     let top = Path::join(&[there, b"/", name]).ok_or(sys::EINVAL)?;

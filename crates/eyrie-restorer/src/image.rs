@@ -525,7 +525,8 @@ fn object_in(payload: &[u8], arena: &mut Arena) -> ObjectEntry {
 
 fn descriptor_in(payload: &[u8], arena: &mut Arena) -> DescriptorEntry {
     let (record, rest) = fixed::<Descriptor>(payload);
-    let (path_len, locks) = (record.path_len as usize, record.locks as usize);
+    let path_len = record.path_len as usize;
+    let locks = record.locks as usize;
     let has_content = fd_kind::has_content(record.kind);
     if path_len > PATH_LEN_MAX && !has_content
         || locks > MAX_PAYLOAD

@@ -24,7 +24,8 @@ impl Link {
 
     /// The path that leads to the file now, as the kernel says it.
     pub fn target<'a>(&self, room: &'a mut [u8]) -> Option<&'a [u8]> {
-        let (path, to) = (self.as_c().as_ptr() as usize, room.as_mut_ptr() as usize);
+        let path = self.as_c().as_ptr() as usize;
+        let to = room.as_mut_ptr() as usize;
         // SAFETY: the path ends in a NUL; the room is writable for its length.
         let len = unsafe { sys::call3(sys::nr::READLINK, path, to, room.len()) }.ok()?;
         room.get(..len)

@@ -61,7 +61,9 @@ pub fn map_own(m: &Mapping, (start, end): (u64, u64)) {
 
 /// Makes a mapped part of the process's own memory writable, so that its pages can be read in.
 pub fn open_own(m: &Mapping, (start, end): (u64, u64)) {
-    let (at, len, prot) = (start as usize, (end - start) as usize, working_prot(m) as usize);
+    let at = start as usize;
+    let len = (end - start) as usize;
+    let prot = working_prot(m) as usize;
     // SAFETY: the range is memory that this program has mapped, without a reference into it.
     if let Err(errno) = unsafe { sys::call3(nr::MPROTECT, at, len, prot) } {
         fail::kernel("protecting memory", errno);

@@ -35,7 +35,8 @@ impl Here {
 
     /// Refuses an image from a node that differs in what a program may rely on.
     pub fn check(&self, image: &Image) {
-        let (here, there) = (&self.fingerprint, &image.header.fingerprint);
+        let here = &self.fingerprint;
+        let there = &image.header.fingerprint;
         obstacles(here, there, |obstacle| self.refuse(there, obstacle));
         if vdso_of(image).is_some() && image.vdso.is_empty() && !self.is_alike(image) {
             let (here, there) = (Bytes(&here.kernel), Bytes(&there.kernel));
@@ -72,7 +73,8 @@ impl Here {
                 "this node's CPU lacks features of the image's: {instructions}"
             )),
             Obstacle::RegisterState => {
-                let (here, there) = (here.xcr0, there.xcr0);
+                let here = here.xcr0;
+                let there = there.xcr0;
                 refuse(format_args!(
                     "the CPU's register state differs: {there:#x} in the image, {here:#x} on this \
                      node"
@@ -124,7 +126,8 @@ impl Here {
             malformed("it has no room for this kernel's vDSO");
         };
         // A kernel may have none: then all entries are system calls.
-        let (mut code, mut at): (&[u8], u64) = (&[], 0);
+        let mut code: &[u8] = &[];
+        let mut at: u64 = 0;
         for s in specials() {
             let to = place + self.offset(s);
             relocate(PARKING + self.offset(s), to, s.len);
@@ -134,7 +137,8 @@ impl Here {
                 at = to;
             }
         }
-        let (flags, len) = (sys::MAP_PRIVATE | sys::MAP_ANONYMOUS, image.vdso.len());
+        let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS;
+        let len = image.vdso.len();
         mmap(there.start, len as u64, sys::PROT_READ | sys::PROT_WRITE, flags, -1, 0)
             .unwrap_or_else(|e| fail::kernel("making the vDSO of the image's kernel", e));
         // SAFETY: memory that was mapped above, of the length that the image's mapping has. Nothing

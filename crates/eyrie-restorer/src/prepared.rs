@@ -44,7 +44,9 @@ struct Cursor {
 impl Prepared {
     pub fn new(arena: &mut Arena) -> Prepared {
         let mut list = || List::new(arena, image::MAPPINGS_MAX);
-        let (own, kept, next) = (list(), list(), list());
+        let own = list();
+        let kept = list();
+        let next = list();
         let cursor = Cursor::default();
         Prepared { image: 0, cleared: false, own, kept, next, cursor }
     }
@@ -129,7 +131,8 @@ impl Prepared {
 
     /// These pages come with the image.
     pub fn brought(&mut self, start: u64, len: u64) {
-        let (first, last) = (start / PAGE_LEN, (start + len.max(1) - 1) / PAGE_LEN);
+        let first = start / PAGE_LEN;
+        let last = (start + len.max(1) - 1) / PAGE_LEN;
         let window = start / WINDOW;
         if last * PAGE_LEN / WINDOW != window {
             malformed("a run of pages is longer than its window");

@@ -146,7 +146,8 @@ fn watch_all(entry: &DescriptorEntry) -> Result<(), i32> {
     for Watch { fd, events, data } in all.filter_map(|bytes| Some(take::<Watch>(bytes)?.0)) {
         // struct epoll_event is packed.
         let event = [events, data as u32, (data >> 32) as u32];
-        let (epoll, at) = (entry.record.fd as usize, event.as_ptr() as usize);
+        let epoll = entry.record.fd as usize;
+        let at = event.as_ptr() as usize;
         // SAFETY: the kernel reads one struct epoll_event, which is ours.
         unsafe { sys::call6(nr::EPOLL_CTL, epoll, EPOLL_CTL_ADD, fd as usize, at, 0, 0)? };
     }

@@ -123,7 +123,8 @@ impl<'a> Intake<'a> {
         self.trim().map_err(&storage)?;
         self.sync_packs().map_err(&storage)?;
         manifest.chunks = self.chunks.clone();
-        let (rank, image) = (manifest.rank, manifest.image);
+        let rank = manifest.rank;
+        let image = manifest.image;
         let attempt = store.attempts.fetch_add(1, Ordering::Relaxed);
         let encoded = manifest.encode();
         let temp = store.disk.write_manifest(rank, image, attempt, &encoded).map_err(&storage)?;

@@ -57,7 +57,8 @@ impl Store {
         let mut receiving = Receiving::new(Intake::new(self), of);
         receiving.read(stream).map_err(|fault| fault.of(rank, image))?;
         let Receiving { intake, pages, sent: Length { bytes, records }, .. } = receiving;
-        let (new_bytes, new_chunks) = (intake.new_bytes, intake.new_chunks);
+        let new_bytes = intake.new_bytes;
+        let new_chunks = intake.new_chunks;
         let chunks = intake.count() as u64;
         let incarnation = info.incarnation;
         let manifest = Manifest { rank, image, info, bytes, records, chunks: Vec::new(), pages };

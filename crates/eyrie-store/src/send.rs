@@ -111,7 +111,8 @@ impl Store {
 
     /// Compares a manifest on disk with the one in memory. A discarded image is not damaged.
     fn check_manifest(&self, manifest: &Manifest) -> Option<Damage> {
-        let (rank, image) = (manifest.rank, manifest.image);
+        let rank = manifest.rank;
+        let image = manifest.image;
         let _publishing = lock(&self.publishing);
         self.catalog().image(rank, image)?;
         let reason = match self.disk.read_manifest(rank, image) {

@@ -173,7 +173,8 @@ mod tests {
         fs::write(dir.join("store/image"), vec![1; 100_000]).unwrap();
         // It does not name its job yet: the job is starting, or the directory is no job's.
         assert!(find(&dir).is_none());
-        let (name, kvsname) = (name.into(), kvsname.into());
+        let name = name.into();
+        let kvsname = kvsname.into();
         let mark = Mark { name, kvsname, ranks: 2, ..Mark::default() };
         let lock = place::mark(&dir, &mark).unwrap();
         assert!(find(&dir).is_none(), "it runs");

@@ -285,7 +285,9 @@ mod tests {
     fn job(home: &Path, run: &str, launched: bool) -> (Marked, File) {
         let path = home.join(format!("{PREFIX}{run}"));
         fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
-        let (name, run, kvsname) = ("melt".into(), run.into(), "k".into());
+        let name = "melt".into();
+        let run = run.into();
+        let kvsname = "k".into();
         let lock = mark(&path, &Mark { name, run, kvsname, ranks: 3, launched }).unwrap();
         (look(path).unwrap(), lock)
     }
@@ -294,7 +296,9 @@ mod tests {
     fn a_mark_is_read_as_it_was_written() {
         let home = tempfile::tempdir().unwrap();
         let (a, _lock) = job(home.path(), "a", true);
-        let (name, run, kvsname) = ("melt".into(), "a".into(), "k".into());
+        let name = "melt".into();
+        let run = "a".into();
+        let kvsname = "k".into();
         assert_eq!(a.mark, Mark { name, run, kvsname, ranks: 3, launched: true });
         assert_eq!(jobs(home.path()), [a]);
     }

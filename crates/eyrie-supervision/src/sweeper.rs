@@ -209,11 +209,13 @@ mod tests {
             let mut command = Command::new("sh");
             command.args(["-c", "sleep 1000 <&- & echo; kill -9 $$"]).process_group(0);
             let mut shell = command.stdout(Stdio::piped()).spawn().unwrap();
-            let (leader, output) = (shell.id(), shell.stdout.take().unwrap());
+            let leader = shell.id();
+            let output = shell.stdout.take().unwrap();
             shell.wait().unwrap();
             (leader, output)
         };
-        let ((running, mut its_output), (ended, _output)) = (program(), program());
+        let (running, mut its_output) = program();
+        let (ended, _output) = program();
         let lines = format!("+{running}\n+{ended}\nrubbish\n-{ended}\n+");
         let left = running_at_end(lines.as_bytes());
         assert_eq!(left, BTreeSet::from([running]));

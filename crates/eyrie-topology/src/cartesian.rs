@@ -91,7 +91,8 @@ impl Cartesian {
         up: bool,
         out: &mut impl Trace,
     ) -> NetworkNode {
-        let (extent, stride) = (self.dims[axis], self.strides[axis]);
+        let extent = self.dims[axis];
+        let stride = self.strides[axis];
         let at = self.coordinate(node, axis);
         let base = node as usize - at * stride;
         let mut add = |span| out.add(self, base, axis, up, span);
@@ -147,20 +148,23 @@ impl Cartesian {
     /// The first place of a line. The lines of an axis and a direction follow each other. `base`:
     /// the line's first node.
     fn first_place(&self, base: usize, axis: usize, up: bool) -> usize {
-        let (extent, stride) = (self.dims[axis], self.strides[axis]);
+        let extent = self.dims[axis];
+        let stride = self.strides[axis];
         let line = base / (extent * stride) * stride + base % stride;
         (2 * axis + usize::from(!up)) * self.nodes() + line * extent
     }
 
     fn link(&self, link: LinkId) -> (usize, usize, bool) {
         let ports = 2 * self.dims.len();
-        let (node, port) = (link as usize / ports, link as usize % ports);
+        let node = link as usize / ports;
+        let port = link as usize % ports;
         (node, port / 2, port % 2 == 0)
     }
 
     fn neighbour(&self, node: usize, axis: usize, up: bool) -> Option<usize> {
         let at = self.coordinate(node as NetworkNode, axis);
-        let (extent, stride) = (self.dims[axis], self.strides[axis]);
+        let extent = self.dims[axis];
+        let stride = self.strides[axis];
         if extent == 1 {
             return None;
         }
@@ -295,9 +299,12 @@ impl Lines for Cartesian {
     }
 
     fn link_at(&self, place: u32) -> LinkId {
-        let (port, rest) = (place as usize / self.nodes(), place as usize % self.nodes());
-        let (extent, stride) = (self.dims[port / 2], self.strides[port / 2]);
-        let (line, at) = (rest / extent, rest % extent);
+        let port = place as usize / self.nodes();
+        let rest = place as usize % self.nodes();
+        let extent = self.dims[port / 2];
+        let stride = self.strides[port / 2];
+        let line = rest / extent;
+        let at = rest % extent;
         let node = line / stride * extent * stride + at * stride + line % stride;
         (node * 2 * self.dims.len() + port) as LinkId
     }
@@ -319,7 +326,8 @@ pub(crate) trait Trace {
 impl Trace for Vec<LinkId> {
     #[inline]
     fn add(&mut self, net: &Cartesian, base: usize, axis: usize, up: bool, span: Range<usize>) {
-        let (stride, ports) = (net.strides[axis], 2 * net.dims.len());
+        let stride = net.strides[axis];
+        let ports = 2 * net.dims.len();
         let link = |at| ((base + at * stride) * ports + 2 * axis + usize::from(!up)) as LinkId;
         if up {
             self.extend(span.map(link));

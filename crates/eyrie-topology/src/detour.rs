@@ -40,7 +40,8 @@ pub struct DetourReport {
 
 impl<'a> Detour<'a> {
     pub fn new(inner: &'a dyn Network, dead: impl IntoIterator<Item = NetworkNode>) -> Self {
-        let (mut flags, mut out) = (vec![false; inner.vertices()], Vec::new());
+        let mut flags = vec![false; inner.vertices()];
+        let mut out = Vec::new();
         for node in dead {
             flags[node as usize] = true;
             inner.out_links(node, &mut out);

@@ -76,7 +76,8 @@ impl Dragonfly {
 
     /// Blade first, then chassis, within a group.
     fn local(&self, mut router: usize, target: usize, out: &mut Vec<LinkId>) -> usize {
-        let (blade, chassis) = (target % self.blades, target / self.blades % self.chassis);
+        let blade = target % self.blades;
+        let chassis = target / self.blades % self.chassis;
         if router % self.blades != blade {
             out.push(self.router_link(router, blade));
             router = router - router % self.blades + blade;
@@ -188,8 +189,8 @@ impl Network for Dragonfly {
             let router = router_vertex(link / 2 / self.nodes);
             return if link % 2 == 0 { (node, router) } else { (router, node) };
         }
-        let (router, port) =
-            ((link - self.node_links()) / self.ports(), (link - self.node_links()) % self.ports());
+        let router = (link - self.node_links()) / self.ports();
+        let port = (link - self.node_links()) % self.ports();
         let group = router / self.routers_per_group();
         let to = if port < self.blades {
             router - router % self.blades + port
@@ -211,8 +212,8 @@ impl Network for Dragonfly {
             return;
         }
         let router = vertex - self.nodes();
-        let (group, inside) =
-            (router / self.routers_per_group(), router % self.routers_per_group());
+        let group = router / self.routers_per_group();
+        let inside = router % self.routers_per_group();
         for node in router * self.nodes..(router + 1) * self.nodes {
             out.push((2 * node as LinkId + 1, node as VertexId));
         }

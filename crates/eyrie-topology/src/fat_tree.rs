@@ -32,7 +32,9 @@ impl FatTree {
                 show(w)
             );
         }
-        let (mut counts, mut link_base, mut links) = (Vec::new(), Vec::new(), 0usize);
+        let mut counts = Vec::new();
+        let mut link_base = Vec::new();
+        let mut links = 0usize;
         for level in 0..=m.len() {
             let count = w[..level]
                 .iter()
@@ -132,8 +134,8 @@ impl FatTree {
             return (0, 0, vertex);
         }
         let switches: usize = self.counts[1..].iter().sum();
-        let (rail, mut rest) =
-            ((vertex - self.counts[0]) / switches, (vertex - self.counts[0]) % switches);
+        let rail = (vertex - self.counts[0]) / switches;
+        let mut rest = (vertex - self.counts[0]) % switches;
         let mut level = 1;
         while rest >= self.counts[level] {
             rest -= self.counts[level];
@@ -172,7 +174,9 @@ impl Network for FatTree {
         let rail = (from as usize + to as usize) % self.rails;
         // Finds the level of the common ancestor, and the lower vertex of each hop on both sides,
         // without allocating: a vertex at level l is (up-ports below l, own digits from l on).
-        let (mut top, mut a, mut b) = (0, from as usize, to as usize);
+        let mut top = 0;
+        let mut a = from as usize;
+        let mut b = to as usize;
         while a != b {
             a /= self.m[top];
             b /= self.m[top];
@@ -180,8 +184,10 @@ impl Network for FatTree {
         }
         let start = out.len();
         out.resize(start + 2 * top, 0);
-        let (mut up, mut down, mut port_source, mut weight) =
-            (from as usize, to as usize, to as usize, 1);
+        let mut up = from as usize;
+        let mut down = to as usize;
+        let mut port_source = to as usize;
+        let mut weight = 1;
         let mut ports = 0;
         for level in 0..top {
             let port = port_source % self.w[level];
@@ -198,14 +204,13 @@ impl Network for FatTree {
     }
 
     fn link_ends(&self, link: LinkId) -> (VertexId, VertexId) {
-        let (rail, rest) =
-            (link as usize / self.links_per_rail, link as usize % self.links_per_rail);
-        let (pair, down) = (rest / 2, rest % 2 == 1);
+        let rail = link as usize / self.links_per_rail;
+        let rest = link as usize % self.links_per_rail;
+        let pair = rest / 2;
+        let down = rest % 2 == 1;
         let level = self.link_base.iter().rposition(|&base| base <= pair).unwrap_or(0);
-        let (lower, port) = (
-            (pair - self.link_base[level]) / self.w[level],
-            (pair - self.link_base[level]) % self.w[level],
-        );
+        let lower = (pair - self.link_base[level]) / self.w[level];
+        let port = (pair - self.link_base[level]) % self.w[level];
         let mut digits = self.digits(level, lower);
         digits[level] = port;
         let upper = self.index(level + 1, &digits);

@@ -82,7 +82,8 @@ impl Reader {
             ["node", name] => self.declare(name, number, true),
             ["switch", name] => self.declare(name, number, false),
             ["link", a, b, options @ ..] => {
-                let (mut bandwidth, mut oneway) = (1.0, false);
+                let mut bandwidth = 1.0;
+                let mut oneway = false;
                 for option in options {
                     match option.split_once('=') {
                         Some(("bandwidth", value)) => match value.parse::<f64>() {

@@ -111,14 +111,18 @@ fn group(item: &str) -> Option<(&str, &str, &str)> {
 fn item_size(item: &str) -> Result<Size, TopologyError> {
     // Of the names: their number, the bytes that all have in common, and the bytes in which they
     // differ, over all of them.
-    let (mut names, mut same, mut rest) = (1usize, 0usize, item);
-    let (mut differing, mut groups) = (0f64, 0);
+    let mut names = 1usize;
+    let mut same = 0usize;
+    let mut rest = item;
+    let mut differing = 0f64;
+    let mut groups = 0;
     while let Some((before, inside, after)) = group(rest) {
         groups += 1;
         if groups > MOST_GROUPS {
             return crate::refuse!("`{}` has more than {MOST_GROUPS} brackets", shorten(item));
         }
-        let (mut count, mut digits) = (0usize, 0usize);
+        let mut count = 0usize;
+        let mut digits = 0usize;
         for range in ranges(inside) {
             let Range { first, last, width } = range?;
             let more = last - first + 1;
@@ -234,7 +238,8 @@ pub fn read_file(text: &str) -> Result<Vec<String>, TopologyError> {
         }
         size = check(word).and_then(|more| size.plus(more)).map_err(|e| e.at_line(line))?;
     }
-    let (mut names, mut seen) = (Vec::with_capacity(size.names), Names::default());
+    let mut names = Vec::with_capacity(size.names);
+    let mut seen = Names::default();
     for (line, word, _) in lines() {
         for_each(word, &mut |name| {
             if !seen.add(name) {
@@ -294,7 +299,8 @@ mod tests {
     fn the_size_of_a_list_is_known_without_expanding_it() {
         for text in ["tux[0-2,12],login1", "n[08-10]", "r[0-1]n[0-1]x", "a", "n[1-1000]"] {
             let names = expand(text).unwrap();
-            let (size, bytes) = (check(text).unwrap(), names.iter().map(String::len).sum());
+            let size = check(text).unwrap();
+            let bytes = names.iter().map(String::len).sum();
             assert_eq!(size.names, names.len());
             assert!(
                 (bytes..=2 * bytes).contains(&size.bytes),

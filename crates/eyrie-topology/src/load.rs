@@ -49,7 +49,8 @@ pub fn far_along(
     const SAMPLE: usize = 32;
     const FAR: usize = 3;
     let lines = network.lines()?;
-    let (sample, mut runs) = (total.min(SAMPLE), Vec::new());
+    let sample = total.min(SAMPLE);
+    let mut runs = Vec::new();
     for i in 0..sample {
         let m = message(i * total / sample);
         // A pair without a route is found again when all are counted.
@@ -87,7 +88,8 @@ impl LinkLoads {
             .into_par_iter()
             .map(|t| sequential((t * chunk).min(total)..((t + 1) * chunk).min(total)))
             .reduce_with(|a, b| {
-                let (mut a, b) = (a?, b?);
+                let mut a = a?;
+                let b = b?;
                 a.merge(&b);
                 Ok(a)
             })
@@ -164,7 +166,8 @@ impl<'a> Counter<'a> {
                         continue;
                     }
                     self.steps.resize(self.network.links() + 1, (0, 0));
-                    let (first, after) = (run.start as usize, run.end as usize);
+                    let first = run.start as usize;
+                    let after = run.end as usize;
                     let (messages, bytes) = self.steps[first];
                     self.steps[first] =
                         (messages.wrapping_add(message.count), bytes.wrapping_add(message.bytes));
@@ -185,7 +188,8 @@ impl<'a> Counter<'a> {
         let Some(lines) = self.lines.filter(|_| !self.steps.is_empty()) else {
             return self.loads;
         };
-        let (mut messages, mut bytes) = (0u32, 0u64);
+        let mut messages = 0u32;
+        let mut bytes = 0u64;
         for place in 0..self.network.links() {
             messages = messages.wrapping_add(self.steps[place].0);
             bytes = bytes.wrapping_add(self.steps[place].1);

@@ -171,7 +171,8 @@ pub(crate) mod check {
 
     /// The runs of every route have the links of the route.
     pub fn runs_are_routes(network: &dyn Network, lines: &dyn Lines) {
-        let (mut route, mut runs) = (Vec::new(), Vec::new());
+        let mut route = Vec::new();
+        let mut runs = Vec::new();
         for from in 0..network.nodes() as NetworkNode {
             for to in 0..network.nodes() as NetworkNode {
                 route.clear();

@@ -111,8 +111,10 @@ pub fn parse(text: &str) -> Result<Parsed, TopologyError> {
             let Some((k, n)) = shape.split_once('^') else {
                 return crate::refuse!("fattree:{}: write K^N, such as 18^2", shorten(shape));
             };
-            let (k, n) = (number(k, "K")?, number(n, "N")?);
-            let (taper, rails) = (options.number("taper", 1)?, options.number("rails", 1)?);
+            let k = number(k, "K")?;
+            let n = number(n, "N")?;
+            let taper = options.number("taper", 1)?;
+            let rails = options.number("rails", 1)?;
             free(FatTree::k_ary(k, n, taper, rails)?)
         }
         "xgft" => {

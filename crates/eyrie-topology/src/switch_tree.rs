@@ -248,7 +248,8 @@ impl SwitchTree {
 
     /// Where every vertex has at most one parent: goes up from both ends until they meet.
     fn walk_up(&self, from: NetworkNode, to: NetworkNode, out: &mut Vec<LinkId>) -> bool {
-        let (mut a, mut b) = (from, to);
+        let mut a = from;
+        let mut b = to;
         let mut down = Vec::new();
         while a != b {
             if self.depth[a as usize] >= self.depth[b as usize] {
@@ -321,7 +322,8 @@ impl Climb {
                 let parent = tree.edges[edge].1;
                 if let Entry::Vacant(free) = climb.at.entry(parent) {
                     free.insert(climb.steps.len());
-                    let (height, choice) = (height + 1, choice / above.len());
+                    let height = height + 1;
+                    let choice = choice / above.len();
                     let by = Some((edge, done));
                     climb.steps.push(Step { vertex: parent, height, choice, by });
                 }

@@ -265,7 +265,8 @@ fn prove(
     if len > MAX_ANSWER {
         return Err(HandshakeError::Foreign);
     }
-    let (mut answer, mut payload) = ([0; MAX_ANSWER], [0; MAX_ANSWER]);
+    let mut answer = [0; MAX_ANSWER];
+    let mut payload = [0; MAX_ANSWER];
     stream.read_exact(&mut answer[..len])?;
     let len = noise.read_message(&answer[..len], &mut payload);
     let len = len.map_err(|_| HandshakeError::Secret)?;
@@ -514,7 +515,8 @@ mod tests {
         // One from before says its version in the same place, and is not answered.
         let (_, mut bytes) = first(&SECRET, &CLAIM, Security::Off, VERSION);
         bytes[4..6].copy_from_slice(&(FIRST_NOISE - 1).to_le_bytes());
-        let (head, mut out) = (&bytes[..HEAD_LEN], Vec::new());
+        let head = &bytes[..HEAD_LEN];
+        let mut out = Vec::new();
         let refused = Accepting::new(Security::Off).step(head, &SECRET, &mut out);
         assert!(matches!(refused, Err(HandshakeError::Version(18))) && out.is_empty());
     }

@@ -190,7 +190,8 @@ mod tests {
             (weak.and_then(Builder::build_initiator).unwrap(), true),
             (connecting(&secret, b"said before"), false),
         ] {
-            let (mut peer, mut bytes) = (peer, [0; 256]);
+            let mut peer = peer;
+            let mut bytes = [0; 256];
             let len = peer.write_message(b"claim", &mut bytes).unwrap();
             let mut ours = accepting(&secret, b"said before");
             let mut payload = [0; 256];

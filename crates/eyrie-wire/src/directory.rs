@@ -129,7 +129,8 @@ mod tests {
         let routers = vec![Addr::Unix("/a".into()), Addr::Unix("/b".into())];
         let primaries = [0, 1, 0].map(RouterId).to_vec();
         let beside = vec![RouterId(1)];
-        let (kept_until, path) = (KeptUntil::Received, MessagePath::Direct);
+        let kept_until = KeptUntil::Received;
+        let path = MessagePath::Direct;
         let whole = Directory { epoch: 3, primaries, routers, beside, kept_until, path };
         assert_eq!(Directory::decode(&whole.encode()), Ok(whole.clone()));
         assert_eq!(whole.primary(Rank(1)), RouterId(1));

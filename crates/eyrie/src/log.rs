@@ -63,7 +63,8 @@ impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let (level, target) = (*event.metadata().level(), event.metadata().target());
+        let level = *event.metadata().level();
+        let target = event.metadata().target();
         match &self.place {
             Place::Stderr => eyrie_cli::out::say(format!("eyrie: {}", fields.in_words())),
             Place::File { file, json } => {

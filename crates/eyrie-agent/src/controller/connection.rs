@@ -296,7 +296,8 @@ mod tests {
         let addr = listener.addr().unwrap();
         for _ in 0..50 {
             let agent = std::thread::spawn({
-                let (addr, secret) = (addr.clone(), secret.clone());
+                let addr = addr.clone();
+                let secret = secret.clone();
                 move || {
                     let stream = connect(&addr, &secret, &Claim::User).unwrap();
                     let mut connection = Connection::new(stream).unwrap();
@@ -332,7 +333,8 @@ mod tests {
         let instance = RankInstance { rank: Rank(0), incarnation: Incarnation(1) };
         let mut sent = 0;
         while !connection.is_full() {
-            let (key, value) = (format!("key-{sent}"), "v".repeat(1000));
+            let key = format!("key-{sent}");
+            let value = "v".repeat(1000);
             connection.report(instance, RankReport::PmiPut { key, value });
             connection.flush().unwrap();
             sent += 1;

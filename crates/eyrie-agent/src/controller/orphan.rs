@@ -178,7 +178,8 @@ impl Attachment {
         if !waiting.contact.lost.swap(true, Ordering::SeqCst) {
             waiting.begin(self.node);
             let contact = Arc::clone(&waiting.contact);
-            let (addr, secret) = (self.controller.clone(), self.secret.clone());
+            let addr = self.controller.clone();
+            let secret = self.secret.clone();
             let claim = Claim::Lost { node: self.node };
             let reporter = background.reporter();
             std::thread::spawn(move || {

@@ -32,7 +32,8 @@ impl FileSystems {
         }
         let of_rank = eyrie_proc::directory(pid);
         let open = |device: &u64| {
-            let (high, low) = (major(*device), minor(*device));
+            let high = major(*device);
+            let low = minor(*device);
             let place = eyrie_proc::mount_point(&of_rank, (high, low))
                 .context("cannot read which file systems the rank has mounted")?
                 .with_context(|| format!("the file system {high}:{low} is not mounted any more"))?;

@@ -54,7 +54,8 @@ mod tests {
 
     #[test]
     fn a_rank_that_is_only_slow_has_no_obstacle() {
-        let (none, some) = (Duration::from_millis(1), Duration::from_secs(1));
+        let none = Duration::from_millis(1);
+        let some = Duration::from_secs(1);
         assert_eq!(judge(&status("R (running)", false), some), None, "it is being captured");
         assert_eq!(judge(&status("S (sleeping)", false), none), None, "it is being captured");
         assert_eq!(judge(&status("R (running)", true), none), None, "it gets no processor");

@@ -85,7 +85,8 @@ mod tests {
         let mut child = spinning();
         let slowed = Slowed::begin(child.id(), 80).unwrap();
         let patience = std::time::Instant::now() + Duration::from_secs(30);
-        let (mut stopped, mut ran) = (0, 0);
+        let mut stopped = 0;
+        let mut ran = 0;
         while (stopped < 20 || ran < 2) && std::time::Instant::now() < patience {
             if state(&child).1 {
                 stopped += 1;

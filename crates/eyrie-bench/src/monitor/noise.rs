@@ -37,7 +37,8 @@ fn observe(cpu: usize, length: Duration) -> std::io::Result<Seen> {
     clock::pin(cpu)?;
     let mut times = Vec::with_capacity(1 << 20);
     let begin = Instant::now();
-    let (mut before, mut x) = (begin, cpu as u64);
+    let mut before = begin;
+    let mut x = cpu as u64;
     while before - begin < length && times.len() < times.capacity() {
         x = quantum(x);
         let now = Instant::now();

@@ -188,8 +188,9 @@ fn measured_table(found: &[Found], alone: &[f64], ranks: usize) -> (Table, serde
     let mut values = Vec::new();
     for (experiment, f) in EXPERIMENTS.iter().zip(found) {
         let us = |all: &[f64]| Spread::of(all.iter().map(|s| s * 1e6));
-        let (cost, late, ratio) =
-            (us(&f.said.costs), us(&f.said.skews), Spread::of_ratios(&f.seconds, alone));
+        let cost = us(&f.said.costs);
+        let late = us(&f.said.skews);
+        let ratio = Spread::of_ratios(&f.seconds, alone);
         // Without agreement the skew of nodes is any part of the interval.
         let apart = if experiment.options.contains("--sync off") { None } else { us(&f.apart) };
         table.rows.push(vec![

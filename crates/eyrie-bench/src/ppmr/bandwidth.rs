@@ -84,7 +84,8 @@ pub fn network(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
         let bytes = (CHUNKS * (kib << 10)).min(PULLED) / if effort.quick { 16 } else { 1 };
         let mut add = |way, streams, line: String| {
             let task = options.task(way, filled(1), place.path());
-            let (feed, chunk) = (Feed::Memory(bytes), (kib << 10) as usize);
+            let feed = Feed::Memory(bytes);
+            let chunk = (kib << 10) as usize;
             let task = Task { feed, sink: Sink::Drop, chunk, streams, ..task };
             turns.push(Turn { task, x: kib << 10, line });
         };

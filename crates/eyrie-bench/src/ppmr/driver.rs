@@ -68,7 +68,8 @@ pub fn carry_out(task: &Task) -> anyhow::Result<Ran> {
 /// Moves the ranks of the first of these nodes to the second, if there is one.
 fn one_move(nodes: &mut [Part]) -> anyhow::Result<Done> {
     let mut nodes = nodes.iter_mut();
-    let (source, mut target) = (nodes.next().context("no node")?, nodes.next());
+    let source = nodes.next().context("no node")?;
+    let mut target = nodes.next();
     let port = source.line(LIMIT)?;
     if let Some(target) = &mut target {
         target.send_line(&port)?;

@@ -93,7 +93,9 @@ impl Solver {
             1.0 + (word >> 11) as f64 / (1u64 << 53) as f64
         };
         let mut filled = || (0..cells).map(|_| std::array::from_fn(|_| next())).collect();
-        let (state, right, forcing) = (filled(), filled(), filled());
+        let state = filled();
+        let right = filled();
+        let forcing = filled();
         let others = (0..cells * kind.others()).map(|_| next()).collect();
         Solver { kind, edge, state, right, forcing, others }
     }
@@ -135,7 +137,9 @@ impl Solver {
     /// Forcing and the differences to the six neighbours, periodic except for the face. The other
     /// words of each cell come from its state.
     fn right_hand_sides(&mut self, face: &[Cell]) {
-        let (n, cells, others) = (self.edge, self.state.len(), self.kind.others());
+        let n = self.edge;
+        let cells = self.state.len();
+        let others = self.kind.others();
         for at in 0..cells {
             let own = self.state[at];
             let mut sum = [0.0; 5];
@@ -164,7 +168,8 @@ impl Solver {
 
     /// LU: a sweep in which each cell needs the three before it, and one back.
     fn relax(&mut self) {
-        let (n, cells) = (self.edge, self.state.len());
+        let n = self.edge;
+        let cells = self.state.len();
         for back in [false, true] {
             for turn in 0..cells {
                 let at = if back { cells - 1 - turn } else { turn };
@@ -222,7 +227,8 @@ impl Solver {
     /// SP: along each line of a direction three pentadiagonal matrices, one for three of the
     /// variables and one for each of the others. The bands are stored with the cells.
     fn solve_bands(&mut self, direction: u32) {
-        let (n, others) = (self.edge, self.kind.others());
+        let n = self.edge;
+        let others = self.kind.others();
         for line in lines(n, direction) {
             for (matrix, variables) in [(0, 0..3), (1, 3..4), (2, 4..5)] {
                 let bands = |cell: usize| cell * others + BEFORE_BANDS + matrix * BANDS;
@@ -382,8 +388,10 @@ mod tests {
         let state = [[1.0, 2.0, 0.5, 1.5, 1.0]; 2];
         let mut diagonal = block(&state[0], COUPLING, 1.0 + 2.0 * COUPLING);
         let whole = diagonal;
-        let (mut upper, mut right) = (block(&state[1], -COUPLING, 0.0), [1.0, 2.0, 3.0, 4.0, 5.0]);
-        let (asked, known) = (upper, right);
+        let mut upper = block(&state[1], -COUPLING, 0.0);
+        let mut right = [1.0, 2.0, 3.0, 4.0, 5.0];
+        let asked = upper;
+        let known = right;
         eliminate(&mut diagonal, &mut upper, &mut right);
         let back = times(&whole, &right);
         assert!((0..5).all(|i| (back[i] - known[i]).abs() < 1e-12));

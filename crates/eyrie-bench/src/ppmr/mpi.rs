@@ -78,7 +78,8 @@ impl Mpi {
         let len = c_int::try_from(numbers.len())?;
         let next = (self.rank + 1) % self.ranks;
         let before = (self.rank + self.ranks - 1) % self.ranks;
-        let (next, before) = (next as c_int, before as c_int);
+        let next = next as c_int;
+        let before = before as c_int;
         let at = numbers.as_mut_ptr().cast();
         // SAFETY: `numbers` has `len` numbers and lives through the call.
         let done = unsafe { (self.replace)(at, len, DOUBLE, next, 0, before, 0, WORLD, IGNORED) };

@@ -40,7 +40,9 @@ pub fn pull_over_tcp(
     let begin = |_| -> anyhow::Result<JoinHandle<()>> {
         let stream = TcpStream::connect(source).context("cannot reach the source")?;
         stream.set_nodelay(true)?;
-        let (full, pool, sinks) = (Arc::clone(&full), Arc::clone(pool), sinks.clone());
+        let full = Arc::clone(&full);
+        let pool = Arc::clone(pool);
+        let sinks = sinks.clone();
         Ok(std::thread::spawn(move || must("pulling", pull_stream(stream, &full, &pool, &sinks))))
     };
     (0..streams).map(begin).collect()

@@ -58,7 +58,8 @@ fn take_image(to: &str) -> anyhow::Result<bool> {
 
 /// A line on standard input, without reading ahead.
 fn await_order() -> anyhow::Result<String> {
-    let (mut line, mut byte) = (Vec::new(), [0]);
+    let mut line = Vec::new();
+    let mut byte = [0];
     loop {
         match rustix::io::retry_on_intr(|| rustix::io::read(rustix::stdio::stdin(), &mut byte))? {
             // The process that has started this one is gone, and has said why.

@@ -34,7 +34,8 @@ pub fn measure(options: &Options, effort: Effort) -> anyhow::Result<Measured> {
         options.kinds.iter().flat_map(|kind| turns(*kind, &options.ways)).collect();
     let label =
         |turn: &Turn| format!("{}, {}, {} moves", turn.kind.name(), turn.how.name(), turn.moves);
-    let (mut undisturbed, mut live) = (Undisturbed::default(), LiveRuns::default());
+    let mut undisturbed = Undisturbed::default();
+    let mut live = LiveRuns::default();
     let mut pace = Pace::new(options.ranks, effort);
     let runs = in_turn(effort, &turns, label, |turn| {
         let Turn { kind, how, moves } = *turn;
@@ -84,7 +85,9 @@ fn describe(options: &Options, mib: u64, turns: &[Turn], runs: &[Vec<f64>]) -> M
         &format!("Run time of {} ranks of {mib} MiB", options.ranks),
         &["kind", "way", "moves", "run time, s", "to no move", "a move costs, s"],
     );
-    let (mut rows, mut bars, kind) = (Vec::new(), Vec::new(), options.kinds.first());
+    let mut rows = Vec::new();
+    let mut bars = Vec::new();
+    let kind = options.kinds.first();
     for (turn, took) in turns.iter().zip(runs) {
         let Some(none) = base(turn, turns).map(|at| &runs[at]) else { continue };
         let run = Spread::of(took.iter().copied());

@@ -125,7 +125,8 @@ impl Fulls {
 /// Gathers all streams at once; returns the number of their bytes.
 fn gather_all(from: Vec<File>, pool: &Arc<Pool>, full: &Arc<Fulls>) -> anyhow::Result<u64> {
     let gather_one = |(stream, from)| {
-        let (pool, full) = (Arc::clone(pool), Arc::clone(full));
+        let pool = Arc::clone(pool);
+        let full = Arc::clone(full);
         std::thread::spawn(move || {
             must("gathering an image", gather(stream as u32, from, &pool, &full))
         })
@@ -310,7 +311,8 @@ fn serve_stream(mut stream: TcpStream, pool: &Pool) -> anyhow::Result<()> {
     let mut order = [0; 8];
     while stream.read_exact(&mut order).is_ok() {
         let word = |i: usize| u32::from_le_bytes([0, 1, 2, 3].map(|j| order[4 * i + j]));
-        let (chunk, len) = (checked(word(0), pool), word(1) as usize);
+        let chunk = checked(word(0), pool);
+        let len = word(1) as usize;
         let content = pool.content(chunk);
         stream.write_all(content.get(..len).context("the target asks for too much")?)?;
         drop(content);

@@ -38,7 +38,8 @@ pub fn arrive(driver: &Driver, task: &Task) -> anyhow::Result<Vec<HeldRank>> {
         pull_over_tcp(source, task.streams, full, &pool, sinks.clone())?
     };
     let receiving = std::thread::spawn({
-        let (control, sources) = (control.try_clone()?, task.sources());
+        let control = control.try_clone()?;
+        let sources = task.sources();
         move || must("reading from the source", forward(control, sources, fulls, sinks))
     });
     write_line(READY)?;
@@ -129,7 +130,8 @@ fn drain_all(
 ) -> (Vec<Sender<Pulled>>, Vec<JoinHandle<u64>>) {
     let drain_one = |outlet| {
         let (send, pulled) = channel();
-        let (pool, synced) = (Arc::clone(pool), task.synced && task.way.has_files());
+        let pool = Arc::clone(pool);
+        let synced = task.synced && task.way.has_files();
         let thread = std::thread::spawn(move || {
             must("storing an image", drain(outlet, &pulled, synced, &pool))
         });

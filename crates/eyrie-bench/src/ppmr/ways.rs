@@ -96,7 +96,9 @@ impl Taken {
 
     fn of_live(moved: &LiveMove) -> Taken {
         let LiveMove { total, still, bytes } = *moved;
-        let (imaged, pulled, running) = (total, total, total);
+        let imaged = total;
+        let pulled = total;
+        let running = total;
         Taken {
             imaged,
             pulled,

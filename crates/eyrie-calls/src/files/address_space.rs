@@ -91,10 +91,13 @@ fn mapped(line: &[u8]) -> Option<Mapped<'_>> {
         })
     };
     let mut fields = line.split(|byte| *byte == b' ');
-    let (range, access) = (fields.next()?, fields.next()?);
-    let (offset, number) = (digits(fields.next()?, 16)?, digits(fields.nth(1)?, 10)?);
+    let range = fields.next()?;
+    let access = fields.next()?;
+    let offset = digits(fields.next()?, 16)?;
+    let number = digits(fields.nth(1)?, 10)?;
     let dash = range.iter().position(|byte| *byte == b'-')?;
-    let (start, end) = (digits(&range[..dash], 16)?, digits(&range[dash + 1..], 16)?);
+    let start = digits(&range[..dash], 16)?;
+    let end = digits(&range[dash + 1..], 16)?;
     let may =
         |at: usize, letter: u8, what: c_int| if access.get(at) == Some(&letter) { what } else { 0 };
     let path = line.iter().position(|byte| *byte == b'/').map_or(&[][..], |at| &line[at..]);
@@ -149,7 +152,9 @@ pub fn places_of(fd: c_int, each: &mut dyn FnMut(&Place)) {
         find_mapping(&mut |mapped| {
             let is_it = mapped.shared && mapped.path == path && mapped.start >= behind;
             if is_it && (mapped.number == number || !by_number) {
-                let (start, access, offset) = (mapped.start, mapped.access, mapped.offset);
+                let start = mapped.start;
+                let access = mapped.access;
+                let offset = mapped.offset;
                 all[count] = Place { start, len: mapped.end - start, access, offset };
                 count += 1;
             }

@@ -77,7 +77,8 @@ const OURS: &[u8] = b"user.eyrie.";
 
 /// Takes our own names out of a list of them, each of which ends with a NUL; how long it is then.
 fn without_ours(list: &mut [u8]) -> usize {
-    let (mut from, mut len) = (0, 0);
+    let mut from = 0;
+    let mut len = 0;
     while let Some(end) = list[from..].iter().position(|byte| *byte == 0) {
         let name = from..from + end + 1;
         from = name.end;

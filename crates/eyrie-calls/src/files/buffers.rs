@@ -94,7 +94,8 @@ mod tests {
 
     #[test]
     fn buffers_lie_one_behind_another() {
-        let (mut a, mut b) = ([0u8; 3], [0u8; 4]);
+        let mut a = [0u8; 3];
+        let mut b = [0u8; 4];
         let parts = [one(a.as_mut_ptr().cast(), 3)[0], one(b.as_mut_ptr().cast(), 4)[0]];
         // SAFETY: both are there, and only this test uses them.
         unsafe {

@@ -250,7 +250,9 @@ unsafe fn opens([dir, path, how, len, ..]: Arguments) -> Option<c_long> {
         return None;
     }
     let path = std::ptr::with_exposed_provenance::<c_char>(path);
-    let (flags, mode, resolve) = (it.flags as c_int, it.mode as libc::mode_t, it.resolve);
+    let flags = it.flags as c_int;
+    let mode = it.mode as libc::mode_t;
+    let resolve = it.resolve;
     let make = |at: c_int, other: *const c_char, flags: c_int| {
         // SAFETY: all zero is a valid structure.
         let mut how: libc::open_how = unsafe { std::mem::zeroed() };

@@ -217,7 +217,8 @@ fn replayed_end(call: Call, ended: &mut Ended) -> Option<i64> {
         return Some(0);
     }
     let mut record = call.again(Part::Result)?;
-    let (value, _) = (record.number(), record.number());
+    let value = record.number();
+    let _ = record.number();
     let content = record.content();
     let (status, info) = content.split_first_chunk::<4>()?;
     ended.status = c_int::from_le_bytes(*status);

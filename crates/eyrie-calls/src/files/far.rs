@@ -316,7 +316,8 @@ impl Far<'_> {
         let Some(reader) = self.reader() else { return saying::not_compared() };
         let mut missing = 0;
         for (n, (done, len)) in blocks(at, len).enumerate() {
-            let (mut ours, mut there) = ([0; BLOCK], [0; BLOCK]);
+            let mut ours = [0; BLOCK];
+            let mut there = [0; BLOCK];
             new(done, &mut ours[..len]);
             let found = kernel::read_at(reader.fd, &mut there[..len], at + done as u64);
             if found == len && there[..len] == ours[..len] {

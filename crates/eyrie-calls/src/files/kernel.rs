@@ -118,7 +118,8 @@ pub fn stat(path: &CStr, to: *mut c_void) -> i64 {
 pub fn mode_of_link(path: &CStr) -> Option<u32> {
     // SAFETY: all zero is a valid structure.
     let mut st: libc::stat = unsafe { std::mem::zeroed() };
-    let (path, to) = (path.as_ptr() as usize, &raw mut st as usize);
+    let path = path.as_ptr() as usize;
+    let to = &raw mut st as usize;
     let flags = libc::AT_SYMLINK_NOFOLLOW as usize;
     let found = call(libc::SYS_newfstatat, [HERE as usize, path, to, flags, 0]);
     (found == 0).then_some(st.st_mode)
@@ -175,7 +176,8 @@ pub fn map<'a>(fd: c_int, from: u64, len: usize) -> Option<&'a [u8]> {
     if len == 0 {
         return None;
     }
-    let (access, flags) = (libc::PROT_READ as usize, libc::MAP_PRIVATE as usize);
+    let access = libc::PROT_READ as usize;
+    let flags = libc::MAP_PRIVATE as usize;
     let at = call_with_six(libc::SYS_mmap, [0, len, access, flags, fd as usize, from as usize]);
     // SAFETY: so many bytes are mapped there. A process that cuts the file meanwhile ends this one,
     // as it would while the dynamic linker maps it.
@@ -276,7 +278,8 @@ pub fn has_fine_times(dir: c_int, path: *const c_char, follow: bool, device: u64
 
 /// What the kernel says of a process (proc_pid_stat(5)): how many bytes.
 pub fn stat_of_process(process: libc::pid_t, to: &mut [u8]) -> usize {
-    let (mut path, mut len) = ([0u8; 32], 0);
+    let mut path = [0u8; 32];
+    let mut len = 0;
     let mut room = [0; 10];
     for part in [&b"/proc/"[..], digits(process.unsigned_abs(), &mut room), b"/stat"] {
         path[len..len + part.len()].copy_from_slice(part);
@@ -384,7 +387,8 @@ pub fn for_each_name(directory: &CStr, tell: &mut dyn FnMut(&[u8])) -> bool {
 /// Whether an epoll instance waits for a descriptor of which `is_it` says so.
 pub fn watches(epoll: c_int, is_it: &dyn Fn(c_int) -> bool) -> bool {
     const FRONT: &[u8] = b"/proc/thread-self/fdinfo/";
-    let (mut path, mut room) = ([0u8; 64], [0u8; 32]);
+    let mut path = [0u8; 64];
+    let mut room = [0u8; 32];
     let number = link_of(epoll, &mut room).to_bytes().strip_prefix(FD).unwrap_or(&[]);
     path[..FRONT.len()].copy_from_slice(FRONT);
     path[FRONT.len()..FRONT.len() + number.len()].copy_from_slice(number);
@@ -451,7 +455,8 @@ pub fn seek(fd: c_int, to: i64, whence: c_int) -> i64 {
 /// stands where it stood.
 pub fn end_of_content(fd: c_int, from: u64, to: u64) -> u64 {
     let here = seek(fd, 0, libc::SEEK_CUR);
-    let (mut at, mut end) = (from, from);
+    let mut at = from;
+    let mut end = from;
     while at < to {
         let next = match seek(fd, at as i64, libc::SEEK_DATA) {
             next @ 0.. if (next as u64) < to => next,
@@ -586,7 +591,8 @@ pub fn go_to(path: &CStr) -> i64 {
 
 /// Renames, but not in the place of another file.
 pub fn rename_to_free(old: &CStr, dir: c_int, new: *const c_char) -> i64 {
-    let (here, old) = (HERE as usize, old.as_ptr() as usize);
+    let here = HERE as usize;
+    let old = old.as_ptr() as usize;
     let only_free = libc::RENAME_NOREPLACE as usize;
     call(libc::SYS_renameat2, [here, old, dir as usize, new as usize, only_free])
 }
@@ -686,7 +692,8 @@ const MAPPED: &CStr = c"user.eyrie.mapped";
 /// A negative errno, where files cannot have any.
 pub fn mark(fd: c_int) -> Result<Option<Mark>, i64> {
     let mut mark = Mark { job: 0, who: 0 };
-    let (name, to) = (MAPPED.as_ptr() as usize, &raw mut mark as usize);
+    let name = MAPPED.as_ptr() as usize;
+    let to = &raw mut mark as usize;
     match call(libc::SYS_fgetxattr, [fd as usize, name, to, size_of::<Mark>(), 0]) {
         0.. => Ok(Some(mark)),
         e if e == -i64::from(libc::ENODATA) => Ok(None),
@@ -697,15 +704,17 @@ pub fn mark(fd: c_int) -> Result<Option<Mark>, i64> {
 /// The same of a path.
 pub fn mark_of(path: &CStr) -> Option<Mark> {
     let mut mark = Mark { job: 0, who: 0 };
-    let (path, name, to) =
-        (path.as_ptr() as usize, MAPPED.as_ptr() as usize, &raw mut mark as usize);
+    let path = path.as_ptr() as usize;
+    let name = MAPPED.as_ptr() as usize;
+    let to = &raw mut mark as usize;
     let n = call(libc::SYS_getxattr, [path, name, to, size_of::<Mark>(), 0]);
     (n == size_of::<Mark>() as i64).then_some(mark)
 }
 
 /// Gives an open file a mark: its first one, or another one, by the flags of setxattr(2).
 pub fn set_mark(fd: c_int, mark: Mark, flags: c_int) -> i64 {
-    let (name, from) = (MAPPED.as_ptr() as usize, &raw const mark as usize);
+    let name = MAPPED.as_ptr() as usize;
+    let from = &raw const mark as usize;
     call(libc::SYS_fsetxattr, [fd as usize, name, from, size_of::<Mark>(), flags as usize])
 }
 
@@ -734,6 +743,7 @@ pub fn writer(fd: c_int) -> u64 {
 }
 
 pub fn set_writer(fd: c_int, who: u64) {
-    let (name, from) = (WRITER.as_ptr() as usize, &raw const who as usize);
+    let name = WRITER.as_ptr() as usize;
+    let from = &raw const who as usize;
     call(libc::SYS_fsetxattr, [fd as usize, name, from, size_of::<u64>(), 0]);
 }

@@ -121,7 +121,8 @@ impl Mapping<'_> {
             }
         };
         if made != libc::MAP_FAILED {
-            let (start, from) = (made as usize, self.from as u64);
+            let start = made as usize;
+            let from = self.from as u64;
             own_mapping::follow(Part { start, len: self.len, from, number: file.number });
         }
         address(made)

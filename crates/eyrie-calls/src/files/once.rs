@@ -124,7 +124,8 @@ pub fn write(call: Call, it: &mut dyn Writing) -> i64 {
         return n;
     }
     if let Some(mut appended) = call.again(Part::Appended) {
-        let (n, end) = (appended.number(), appended.number());
+        let n = appended.number();
+        let end = appended.number();
         return it.made_before(n, Some(end));
     }
     if let Some(n) = call.result_again() {

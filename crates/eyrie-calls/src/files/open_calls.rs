@@ -467,7 +467,8 @@ pub(super) unsafe fn opened_by(
     if is_nameless(flags) {
         return recorded(&mut || opened_nameless(call, &|| next(dir, path, flags)));
     }
-    let (fd, adopt) = (|value| value as c_int, |fd| i64::from(fd));
+    let adopt = |fd| i64::from(fd);
+    let fd = |value| value as c_int;
     let opening = Opening {
         call,
         dir,

@@ -429,7 +429,8 @@ fn reach(number: (u64, u64), path: &Path, is_it: &dyn Fn(c_int) -> bool) -> Opti
 pub fn let_write(start: usize, len: usize) {
     let end = start.saturating_add(len);
     for part in parts().iter().filter(|part| part.start < end && start < part.start + part.len) {
-        let (access, offset) = (libc::PROT_READ, part.from);
+        let access = libc::PROT_READ;
+        let offset = part.from;
         let place = Place { start: part.start, len: part.len, access, offset };
         if let Some(there) = part.reach() {
             address_space::map_in_place(&place, there.fd);
@@ -464,7 +465,8 @@ impl Part {
 /// Makes a file have what the memory has, from a place on to another one; where it has that already
 /// it is not touched.
 fn copy(memory: c_int, fd: c_int, from: u64, to: u64) {
-    let (mut new, mut old) = ([0u8; STEP], [0u8; STEP]);
+    let mut new = [0u8; STEP];
+    let mut old = [0u8; STEP];
     let mut at = from;
     while at < to {
         // What is a hole in both is zero in both.
@@ -506,7 +508,10 @@ struct Noted {
 
 impl Noted {
     fn file(&self) -> File {
-        let (number, real, path, size) = (self.number, self.real, self.path, self.size);
+        let number = self.number;
+        let real = self.real;
+        let path = self.path;
+        let size = self.size;
         File { number, real, path, size, ..NO_FILE }
     }
 }
@@ -525,7 +530,9 @@ impl Notes {
             let path = is_it.then(|| Path::of_absolute(mapped.path)).flatten();
             let Some(path) = path else { return false };
             let Some(note) = self.all.get_mut(self.count) else { return true };
-            let (start, access, offset) = (mapped.start, mapped.access, mapped.offset);
+            let start = mapped.start;
+            let access = mapped.access;
+            let offset = mapped.offset;
             note.place = Place { start, len: mapped.end - start, access, offset };
             note.path = path;
             self.count += 1;

@@ -192,7 +192,8 @@ mod tests {
 
     #[test]
     fn what_is_below_a_directory_moves_with_it() {
-        let (old, new) = (path(c"/a/b"), path(c"/c"));
+        let old = path(c"/a/b");
+        let new = path(c"/c");
         assert_eq!(path(c"/a/b/x").renamed(&old, &new).unwrap().as_bytes(), b"/c/x");
         assert_eq!(path(c"/a/b").renamed(&old, &new).unwrap().as_bytes(), b"/c");
         assert!(path(c"/a/bc").renamed(&old, &new).is_none());

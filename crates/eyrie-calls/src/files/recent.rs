@@ -104,8 +104,8 @@ pub fn write_changed(fd: i32, number: (u64, u64), from: &Buffers, at: Option<i64
     if is_known {
         remember_written(number, from, at as u64);
     }
-    let (size, end) =
-        (kernel::file_at(fd).map_or(0, |file| file.size), at as u64 + from.len() as u64);
+    let size = kernel::file_at(fd).map_or(0, |file| file.size);
+    let end = at as u64 + from.len() as u64;
     if is_known && size < end {
         kernel::set_size(fd, end);
     }

@@ -136,7 +136,8 @@ impl Call {
     /// Writes what a call gave, in pieces: `piece` is asked for the bytes from a place on, of which
     /// it may give fewer, up to a number.
     pub fn write_content<'a>(self, n: i64, piece: &mut dyn FnMut(usize, usize) -> &'a [u8]) {
-        let (len, mut done) = (usize::try_from(n).unwrap_or(0), 0);
+        let len = usize::try_from(n).unwrap_or(0);
+        let mut done = 0;
         loop {
             let bytes = if done < len { piece(done, MOST_PIECE.min(len - done)) } else { &[] };
             if !stream_of_call().has_room_for(bytes.len() + HEAD) {
@@ -159,7 +160,8 @@ impl Call {
         'whole: loop {
             let mut record = self.again(Part::Content)?;
             let n = record.number();
-            let (len, mut done) = (usize::try_from(n).unwrap_or(0), 0);
+            let len = usize::try_from(n).unwrap_or(0);
+            let mut done = 0;
             let mut bytes = record.content();
             loop {
                 to(done, &bytes[..bytes.len().min(len - done)]);

@@ -207,7 +207,8 @@ impl once::Writing for Writing<'_> {
 
     fn made_otherwise(&mut self, call: Call) -> Option<i64> {
         if let (Some(far), Some(mut over)) = (&self.far, call.again(Part::Over)) {
-            let (n, size) = (over.number(), over.number());
+            let n = over.number();
+            let size = over.number();
             return Some(self.written_before(n, None, far.old(size, over.content())));
         }
         let intent = call.again(Part::Intent)?;

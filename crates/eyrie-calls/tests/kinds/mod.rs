@@ -196,7 +196,8 @@ fn listed() -> (u64, Vec<String>) {
         assert_eq!(getdents64(file, room.as_mut_ptr().cast::<u8>().add(2048).cast(), 2048), 0);
         close(file);
         let dir = libc::opendir(c"d".as_ptr());
-        let (mut entry, mut found) = (std::mem::zeroed(), std::ptr::null_mut());
+        let mut entry = std::mem::zeroed();
+        let mut found = std::ptr::null_mut();
         while readdir_r(dir, &mut entry, &mut found) == 0 && !found.is_null() {
             names.push(text(entry.d_name.as_ptr()));
         }
@@ -316,7 +317,9 @@ fn a_rank_is_where_it_was() {
 const ATTRIBUTE: &CStr = c"user.eyrie-test";
 
 fn attribute(path: &CStr) -> (isize, isize, [u8; 16], isize) {
-    let (mut room, path, name) = ([0u8; 16], path.as_ptr(), ATTRIBUTE.as_ptr());
+    let mut room = [0u8; 16];
+    let path = path.as_ptr();
+    let name = ATTRIBUTE.as_ptr();
     // SAFETY: C strings and as much room as said.
     unsafe {
         let asked = libc::getxattr(path, name, std::ptr::null_mut(), 0);
@@ -326,7 +329,8 @@ fn attribute(path: &CStr) -> (isize, isize, [u8; 16], isize) {
 }
 
 fn set_attribute(path: &CStr, value: &str, flags: c_int) -> c_int {
-    let (path, name) = (path.as_ptr(), ATTRIBUTE.as_ptr());
+    let path = path.as_ptr();
+    let name = ATTRIBUTE.as_ptr();
     // SAFETY: C strings and as many bytes as said.
     unsafe { libc::setxattr(path, name, value.as_ptr().cast(), value.len(), flags) }
 }
@@ -420,9 +424,10 @@ fn free_space_is_told_again() {
     let look = || {
         // SAFETY: structures that are there, C strings, and a descriptor.
         unsafe {
-            let (mut fs, mut vfs): (libc::statfs, libc::statvfs) =
-                (std::mem::zeroed(), std::mem::zeroed());
-            let (here, none) = (c".".as_ptr(), c"none".as_ptr());
+            let mut fs: libc::statfs = std::mem::zeroed();
+            let mut vfs: libc::statvfs = std::mem::zeroed();
+            let here = c".".as_ptr();
+            let none = c"none".as_ptr();
             let values = [
                 libc::statfs(here, &mut fs),
                 libc::statvfs(here, &mut vfs),
@@ -493,7 +498,9 @@ fn ended(control: &mut libc::aiocb) -> (c_int, isize) {
 fn what_is_begun_is_done_at_once() {
     let program = || {
         let fd = open("file", libc::O_CREAT | libc::O_RDWR);
-        let (mut a, mut b, mut c) = (*b"written", *b"LISTED", [0u8; 9]);
+        let mut a = *b"written";
+        let mut b = *b"LISTED";
+        let mut c = [0u8; 9];
         let mut one = control(fd, 0, &mut a, 2);
         // SAFETY: control blocks that stay until they have ended.
         let begun = unsafe { libc::aio_write(&mut one) };
@@ -532,7 +539,8 @@ fn what_is_begun_is_done_at_once() {
 fn what_is_copied_past_memory_is_copied_once() {
     fs::write("from", "what is copied").unwrap();
     let program = || {
-        let (from, to) = (open("from", libc::O_RDONLY), open("to", libc::O_CREAT | libc::O_RDWR));
+        let from = open("from", libc::O_RDONLY);
+        let to = open("to", libc::O_CREAT | libc::O_RDWR);
         let mut ends = [0; 2];
         let nothing = std::ptr::null_mut();
         // SAFETY: room for two descriptors; the other calls take no address but null.
@@ -578,7 +586,9 @@ fn helper(command: &CStr) -> (c_int, libc::pid_t) {
         let child = libc::fork();
         if child == 0 {
             libc::dup2(ends[1], 1);
-            let (sh, c, end) = (c"sh".as_ptr(), c"-c".as_ptr(), std::ptr::null::<c_char>());
+            let sh = c"sh".as_ptr();
+            let c = c"-c".as_ptr();
+            let end = std::ptr::null::<c_char>();
             libc::execl(c"/bin/sh".as_ptr(), sh, c, command.as_ptr(), end);
             libc::_exit(1);
         }
@@ -597,7 +607,8 @@ fn by_select(fd: c_int) -> (c_int, bool) {
         for fd in [0, fd] {
             libc::FD_SET(fd, &mut set);
         }
-        let (none, mut time) = (std::ptr::null_mut(), libc::timeval { tv_sec: 20, tv_usec: 0 });
+        let none = std::ptr::null_mut();
+        let mut time = libc::timeval { tv_sec: 20, tv_usec: 0 };
         libc::FD_CLR(0, &mut set);
         let n = libc::select(fd + 1, &mut set, none, none, &mut time);
         (n, libc::FD_ISSET(fd, &set))
@@ -607,11 +618,12 @@ fn by_select(fd: c_int) -> (c_int, bool) {
 fn by_pselect(fd: c_int) -> (c_int, bool) {
     // SAFETY: sets and a time that are there, and a descriptor that fits in a set.
     unsafe {
-        let (mut reads, mut fails): (libc::fd_set, libc::fd_set) =
-            (std::mem::zeroed(), std::mem::zeroed());
+        let mut reads: libc::fd_set = std::mem::zeroed();
+        let mut fails: libc::fd_set = std::mem::zeroed();
         libc::FD_SET(fd, &mut reads);
         libc::FD_SET(fd, &mut fails);
-        let (none, time) = (std::ptr::null_mut(), libc::timespec { tv_sec: 20, tv_nsec: 0 });
+        let none = std::ptr::null_mut();
+        let time = libc::timespec { tv_sec: 20, tv_nsec: 0 };
         let n = libc::pselect(fd + 1, &mut reads, none, &mut fails, &time, std::ptr::null());
         (n, libc::FD_ISSET(fd, &reads) && !libc::FD_ISSET(fd, &fails))
     }
@@ -689,7 +701,8 @@ fn calls_by_their_numbers_are_known() {
             let (mut room, mut st): ([u8; 32], libc::statx) = std::mem::zeroed();
             let mut how: libc::open_how = std::mem::zeroed();
             how.flags = libc::O_RDONLY as u64;
-            let (how, len) = (&raw const how, size_of::<libc::open_how>());
+            let how = &raw const how;
+            let len = size_of::<libc::open_how>();
             let input = libc::syscall(libc::SYS_openat2, here, c"input".as_ptr(), how, len);
             let n = libc::syscall(libc::SYS_read, input, room.as_mut_ptr(), room.len());
             let none = libc::syscall(libc::SYS_openat2, here, c"none".as_ptr(), how, len);

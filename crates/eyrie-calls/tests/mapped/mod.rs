@@ -152,7 +152,8 @@ fn what_is_known_to_be_unmapped_is_others() {
 fn two_mappings_of_a_file_have_the_same() {
     let program = || {
         let file = make("both", 3);
-        let (whole, end) = (Mapped::new(file, 3 * PAGE, 0), Mapped::new(file, PAGE, 2 * PAGE));
+        let whole = Mapped::new(file, 3 * PAGE, 0);
+        let end = Mapped::new(file, PAGE, 2 * PAGE);
         whole.set(2 * PAGE + 1, whole.get(2 * PAGE + 1) + 1);
         end.set(2, end.get(1) + 1);
         let found = (whole.get(2 * PAGE + 1), whole.get(2 * PAGE + 2));
@@ -433,7 +434,8 @@ fn a_mapping_of_an_image_is_written_later() {
     // SAFETY: what was mapped there is not used any more.
     unsafe {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        let (at, none) = (mapped.0, libc::PROT_READ);
+        let at = mapped.0;
+        let none = libc::PROT_READ;
         let made = libc::syscall(libc::SYS_mmap, at, PAGE, none, flags, readable, 0);
         assert_eq!(made, mapped.0 as i64);
     }

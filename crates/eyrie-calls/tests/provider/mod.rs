@@ -6,7 +6,8 @@ use eyrie_calls::for_provider::*;
 /// What was recorded since the last time.
 pub fn take() -> Vec<u8> {
     let entered = eyrie_calls_enter();
-    let (mut bytes, mut from) = (std::ptr::null(), 0);
+    let mut bytes = std::ptr::null();
+    let mut from = 0;
     // SAFETY: in a call of the provider; the bytes are copied at once.
     let taken = unsafe {
         match eyrie_calls_take(&mut bytes, &mut from) {

@@ -71,7 +71,8 @@ mod tests {
         let first = started(&tell(said::joined(NodeId(0))));
         assert!(first.stdin && first.image.is_none() && first.beginning.is_empty());
         assert_eq!((&first.leftovers[..], &first.signals[..]), (&[path][..], &[10][..]));
-        let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+        let fetched = Duration::ZERO;
+        let restored = Duration::ZERO;
         tell(said::rank(first.instance, RankReport::Started { fetched, restored }));
         tell(said::rank(first.instance, RankReport::ProviderLoaded));
         let asked = tell(Event::Checkpoint { request: 1, rank: None });
@@ -81,7 +82,8 @@ mod tests {
         });
         assert_eq!(image.unwrap().store.addr, Some(Addr::Unix("/store-0".into())));
         // It dies without an image: what it has observed goes to its router and to its beginning.
-        let (ending, stage) = (Ending::Signal(libc::SIGKILL), MpiStage::Within);
+        let ending = Ending::Signal(libc::SIGKILL);
+        let stage = MpiStage::Within;
         tell(said::rank(first.instance, RankReport::Exited { ending, stage }));
         let instance = RankInstance { incarnation: Incarnation(2), ..first.instance };
         let determinants = vec![Determinant { clock: 3, rsn: 4 }];

@@ -158,23 +158,33 @@ impl Machine {
 
     /// For how long ranks have had no new image, and why.
     pub(super) fn ages(&self) -> ImageAges<'_> {
-        let (ranks, schedule, stores) = (&self.ranks, &self.schedule, &self.stores);
+        let ranks = &self.ranks;
+        let schedule = &self.schedule;
+        let stores = &self.stores;
         ImageAges { now: self.out.now(), ranks, schedule, stores }
     }
 
     /// Where roles can be.
     pub(super) fn places(&self) -> Places<'_> {
-        let (nodes, reach, ranks, roles) = (&self.nodes, &self.reach, &self.ranks, &self.roles);
+        let nodes = &self.nodes;
+        let reach = &self.reach;
+        let ranks = &self.ranks;
+        let roles = &self.roles;
         Places { now: self.out.now(), nodes, reach, ranks, roles }
     }
 
     pub(super) fn overdue_and_ages(&mut self) -> (&mut Overdue, ImageAges<'_>) {
-        let (ranks, schedule, stores) = (&self.ranks, &self.schedule, &self.stores);
+        let ranks = &self.ranks;
+        let schedule = &self.schedule;
+        let stores = &self.stores;
         (&mut self.overdue, ImageAges { now: self.out.now(), ranks, schedule, stores })
     }
 
     pub(super) fn redundancy_and_places(&mut self) -> (&mut Redundancy, &Config, Places<'_>) {
-        let (nodes, reach, ranks, roles) = (&self.nodes, &self.reach, &self.ranks, &self.roles);
+        let nodes = &self.nodes;
+        let reach = &self.reach;
+        let ranks = &self.ranks;
+        let roles = &self.roles;
         let places = Places { now: self.out.now(), nodes, reach, ranks, roles };
         (&mut self.redundancy, &self.config, places)
     }

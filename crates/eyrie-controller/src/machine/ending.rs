@@ -35,7 +35,8 @@ impl EndOfRanks<'_> {
             Ending::Signal(signal) if self.signals.has_sent(signal) => self.end_by_signal(signal),
             Ending::Signal(signal) => {
                 let cause = format!("killed by {}", signal_names::in_words(signal));
-                let (death, unheard) = (Death::Signal(signal), None);
+                let death = Death::Signal(signal);
+                let unheard = None;
                 self.out.follows(Consequence::RankLost { rank, death, cause, unheard });
             }
             Ending::Code(code) if !spoke_pmi || stage == MpiStage::After => {

@@ -116,7 +116,8 @@ impl Machine {
                     return;
                 }
                 let cause = format!("node {node} is lost");
-                let (death, unheard) = (Death::Outside, Some(unheard));
+                let death = Death::Outside;
+                let unheard = Some(unheard);
                 self.recovery().rank_failed(rank, death, cause, unheard);
                 self.follow();
             }

@@ -67,8 +67,8 @@ impl Destinations<'_> {
             (true, false) => NodeState::Open,
         };
         let slots = self.config.slots.get(node.index()).copied().flatten().unwrap_or(u32::MAX);
-        let (is_free_spare, replaces) =
-            (entry.is_free_spare(), entry.replaces().map(|node| node.0));
+        let is_free_spare = entry.is_free_spare();
+        let replaces = entry.replaces().map(|node| node.0);
         eyrie_placement::Node { state, slots, ranks: 0, is_free_spare, replaces }
     }
 
@@ -141,7 +141,8 @@ mod tests {
         }
         for rank in 0..4 {
             let instance = RankInstance { rank: Rank(rank), incarnation: Incarnation(1) };
-            let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+            let fetched = Duration::ZERO;
+            let restored = Duration::ZERO;
             for report in [RankReport::Started { fetched, restored }, RankReport::ProviderLoaded] {
                 machine.handle(Duration::ZERO, said::rank(instance, report));
             }
@@ -190,7 +191,8 @@ mod tests {
     #[test]
     fn a_rank_that_loses_where_it_was_going_does_not_move_to_where_it_is() {
         let mut machine = running(2);
-        let (to, manner) = (None, eyrie_interface::Manner::default());
+        let to = None;
+        let manner = eyrie_interface::Manner::default();
         let ranks = vec![Rank(0)];
         machine.handle(Duration::ZERO, Event::Migrate { request: None, ranks, to, manner });
         let to: Vec<_> = machine.moves().map(|(_, moving)| moving.goes_to()).collect();
@@ -203,7 +205,8 @@ mod tests {
     #[test]
     fn a_rank_that_moves_counts_where_it_goes_and_not_where_it_is() {
         let mut machine = running_on(3, [1, 1, 0, 2].map(NodeId));
-        let (to, manner) = (Some(NodeId(0)), eyrie_interface::Manner::default());
+        let to = Some(NodeId(0));
+        let manner = eyrie_interface::Manner::default();
         let ranks = vec![Rank(0)];
         machine.handle(Duration::ZERO, Event::Migrate { request: None, ranks, to, manner });
         machine.handle(Duration::ZERO, Event::AgentGone(NodeId(2)));
@@ -226,7 +229,8 @@ mod tests {
 
     #[test]
     fn a_large_job_that_goes_on_looks_at_each_rank_once() {
-        let (ranks, nodes) = (20_000, 200);
+        let ranks = 20_000;
+        let nodes = 200;
         let mut machine = going_on(ranks, nodes, 1);
         let before = LOOKED_AT.get();
         let commands = machine.handle(Duration::ZERO, said::joined(NodeId(nodes)));

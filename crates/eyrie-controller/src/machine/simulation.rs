@@ -365,7 +365,8 @@ impl Cluster {
             let part = |reached| {
                 Happening::FromNode(NodeId(from), said::reached(NodeId(from), NodeId(to), reached))
             };
-            let (parted, met) = (part(false), part(true));
+            let parted = part(false);
+            let met = part(true);
             self.after(1000..10_000, parted);
             self.after(10_000..20_000, met);
         }
@@ -841,7 +842,8 @@ impl Cluster {
         let instance = RankInstance { rank, incarnation };
         let stage = MpiStage::Within;
         let event = if self.ranks[rank.index()].restoring == Some(incarnation) {
-            let (reason, fault) = ("killed".into(), StartFault::Killed(libc::SIGKILL));
+            let reason = "killed".into();
+            let fault = StartFault::Killed(libc::SIGKILL);
             said::rank(instance, RankReport::StartFailed { reason, fault })
         } else {
             said::rank(
@@ -1593,7 +1595,10 @@ fn jobs_survive_random_failures() {
     let schedules = schedules.unwrap_or(SCHEDULES);
     let first = std::env::var("EYRIE_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     println!("seeds {first} to {}", first + schedules - 1);
-    let (mut done, mut ended, mut recoveries, mut copies) = (0, 0, 0, 0);
+    let mut done = 0;
+    let mut ended = 0;
+    let mut recoveries = 0;
+    let mut copies = 0;
     for seed in first..first + schedules {
         let run = std::panic::catch_unwind(|| {
             let mut cluster = Cluster::new(seed, false);

@@ -49,7 +49,8 @@ impl Starting<'_> {
         let now = self.out.now();
         self.out.start();
         let Config { ranks, nodes, routers, ref job, .. } = *self.config;
-        let (spares, hosts) = (self.nodes.spares(), self.nodes.hosts().to_vec());
+        let spares = self.nodes.spares();
+        let hosts = self.nodes.hosts().to_vec();
         let job = job.clone();
         self.out.record(Record::JobStarted { job, ranks, nodes, spares, hosts, routers });
         self.schedule.begin(now);
@@ -59,7 +60,8 @@ impl Starting<'_> {
         for rank in self.ranks.numbers() {
             let r = &mut self.ranks[rank];
             if r.start(now + START_TIMEOUT) {
-                let (instance, node) = (r.instance(), r.node());
+                let instance = r.instance();
+                let node = r.node();
                 self.out.send_agent(node, ToAgent::Start(start_rank(instance, None)));
                 self.out.record(Record::RankStarted { instance, node, image: None });
             } else if r.go_on(now) {

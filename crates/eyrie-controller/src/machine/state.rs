@@ -336,7 +336,8 @@ mod tests {
             ("saving", markdown(SAVING)),
         ];
         for (name, table) in tables {
-            let (begin, end) = (format!("<!-- states of {name} -->\n"), "<!-- end -->");
+            let begin = format!("<!-- states of {name} -->\n");
+            let end = "<!-- end -->";
             let shown = page.split(&begin).nth(1).and_then(|rest| rest.split(end).next());
             assert_eq!(shown, Some(table.as_str()), "{name}: copy the right side to the page");
         }

@@ -139,7 +139,8 @@ mod tests {
         admission.refuse_node(NodeId(1));
         assert!(admission.admit(&Claim::Lost { node: NodeId(1) }).is_err());
         assert!(admission.admit(&agent(NodeId(1))).unwrap_err().contains("declared dead"));
-        let (rank, image) = (3, 1);
+        let rank = 3;
+        let image = 1;
         for claim in [
             Claim::ImageFetch { rank: Rank(rank), image: ImageId(image), since: ImageId(0) },
             Claim::ImageCopy { rank: Rank(rank), image: ImageId(image) },

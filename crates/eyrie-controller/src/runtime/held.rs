@@ -30,7 +30,8 @@ impl Job {
         let link = self.agents.session(node).and_then(|session| session.link()).cloned();
         let bytes: Arc<[u8]> = bytes.into();
         let piece = Piece { stream, bytes, shown: link.map(|link| (link, shown)) };
-        let (position, is_kept) = (self.journal.progress().position, self.journal.is_kept());
+        let position = self.journal.progress().position;
+        let is_kept = self.journal.is_kept();
         // Another controller must write the same in the same order.
         self.outlet.hold(position, piece, self.is_replaying || is_kept);
         if self.is_replaying || !is_kept {

@@ -164,9 +164,11 @@ impl Journal {
     /// When it cannot be written.
     pub fn go_on(path: &Path, read: &Read) -> io::Result<Journal> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
-        let (begins, ends) = (read.head.position, read.end);
+        let begins = read.head.position;
+        let ends = read.end;
         file.set_len(ends - begins)?;
-        let (file, path) = (Some(file), path.to_path_buf());
+        let file = Some(file);
+        let path = path.to_path_buf();
         Ok(Journal { file, path, begins, ends, limit: LONG, ..Journal::default() })
     }
 

@@ -191,7 +191,8 @@ impl Cluster {
         controller: &Addr,
         log: Option<&Path>,
     ) -> Command {
-        let (first, count) = (nodes.start.to_string(), nodes.len());
+        let first = nodes.start.to_string();
+        let count = nodes.len();
         let names: Vec<&str> = self.hosts[nodes].iter().map(|host| host.name.as_str()).collect();
         let names = names.join(",");
         let mut command = Command::new("srun");

@@ -122,7 +122,8 @@ fn serve_role<Message>(
         Ok(hear(letter, decode(&payload)?))
     };
     // Dropping the link ends the connection: it must not be kept here.
-    let (id, was_silent) = (link.id(), link.silence());
+    let id = link.id();
+    let was_silent = link.silence();
     if !up(link, heard) {
         return;
     }

@@ -278,7 +278,8 @@ fn clean(base: &std::path::Path) -> Vec<String> {
     let mut removed = Vec::new();
     let mut said = Vec::new();
     for job in jobdir::dead_jobs(base) {
-        let (name, amount) = (job.name.clone(), job.amount);
+        let name = job.name.clone();
+        let amount = job.amount;
         match job.remove() {
             Ok(()) => removed.push((name, amount)),
             Err(e) => said.push(format!("cannot remove what dead job {name} left: {e}")),

@@ -65,7 +65,8 @@ pub fn start_agents(
                 let started = children.launch(cluster, target, &files, hear(node));
                 started.with_context(|| {
                     let host = node.map(|node| &cluster.hosts[node.index()].name);
-                    let (host, ssh) = (host.map_or("other hosts", |h| h), ssh.to_string_lossy());
+                    let host = host.map_or("other hosts", |h| h);
+                    let ssh = ssh.to_string_lossy();
                     format!("cannot start an agent on {host} with {ssh}; see --launcher-exec")
                 })?;
             }

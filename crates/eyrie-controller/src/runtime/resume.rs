@@ -416,7 +416,9 @@ impl Job {
     fn call(&self, node: NodeId, secret: &Secret, calls: &Arc<Calls>) {
         let Some(agent) = self.agents.reached_at(node).cloned() else { return };
         let claim = Claim::Controller { addr: self.children.controller().clone() };
-        let (secret, calls, inbound) = (secret.clone(), Arc::clone(calls), self.inbound.clone());
+        let secret = secret.clone();
+        let calls = Arc::clone(calls);
+        let inbound = self.inbound.clone();
         std::thread::spawn(move || {
             let mut refusals = 0;
             while !calls.over.load(Ordering::SeqCst) && refusals < MAX_REFUSALS {

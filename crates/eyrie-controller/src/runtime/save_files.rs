@@ -70,7 +70,8 @@ impl Job {
 
     fn write_job(&mut self) -> anyhow::Result<String> {
         let beginning = self.beginning.clone();
-        let (machine, stdin) = (self.machine.saved(), self.stdin.saved()?);
+        let machine = self.machine.saved();
+        let stdin = self.stdin.saved()?;
         let alike = self.alike.saved().or_else(|| Alike::first(this_host(&beginning)).saved());
         self.outlet.let_out(u64::MAX);
         let unshown = self.outlet.kept().cloned();

@@ -31,7 +31,9 @@ impl Job {
         let ours = self.children.controller().clone();
         for node in nodes {
             let Some(agent) = self.agents.reached_at(node).cloned() else { continue };
-            let (secret, ours, over) = (self.secret.clone(), ours.clone(), Arc::clone(&over));
+            let secret = self.secret.clone();
+            let ours = ours.clone();
+            let over = Arc::clone(&over);
             let inbound = self.inbound.clone();
             std::thread::spawn(move || {
                 let again = || !over.load(Ordering::SeqCst) && Instant::now() < until;

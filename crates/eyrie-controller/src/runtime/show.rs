@@ -87,7 +87,8 @@ impl Job {
         let rank_status = |(instance, node, state): (RankInstance, NodeId, RankStateName)| {
             let state = format!("{state:?}").to_lowercase();
             let (image, overdue) = images.next().unwrap_or_default();
-            let (image, overdue) = (image.map(image_status), overdue.map(overdue_status));
+            let image = image.map(image_status);
+            let overdue = overdue.map(overdue_status);
             RankStatus { instance, node, state, image, overdue }
         };
         let role_status =
@@ -128,7 +129,8 @@ impl Job {
         if self.machine.has_started() || !self.outlet.is_waiting_due(now) {
             return;
         }
-        let (missing, all) = (self.machine.missing(), self.machine.nodes_up().count());
+        let missing = self.machine.missing();
+        let all = self.machine.nodes_up().count();
         self.show((LogLevel::Normal, waiting_for(now, &missing, all)));
     }
 

@@ -395,7 +395,8 @@ mod tests {
     /// On another host the file begins with what its controller writes.
     #[test]
     fn the_oldest_event_of_a_job_that_was_resumed_is_the_first_one_here() {
-        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
         let mut first = EventFile::create(None, dir.path()).unwrap();
         for text in ["one", "two"] {
             note(&mut first, text);

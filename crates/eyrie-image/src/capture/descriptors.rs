@@ -259,7 +259,8 @@ impl Table {
         file_system: u64,
         path_as_c: &[u8],
     ) -> Result<Entry, Refusal> {
-        let (fd, path) = (entry.record.fd, &path_as_c[..path_as_c.len() - 1]);
+        let fd = entry.record.fd;
+        let path = &path_as_c[..path_as_c.len() - 1];
         let refuse = |what| Err(Refusal::Descriptor { fd, what, name: Text::new(path) });
         entry.record.offset = sys::lseek(fd, 0, 1).unwrap_or(0) as u64;
         entry.record.identity.born_ns = sys::born_ns(fd);

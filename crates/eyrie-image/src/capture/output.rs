@@ -95,7 +95,8 @@ impl Output {
 
     /// Ends the stream.
     pub fn finish(&mut self, hash_room: &'static mut u64) -> Result<(), i32> {
-        let (a, b) = (self.bytes, self.records);
+        let a = self.bytes;
+        let b = self.records;
         self.header(RecordHeader { kind: Kind::Trailer, flags: 0, a, b, len: 8 })?;
         *hash_room = self.hash.value();
         let bytes = bytes_of_u64(hash_room);

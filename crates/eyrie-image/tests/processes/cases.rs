@@ -1029,7 +1029,9 @@ const VDSO_ID: usize = 152;
 
 /// The records of an image that `keeps` is true of, with a trailer that fits them.
 fn rewritten(image: &[u8], keeps: impl Fn(Kind, &[u8]) -> bool) -> Vec<u8> {
-    let (mut new, mut records, mut hash) = (Vec::new(), 0, MetaHash::new());
+    let mut new = Vec::new();
+    let mut records = 0;
+    let mut hash = MetaHash::new();
     let mut rest = image;
     while let Some((head, behind)) = rest.split_first_chunk::<32>() {
         let mut header = RecordHeader::decode(head).unwrap();

@@ -65,7 +65,8 @@ pub fn pipe() -> (File, File) {
 fn watch(dir: &Path, mut child: Child, input: File) -> Running {
     let mut stdout = child.stdout.take().unwrap();
     let stderr = child.stderr.take().unwrap();
-    let ((report, reports), (first, first_output)) = (channel(), channel());
+    let (report, reports) = channel();
+    let (first, first_output) = channel();
     let output = std::thread::spawn(move || {
         let mut all = Vec::new();
         let mut piece = [0; 65536];

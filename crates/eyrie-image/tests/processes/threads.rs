@@ -255,8 +255,8 @@ fn settings_of_its_own() -> String {
     unsafe {
         std::arch::asm!("stmxcsr [{}]", in(reg) &mut seen);
         let unlocked = held.each_mut().map(|mutex| libc::pthread_mutex_unlock(&mut **mutex));
-        let (mut set, mut alt): (libc::sigset_t, libc::stack_t) =
-            (std::mem::zeroed(), std::mem::zeroed());
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        let mut alt: libc::stack_t = std::mem::zeroed();
         libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut set);
         libc::sigaltstack(std::ptr::null(), &mut alt);
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();

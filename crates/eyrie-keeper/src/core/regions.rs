@@ -86,7 +86,8 @@ impl<M: Memory> Regions<M> {
             Channel::Order => return kept,
         };
         let first = figures::first(memory, layout, channel);
-        let (of, part) = (last.saturating_sub(first) + 1, last.saturating_sub(released));
+        let of = last.saturating_sub(first) + 1;
+        let part = last.saturating_sub(released);
         if part >= of {
             return kept;
         }

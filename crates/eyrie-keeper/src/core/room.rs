@@ -346,7 +346,8 @@ impl Room {
     /// wait often. False: that is more than `most` bytes, or than it has addresses.
     fn grant_more<M: Memory>(&mut self, regions: &Regions<M>, rank: Rank, most: u64) -> bool {
         let (memory, layout) = regions.of(rank);
-        let (used, wanted) = (regions.used(rank), region::wanted(memory, layout));
+        let used = regions.used(rank);
+        let wanted = region::wanted(memory, layout);
         let limit = limit(regions, rank).saturating_sub(used);
         let most = most.min(self.memory_left);
         let more = wanted.max((used / MORE).min(most)).min(limit);

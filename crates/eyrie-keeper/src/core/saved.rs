@@ -108,7 +108,8 @@ pub fn restore<M: Memory>(
         let incarnation = u32::try_from(number(from)?);
         let incarnation = Incarnation(incarnation.map_err(|_| invalid("an incarnation"))?);
         ranks.restore(RankInstance { rank, incarnation });
-        let (clock, observed) = (number(from)?, number(from)?);
+        let clock = number(from)?;
+        let observed = number(from)?;
         let counts = (0..regions.count()).map(|_| number(from)).collect::<io::Result<_>>()?;
         images.restore(rank, Imaged { clock, observed, counts });
         let (memory, layout) = regions.of(rank);
@@ -120,7 +121,8 @@ pub fn restore<M: Memory>(
 fn restore_region(memory: &impl Memory, layout: &Layout, from: &mut impl Read) -> io::Result<()> {
     let mut bytes = vec![0; PIECE as usize];
     loop {
-        let (at, len) = (number(from)?, number(from)?);
+        let at = number(from)?;
+        let len = number(from)?;
         if len == 0 {
             return Ok(());
         }
@@ -182,7 +184,8 @@ pub fn restore_spilled<M: Memory>(
 ) -> io::Result<()> {
     let mut bytes = vec![0; SPILLED_PIECE];
     for rank in regions.ranks() {
-        let (clock, within) = (number(from)?, (number(from)?, number(from)?));
+        let clock = number(from)?;
+        let within = (number(from)?, number(from)?);
         let lost = number(from)? != 0;
         let counts = (0..regions.count()).map(|_| number(from)).collect::<io::Result<_>>()?;
         let mut taken = Taken::nothing(clock, counts);

@@ -50,7 +50,8 @@ impl Job {
         }
         let counted = vec![image; RANKS as usize];
         let stored = vec![Vec::new(); RANKS as usize];
-        let (now, most_spilled) = (Duration::ZERO, 0);
+        let now = Duration::ZERO;
+        let most_spilled = 0;
         Job { world, random, processes, counted, stored, now, images, disk, most_spilled }
     }
 
@@ -62,7 +63,8 @@ impl Job {
         let rank = self.rank();
         match self.random.gen_range(0..100) {
             0..=39 => {
-                let (to, times) = (self.rank(), self.random.gen_range(1..20));
+                let to = self.rank();
+                let times = self.random.gen_range(1..20);
                 for _ in 0..times {
                     self.retried(rank, |process| process.send(rank, to).map(drop));
                 }
@@ -82,7 +84,8 @@ impl Job {
             86..=91 if self.images => self.count_one(rank),
             92..=94 => self.die(rank),
             95..=97 => {
-                let (stores, to) = (self.random.gen_range(0..400), self.rank());
+                let stores = self.random.gen_range(0..400);
+                let to = self.rank();
                 self.world.heaps[rank as usize].stop_after(stores);
                 let process = &mut self.processes[rank as usize];
                 // What it does from then on is never seen.
@@ -188,8 +191,10 @@ impl Job {
         self.world.core.save(&self.world.asked, &mut saved).unwrap();
         let mut from = &saved[..];
         Head::read(&mut from).unwrap();
-        let (heaps, log) = (heaps(), self.world.log);
-        let (world, mut asked) = (&mut self.world, Asked::default());
+        let heaps = heaps();
+        let log = self.world.log;
+        let world = &mut self.world;
+        let mut asked = Asked::default();
         let numbers = &world.incarnations;
         let restored =
             Core::restored(heaps.clone(), REGION, log, numbers, &mut from, &mut asked).unwrap();

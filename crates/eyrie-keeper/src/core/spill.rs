@@ -185,8 +185,11 @@ impl Spill {
             store.truncate(rank, taken.end);
             return Err(stop);
         }
-        let (messages, clock, within) = (step.messages, step.clock, step.within);
-        let (end, counts) = (step.at, step.counts);
+        let messages = step.messages;
+        let clock = step.clock;
+        let within = step.within;
+        let end = step.at;
+        let counts = step.counts;
         if messages > 0 {
             taken.add(Block { clock: within.0, end });
         }
@@ -244,8 +247,10 @@ impl<'a, M: Memory, S: Store> Step<'a, M, S> {
     ) -> Step<'a, M, S> {
         let Taken { clock, within, ref counts, end, .. } = *taken;
         let readers = regions.ranks().map(|_| None).collect();
-        let (counts, buffer) = (counts.clone(), Vec::with_capacity(PIECE));
-        let (messages, bytes) = (0, 0);
+        let counts = counts.clone();
+        let buffer = Vec::with_capacity(PIECE);
+        let messages = 0;
+        let bytes = 0;
         Step {
             regions,
             rank,

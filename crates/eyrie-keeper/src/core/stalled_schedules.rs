@@ -63,7 +63,8 @@ impl Talk {
     fn next(&self, rank: u32) -> Next {
         let state = &self.processes[rank as usize].state;
         let sent = state.sent.iter().sum::<u64>() as usize;
-        let (mut before, mut now) = (0, None);
+        let mut before = 0;
+        let mut now = None;
         for (round, to) in self.rounds[rank as usize].iter().enumerate() {
             if now.is_none() && sent < before + to.len() {
                 now = Some((round, to[sent - before]));
@@ -109,7 +110,8 @@ impl Talk {
     /// What each rank does, and what it uses, is granted and wants.
     fn described(&self) -> Vec<(Next, [u64; 3])> {
         let of = |rank: u32| {
-            let (heap, layout) = (&self.world.heaps[rank as usize], layout(rank));
+            let heap = &self.world.heaps[rank as usize];
+            let layout = layout(rank);
             let bytes = [region::used, region::granted, region::wanted].map(|of| of(heap, &layout));
             (self.next(rank), bytes)
         };

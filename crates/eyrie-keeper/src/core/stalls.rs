@@ -66,7 +66,8 @@ pub struct Stalls {
 impl Stalls {
     /// No rank waits.
     pub fn new(ranks: usize) -> Stalls {
-        let (waits, reported) = (Vec::new(), vec![None; ranks]);
+        let waits = Vec::new();
+        let reported = vec![None; ranks];
         Stalls { waits, reported, received: vec![(0, vec![0; ranks]); ranks] }
     }
 
@@ -162,9 +163,11 @@ impl Stalls {
         rank: Rank,
     ) -> impl Iterator<Item = Receiver> + 'a {
         regions.ranks().zip(&self.received).filter_map(move |(to, (_, received))| {
-            let (newest, released) = (regions.newest(rank, to), regions.released(rank, to));
+            let newest = regions.newest(rank, to);
+            let released = regions.released(rank, to);
             let received = received[rank.index()];
-            let (has_more, has_received) = (newest > received, received > released);
+            let has_more = newest > received;
+            let has_received = received > released;
             (newest > released).then_some(Receiver { rank: to, has_more, has_received })
         })
     }

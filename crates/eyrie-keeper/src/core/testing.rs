@@ -201,7 +201,8 @@ impl World {
 
     /// With so many bytes for logs.
     pub fn within(log: Bounds) -> World {
-        let (heaps, incarnations) = (heaps(), vec![Incarnation(1); RANKS as usize]);
+        let heaps = heaps();
+        let incarnations = vec![Incarnation(1); RANKS as usize];
         let core = Core::new(heaps.clone(), REGION, log, &incarnations);
         World { core, asked: Asked::default(), heaps, incarnations, log, next_conn: 1 }
     }
@@ -223,7 +224,8 @@ impl World {
     pub fn connect(&mut self, rank: u32) -> ConnId {
         let id = self.next_conn;
         self.next_conn += 1;
-        let (instance, pid) = (self.instance(rank), self.pid(rank));
+        let instance = self.instance(rank);
+        let pid = self.pid(rank);
         assert_eq!(self.core.admit(instance), Ok(()));
         self.core.connected(id, instance, pid, &mut self.asked);
         id
@@ -248,7 +250,8 @@ impl World {
             Reader::new(*heap, layout(source as u32), rank, behind)
         };
         let readers = self.heaps.iter().enumerate().map(reader).collect();
-        let (heaps, content) = (self.heaps.clone(), payload);
+        let heaps = self.heaps.clone();
+        let content = payload;
         Process { conn, writer, readers, heaps, spilled, content, state }
     }
 
@@ -300,7 +303,8 @@ impl World {
     /// Allows the fenced incarnation to have the ledgers.
     pub fn recover(&mut self, rank: u32) {
         let instance = self.instance(rank);
-        let (determinants, observed) = (Vec::new(), Vec::new());
+        let determinants = Vec::new();
+        let observed = Vec::new();
         self.command(RouterCommand::Recover { instance, determinants, observed });
     }
 
@@ -392,8 +396,8 @@ impl Process {
             self.state.clock -= 1;
             self.state.received = before;
             for (source, reader) in (0..).zip(&mut self.readers) {
-                let (heap, count) =
-                    (self.heaps[source as usize], self.state.received[source as usize]);
+                let heap = self.heaps[source as usize];
+                let count = self.state.received[source as usize];
                 if reader.count() != count {
                     *reader = Reader::new(heap, layout(source), rank, count);
                 }

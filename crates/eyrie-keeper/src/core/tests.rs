@@ -53,7 +53,8 @@ fn all_ranks_are_admitted_at_the_start_and_older_incarnations_are_not() {
 #[test]
 fn a_connection_replaces_an_older_one_and_the_end_of_the_older_one_is_none() {
     let mut world = World::new(64 * MIB);
-    let (first, second) = (world.connect(0), world.connect(0));
+    let first = world.connect(0);
+    let second = world.connect(0);
     assert_eq!((&world.asked.closed, &world.asked.admitted), (&vec![first], &vec![first, second]));
     world.events();
     world.core.disconnected(first, Rank(0), &mut world.asked);
@@ -368,7 +369,9 @@ fn another_keeper_goes_on_with_what_was_saved() {
     let mut from = &saved[..];
     let head = Head::read(&mut from).unwrap();
     assert_eq!(head, Head { ranks: u64::from(RANKS), region_bytes: REGION });
-    let (new, log, mut asked) = (heaps(), world.log, Asked::default());
+    let new = heaps();
+    let log = world.log;
+    let mut asked = Asked::default();
     let numbers = world.incarnations.clone();
     let core = Core::restored(new.clone(), REGION, log, &numbers, &mut from, &mut asked).unwrap();
     assert!(from.is_empty());
@@ -407,7 +410,8 @@ fn what_is_saved_must_fit_the_regions() {
     for place in [REGION, REGION - 1, u64::MAX, 7] {
         let mut changed = saved.clone();
         changed[at..at + 8].copy_from_slice(&place.to_le_bytes());
-        let (log, store) = (world.log, &mut Asked::default());
+        let log = world.log;
+        let store = &mut Asked::default();
         let from = &mut &changed[24..];
         let restored = Core::restored(heaps(), REGION, log, &world.incarnations, from, store);
         assert!(restored.err().unwrap().to_string().contains("outside"), "{place}");

@@ -258,7 +258,8 @@ fn memory(world: &World) -> Option<Reading> {
     let kib = |key: &[u8]| {
         eyrie_proc::text::after(&text, key).and_then(eyrie_proc::text::number).map(|n| n.0 as f64)
     };
-    let (total, available) = (kib(b"MemTotal:")?, kib(b"MemAvailable:")?);
+    let total = kib(b"MemTotal:")?;
+    let available = kib(b"MemAvailable:")?;
     Some(Reading {
         what: "memory".into(),
         value: Value::Level(1.0 - available / total.max(1.0)),

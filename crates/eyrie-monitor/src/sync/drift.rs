@@ -68,10 +68,16 @@ impl Drift {
     /// The offset at the middle of the points, that middle, and the rate, by least squares.
     fn line(&self) -> Option<(i128, u64, f64)> {
         let first = self.good().next()?;
-        let (mut n, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
-        let (mut early, mut late) = (u64::MAX, 0);
+        let mut n = 0.0;
+        let mut x = 0.0;
+        let mut y = 0.0;
+        let mut xx = 0.0;
+        let mut xy = 0.0;
+        let mut early = u64::MAX;
+        let mut late = 0;
         for p in self.good() {
-            let (dx, dy) = (p.at as f64 - first.at as f64, (p.offset - first.offset) as f64);
+            let dx = p.at as f64 - first.at as f64;
+            let dy = (p.offset - first.offset) as f64;
             (n, x, y, xx, xy) = (n + 1.0, x + dx, y + dy, xx + dx * dx, xy + dx * dy);
             (early, late) = (early.min(p.at), late.max(p.at));
         }

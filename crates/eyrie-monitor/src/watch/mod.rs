@@ -109,7 +109,8 @@ impl Watch {
             Err(why) => (None, None, Some(why)),
         };
         let scraped_at = tcp.as_ref().map(TcpListener::local_addr).transpose()?;
-        let (serving, exporting) = (shared.clone(), exporter.clone());
+        let serving = shared.clone();
+        let exporting = exporter.clone();
         spawn("serve", move || drop(serve::run(serving, exporting, tcp, unix)))?;
         if let Some(mut judge) = judge {
             let shared = shared.clone();

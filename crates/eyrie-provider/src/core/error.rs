@@ -110,7 +110,8 @@ mod tests {
 
     #[test]
     fn waits_are_said_in_whole_seconds() {
-        let (waited, cause) = (Duration::from_micros(120_000_017), "it is gone".into());
+        let waited = Duration::from_micros(120_000_017);
+        let cause = "it is gone".into();
         let said = RankError::KeeperOutOfReach { waited, cause }.to_string();
         assert_eq!(said, "the keeper of the ledgers has been out of reach for 120 s: it is gone");
     }

@@ -343,7 +343,8 @@ mod tests {
     #[test]
     fn receives_match_in_order_of_posting_and_messages_in_order_of_arrival() {
         let mut m = Matching::default();
-        let (mut a, mut b) = ([0u8; 4], [0u8; 4]);
+        let mut a = [0u8; 4];
+        let mut b = [0u8; 4];
         assert!(post(&mut m, receive(1, &mut a, None, 5)).is_empty());
         assert!(post(&mut m, receive(2, &mut b, Some(Rank(3)), 5)).is_empty());
         let first = m.arrive(envelope(Rank(3), 5, 4), b"abcd".as_slice()).unwrap().unwrap();
@@ -407,7 +408,9 @@ mod tests {
     #[test]
     fn a_place_is_settled_only_where_no_other_source_can_send_to_it() {
         let mut m = Matching::default();
-        let (mut a, mut b, mut c) = ([0u8; 8], [0u8; 8], [0u8; 8]);
+        let mut a = [0u8; 8];
+        let mut b = [0u8; 8];
+        let mut c = [0u8; 8];
         post(&mut m, receive(1, &mut a, None, 4));
         post(&mut m, receive(2, &mut b, Some(Rank(3)), 5));
         post(&mut m, receive(3, &mut c, Some(Rank(3)), 5));

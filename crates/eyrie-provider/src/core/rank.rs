@@ -185,7 +185,8 @@ impl<P: Path> RankCore<P> {
     /// something: so it gets nothing new there.
     #[inline]
     pub fn signal(&mut self) -> Option<i32> {
-        let (clock, is_new) = (self.path.clock(), self.is_new);
+        let clock = self.path.clock();
+        let is_new = self.is_new;
         self.path.world_mut().signal(clock, is_new)
     }
 
@@ -329,8 +330,11 @@ impl<D: FnMut(Event)> Show for View<'_, D> {
 #[cfg(test)]
 impl<P> RankCore<P> {
     pub fn image(&self) -> impl Fn(P) -> RankCore<P> {
-        let (matching, regions) = (self.matching.clone(), self.regions.clone());
-        let (requests, owed, aside) = (self.requests.clone(), self.owed.clone(), self.aside);
+        let matching = self.matching.clone();
+        let regions = self.regions.clone();
+        let requests = self.requests.clone();
+        let owed = self.owed.clone();
+        let aside = self.aside;
         move |path| RankCore {
             path,
             matching: matching.clone(),

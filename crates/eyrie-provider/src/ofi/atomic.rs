@@ -90,7 +90,9 @@ impl Operation {
             (false, false) => AtomicOp::Fetch,
             (false, true) => AtomicOp::Update,
         };
-        let (count, key, offset) = (self.count as u32, self.key, self.offset);
+        let count = self.count as u32;
+        let key = self.key;
+        let offset = self.offset;
         let envelope =
             |request| Envelope::Atomic { key, offset, request, what, op, datatype, count };
         let call = RequestCall {

@@ -119,8 +119,10 @@ unsafe fn offer(version: u32, hints: *const fi_info) -> *mut fi_info {
         if info.is_null() {
             return info;
         }
-        let (tx, rx) = (zeroed::<fi_tx_attr>(), zeroed::<fi_rx_attr>());
-        let (ep, domain) = (zeroed::<fi_ep_attr>(), zeroed::<fi_domain_attr>());
+        let tx = zeroed::<fi_tx_attr>();
+        let rx = zeroed::<fi_rx_attr>();
+        let ep = zeroed::<fi_ep_attr>();
+        let domain = zeroed::<fi_domain_attr>();
         let fabric = zeroed::<fi_fabric_attr>();
         let any_null =
             tx.is_null() || rx.is_null() || ep.is_null() || domain.is_null() || fabric.is_null();

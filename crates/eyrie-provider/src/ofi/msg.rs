@@ -53,7 +53,8 @@ unsafe extern "C" fn recvv(
 unsafe extern "C" fn recvmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t {
     // SAFETY: the endpoint is ours, the message whole.
     unsafe {
-        let (ep, msg) = (Ep::of(ep), &*msg);
+        let ep = Ep::of(ep);
+        let msg = &*msg;
         let Some(buffer) = one_buffer(msg.msg_iov, msg.iov_count) else { return EINVAL };
         let posted = ep.posted(buffer, msg.addr, None, msg.context, flags);
         ep.receive(posted)
@@ -118,7 +119,8 @@ fn content(bytes: &[u8]) -> (*const c_void, usize) {
 unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> ssize_t {
     // SAFETY: the endpoint is ours, the message whole.
     unsafe {
-        let (ep, msg) = (Ep::of(ep), &*msg);
+        let ep = Ep::of(ep);
+        let msg = &*msg;
         let together = pieces(msg.msg_iov, msg.iov_count);
         let with_data = flags & FI_REMOTE_CQ_DATA != 0;
         ep.send(&SendCall {

@@ -107,7 +107,8 @@ unsafe extern "C" fn readv(
 unsafe extern "C" fn readmsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t {
     // SAFETY: the endpoint is ours, the message whole.
     unsafe {
-        let (ep, msg) = (Ep::of(ep), &*msg);
+        let ep = Ep::of(ep);
+        let msg = &*msg;
         match (one_buffer(msg.msg_iov, msg.iov_count), one_target(msg)) {
             (Some(into), Some(from)) => read_from(ep, into, from, msg.context, Some(flags)),
             _ => EINVAL,
@@ -154,7 +155,8 @@ unsafe extern "C" fn writev(
 unsafe extern "C" fn writemsg(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> ssize_t {
     // SAFETY: the endpoint is ours, the message whole.
     unsafe {
-        let (ep, msg) = (Ep::of(ep), &*msg);
+        let ep = Ep::of(ep);
+        let msg = &*msg;
         // The target's completion queue would have to say so.
         if flags & FI_REMOTE_CQ_DATA != 0 {
             return -(libc::EOPNOTSUPP as ssize_t);

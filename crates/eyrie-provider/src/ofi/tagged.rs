@@ -146,7 +146,8 @@ unsafe extern "C" fn sendv(
 unsafe extern "C" fn sendmsg(ep: *mut fid_ep, msg: *const fi_msg_tagged, flags: u64) -> ssize_t {
     // SAFETY: the endpoint is ours, the message whole.
     unsafe {
-        let (ep, msg) = (Ep::of(ep), &*msg);
+        let ep = Ep::of(ep);
+        let msg = &*msg;
         let Some((buf, len)) = one_buffer(msg.msg_iov, msg.iov_count) else { return EINVAL };
         let with_data = flags & FI_REMOTE_CQ_DATA != 0;
         ep.send(&SendCall {

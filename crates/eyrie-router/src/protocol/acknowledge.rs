@@ -41,7 +41,8 @@ impl Acknowledge<'_> {
     }
 
     fn received<F>(self, id: ConnId, now: bool, out: &mut impl Output<F>) {
-        let (receipts, most) = (self.receipts, self.receipts.most_unreceived());
+        let receipts = self.receipts;
+        let most = self.receipts.most_unreceived();
         let Some(conn) = self.conns.get_mut(id) else { return };
         let rank = conn.instance.rank;
         let unreceived = &mut conn.unreceived;

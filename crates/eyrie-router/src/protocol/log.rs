@@ -279,7 +279,8 @@ impl Log {
         let count = self.blocks.len().saturating_sub(usize::from(!also_last));
         for block in self.blocks.iter_mut().take(count) {
             if let Where::Memory(bytes) = &block.place {
-                let (offset, len) = (space.write_block(bytes)?, bytes.len());
+                let offset = space.write_block(bytes)?;
+                let len = bytes.len();
                 block.place = Where::Disk { offset, len };
                 self.memory -= len as u64;
                 return Ok(len as u64);

@@ -184,7 +184,8 @@ impl<S: Store> Protocol<S> {
     /// Handles a frame of a connection. False: the connection was closed because of it.
     pub fn frame(&mut self, id: ConnId, frame: &Frame, out: &mut impl Output<S::File>) -> bool {
         let Some(conn) = self.conns.get(id) else { return false };
-        let (rank, stream) = (conn.instance.rank, conn.stream);
+        let rank = conn.instance.rank;
+        let stream = conn.stream;
         let refusal = match stream {
             StreamKind::Send => match self.sending().frame(id, rank, frame, out) {
                 Ok(lacks_space) => {

@@ -96,7 +96,8 @@ impl Receipts {
         let Some(received) = self.ranks.get_mut(rank.index()) else { return Ok((sources, false)) };
         while received.rsn < rsn {
             let Some(logged) = log.next(&mut received.cursor, space)? else { break };
-            let (deliver, len) = (logged.deliver, logged.frame.len());
+            let deliver = logged.deliver;
+            let len = logged.frame.len();
             if deliver.rsn > rsn {
                 break;
             }

@@ -231,7 +231,8 @@ impl World {
         }
         // Everything comes to rest: no rank dies any more, and all that was sent arrives.
         self.disk.set(false);
-        let (mut round, mut quiet) = (0, 0);
+        let mut round = 0;
+        let mut quiet = 0;
         while round < ROUNDS || quiet < QUIET_ROUNDS && round < 10 * ROUNDS {
             self.now += Duration::from_secs(1);
             // Images make room again where logs are full.
@@ -310,7 +311,8 @@ impl World {
             process.pieces = (None, Vec::new());
             process.script.clear();
             process.observed_script.clear();
-            let (rsn, clock) = (process.model.rsn, process.model.clock);
+            let rsn = process.model.rsn;
+            let clock = process.model.clock;
             self.send_adoption(p, k, conn);
             self.put_on_wire(k, conn, &Header::Resume(Resume { rsn, clock }), &[]);
         }
@@ -857,7 +859,9 @@ impl World {
             images.remove(0);
         }
         let older = &images[0];
-        let (clock, rsn, observed) = (older.clock, older.rsn, older.observed);
+        let clock = older.clock;
+        let rsn = older.rsn;
+        let observed = older.observed;
         if rsn > 0 {
             self.truncated.insert(rank);
         }
@@ -878,7 +882,8 @@ impl World {
         self.recoveries += 1;
         self.incarnations[rank.index()].0 += 1;
         let instance = RankInstance { rank, incarnation: self.incarnations[rank.index()] };
-        let (mut determinants, mut observed) = (Vec::new(), Vec::new());
+        let mut determinants = Vec::new();
+        let mut observed = Vec::new();
         for k in 0..self.routers.len() {
             // What the kernel has of its frames is a part of its history.
             if let Some(conn) = self.processes[p].links[k].conn {

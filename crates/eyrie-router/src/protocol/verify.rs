@@ -63,7 +63,8 @@ fn compare<S: Store>(
     payload: &[u8],
     space: &Space<S>,
 ) -> Option<Difference> {
-    let (ssn, to) = (again.ssn, again.destination);
+    let ssn = again.ssn;
+    let to = again.destination;
     if (again.envelope, again.size) != (logged.envelope, logged.size) {
         return Some(Difference::Envelope(format!(
             "message {ssn} from rank {source} to rank {to} was sent with {} and {} bytes, and is \

@@ -38,7 +38,8 @@ impl Store {
         manifest: &Manifest,
         stream: &mut (impl Read + Write),
     ) -> Result<u64, SendError> {
-        let (rank, image) = (manifest.rank, manifest.image);
+        let rank = manifest.rank;
+        let image = manifest.image;
         let gone = |source| SendError::Write { rank, image, source };
         let mut piece = vec![0; HEAD];
         piece.append(&mut manifest.encode());

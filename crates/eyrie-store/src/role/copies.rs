@@ -42,7 +42,8 @@ impl StoreRole {
 
     fn copy(&self, order: &Order) -> Result<Stored, String> {
         let Order { instance, image, from } = order;
-        let (rank, incarnation) = (instance.rank, instance.incarnation);
+        let rank = instance.rank;
+        let incarnation = instance.incarnation;
         if let Some(there) = self.there(*instance, *image)? {
             return Ok(there);
         }

@@ -103,7 +103,9 @@ impl<'t> Sources<'t> {
 
     /// Checks every line, and all of them together; returns whether these are blocks.
     fn check(&self) -> Result<bool, TopologyError> {
-        let (mut switches, mut blocks, mut sized) = (false, false, false);
+        let mut switches = false;
+        let mut blocks = false;
+        let mut sized = false;
         for (source, line) in self.lines() {
             let refuse = |why: &str| Err(self.at(source, line.number, TopologyError::new(why)));
             let read = statement(&line.text).map_err(|e| self.at(source, line.number, e))?;
@@ -163,7 +165,8 @@ fn lines(text: &str, mut number: usize) -> impl Iterator<Item = Line<'_>> {
         if at == text.len() {
             return None;
         }
-        let (first, begin) = (number, at);
+        let first = number;
+        let begin = at;
         let mut joined: Cow<str> = Cow::Borrowed("");
         loop {
             let rest = &text[at..];

@@ -105,7 +105,8 @@ impl Torus {
 
 impl Region {
     fn fill(&self, names: &mut [String], dims: &[usize; 3]) -> Result<(), TopologyError> {
-        let (anchor, extent) = (self.anchor.array(), self.dims.extents("dims of a region")?);
+        let anchor = self.anchor.array();
+        let extent = self.dims.extents("dims of a region")?;
         if (0..3).any(|i| anchor[i] + extent[i] > dims[i]) {
             return crate::refuse!(
                 "region {} at {} does not fit into {}",
@@ -149,7 +150,9 @@ fn fill(
         );
     }
     for (i, host) in hosts.into_iter().enumerate() {
-        let (x, y, z) = (i % extent[0], i / extent[0] % extent[1], i / extent[0] / extent[1]);
+        let x = i % extent[0];
+        let y = i / extent[0] % extent[1];
+        let z = i / extent[0] / extent[1];
         let at = coords::index(&[anchor[0] + x, anchor[1] + y, anchor[2] + z], dims);
         if !names[at].is_empty() {
             return crate::refuse!("regions overlap at `{}`", shorten(&host));

@@ -282,7 +282,9 @@ impl File<'_> {
         toruses: &[Torus],
         name: Option<&str>,
     ) -> Result<SlurmTopology, TopologyError> {
-        let (mut known, mut names, mut read) = (Known::default(), Known::default(), Vec::new());
+        let mut known = Known::default();
+        let mut names = Known::default();
+        let mut read = Vec::new();
         for (place, torus) in toruses.iter().enumerate() {
             let refuse = |why: TopologyError| {
                 let path = ["torus3d".into(), "toruses".into(), Step::Item(place)];

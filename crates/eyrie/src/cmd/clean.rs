@@ -20,9 +20,11 @@ pub struct CleanArgs {
 
 pub fn run(args: &CleanArgs) -> anyhow::Result<i32> {
     let base = args.place.base()?;
-    let (mut found, mut failed) = (Vec::new(), 0);
+    let mut found = Vec::new();
+    let mut failed = 0;
     for job in jobdir::dead_jobs(&base) {
-        let (name, amount) = (job.name.clone(), job.amount);
+        let name = job.name.clone();
+        let amount = job.amount;
         if !args.dry_run {
             if let Err(e) = job.remove() {
                 out::say(format_args!("eyrie: cannot remove what {name} left: {e}"));

@@ -137,8 +137,8 @@ pub fn of_one(moving: &MoveStatus) -> String {
         return format!("rank {rank} moves to {to}");
     }
     let rate = eyrie_units::bytes((bytes as f64 / took.max(1e-3)) as u64);
-    let (bytes, took) =
-        (eyrie_units::bytes(bytes), eyrie_units::time(Duration::from_secs_f64(took.max(0.0))));
+    let bytes = eyrie_units::bytes(bytes);
+    let took = eyrie_units::time(Duration::from_secs_f64(took.max(0.0)));
     format!(
         "rank {rank} moves to {to}: round {rounds} brought {bytes} in {took} ({rate}/s){slowed}"
     )
@@ -171,7 +171,8 @@ mod tests {
         moves.hear(&Record::NodeDraining { node: NodeId(0), ranks: vec![Rank(3)] });
         assert_eq!(moves.shown(), of_one(&begun));
         let took = Duration::from_millis(500);
-        let (rank, node) = (3, 2);
+        let rank = 3;
+        let node = 2;
         let round = Record::MoveRound {
             rank: Rank(rank),
             node: NodeId(node),

@@ -304,14 +304,15 @@ fn allocation() -> anyhow::Result<Option<Vec<Host>>> {
 
 fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
     let Some(hosts) = hosts_of(args)? else {
-        let (ranks, started) =
-            (args.ranks.unwrap_or(options::RANKS), args.nodes.unwrap_or(options::NODES));
+        let ranks = args.ranks.unwrap_or(options::RANKS);
+        let started = args.nodes.unwrap_or(options::NODES);
         return Ok(Nodes { ranks, started, spares: args.spares, cluster: None });
     };
     let is_allocation = args.hosts.is_none() && args.hostfile.is_none();
     let hosts::Start { nodes: start, spares } =
         hosts::start(&hosts, args.spares, args.ranks).map_err(anyhow::Error::msg)?;
-    let (ranks, started) = (start.len() as u32, hosts.len() as u32 - spares);
+    let ranks = start.len() as u32;
+    let started = hosts.len() as u32 - spares;
     let agent = match &args.agent_path {
         Some(path) => path.clone(),
         None => std::env::current_exe().context("cannot find the eyrie command itself")?,

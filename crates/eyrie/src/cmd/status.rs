@@ -49,7 +49,8 @@ fn all(base: &Path, json: bool) -> anyhow::Result<i32> {
         let answer = |a: std::thread::ScopedJoinHandle<_>| a.join().expect("a panic ends us");
         asked.into_iter().map(answer).collect()
     });
-    let (mut jobs, mut code) = (Vec::new(), 0);
+    let mut jobs = Vec::new();
+    let mut code = 0;
     for ((name, _), answer) in living.iter().zip(answers) {
         match answer {
             Ok(status) => jobs.push(status),
@@ -148,7 +149,8 @@ fn list(ranks: &[Rank]) -> String {
 
 fn in_full(status: &Status) -> Result<String, std::fmt::Error> {
     let size = eyrie_units::bytes;
-    let (summary, mut out) = (&status.summary, String::new());
+    let summary = &status.summary;
+    let mut out = String::new();
     writeln!(out, "job         {}", status.job)?;
     writeln!(out, "program     {}", plain::line(&status.program))?;
     writeln!(out, "elapsed     {}", seconds(summary.elapsed))?;

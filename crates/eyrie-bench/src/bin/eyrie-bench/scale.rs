@@ -80,7 +80,8 @@ impl Job {
             agents_come_back: true,
             injections: vec![],
         };
-        let (machine, now) = (Machine::new(config), Duration::ZERO);
+        let machine = Machine::new(config);
+        let now = Duration::ZERO;
         Job { machine, nodes: u64::from(nodes) + 1, now, bytes: 0, commands: 0 }
     }
 
@@ -107,7 +108,9 @@ impl Job {
 
     /// The cost of `run`.
     fn cost(&mut self, run: impl FnOnce(&mut Job)) -> Cost {
-        let (bytes, commands, begin) = (self.bytes, self.commands, Instant::now());
+        let bytes = self.bytes;
+        let commands = self.commands;
+        let begin = Instant::now();
         run(self);
         let took = begin.elapsed();
         Cost { took, bytes: self.bytes - bytes, commands: self.commands - commands }
@@ -182,7 +185,8 @@ impl Job {
                     }
                 }
                 Command::Send(ToPeer::Agent(_, ToAgent::Start(start))) => {
-                    let (instance, none) = (start.instance, Duration::ZERO);
+                    let instance = start.instance;
+                    let none = Duration::ZERO;
                     self.report(instance, RankReport::Started { fetched: none, restored: none });
                     let replayed = RouterEvent::Replayed { instance, messages: 1 };
                     self.send(from_router(0, replayed));
@@ -308,10 +312,12 @@ fn json_of(nodes: u32, costs: &[Cost; 4], memory_bytes: u64) -> serde_json::Valu
 
 fn line_of(nodes: u32, costs: &[Cost; 4], memory_bytes: u64) -> String {
     let cells = costs.map(|Cost { took, bytes, commands }| {
-        let (took, bytes) = (eyrie_units::time(took), eyrie_units::bytes(bytes));
+        let took = eyrie_units::time(took);
+        let bytes = eyrie_units::bytes(bytes);
         format!("{took}, {commands} commands, {bytes}")
     });
-    let (ranks, memory) = (nodes * RANKS, eyrie_units::bytes(memory_bytes));
+    let ranks = nodes * RANKS;
+    let memory = eyrie_units::bytes(memory_bytes);
     format!("| {nodes} | {ranks} | {} | {memory} |", cells.join(" | "))
 }
 
@@ -349,7 +355,8 @@ pub fn run(args: &ScaleArgs) -> anyhow::Result<i32> {
         }
     }
     if let Some(file) = &args.plot {
-        let (title, x) = ("Time of the controller's machine".to_string(), "ranks".to_string());
+        let title = "Time of the controller's machine".to_string();
+        let x = "ranks".to_string();
         draw(&Chart::Growth { title, x, y: "seconds".to_string(), series }, file)?;
     }
     Ok(0)

@@ -235,8 +235,9 @@ fn plot_pairs(
     frame.draw(path, |chart| {
         for (&load, ratios) in by_load {
             let x = load as f64;
-            let (low, middle, high) =
-                (ratios[0], ratios[ratios.len() / 2], ratios[ratios.len() - 1]);
+            let low = ratios[0];
+            let middle = ratios[ratios.len() / 2];
+            let high = ratios[ratios.len() - 1];
             chart
                 .draw_series([PathElement::new(vec![(x, low), (x, high)], BLUE.stroke_width(3))])?;
             chart.draw_series([low, high].map(|y| Circle::new((x, y), 3, BLUE.filled())))?;

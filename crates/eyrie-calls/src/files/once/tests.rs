@@ -409,7 +409,8 @@ impl Program {
                     let made = world.make(self.me, name);
                     self.saw(made, &[]);
                 }
-                let (at, text) = (self.draw.below(20), self.text());
+                let at = self.draw.below(20);
+                let text = self.text();
                 world.write(name, at, &text)
             }
             2 => {
@@ -473,7 +474,8 @@ thread_local! {
 
 /// What was recorded and not taken yet.
 fn taken() -> Vec<u8> {
-    let (mut bytes, mut from) = (std::ptr::null(), 0);
+    let mut bytes = std::ptr::null();
+    let mut from = 0;
     // SAFETY: only this test uses the stream; the bytes are copied at once.
     let bytes = unsafe {
         match eyrie_calls_take(&mut bytes, &mut from) {

@@ -37,7 +37,9 @@ pub struct Captures<'a> {
 
 impl Captures<'_> {
     fn choice(&self) -> StoreChoice<'_> {
-        let (stores, reach, roles) = (self.stores, self.reach, self.roles);
+        let stores = self.stores;
+        let reach = self.reach;
+        let roles = self.roles;
         StoreChoice { stores, reach, ranks: self.ranks, roles }
     }
 
@@ -70,7 +72,8 @@ impl Captures<'_> {
                 }
                 continue;
             };
-            let (instance, node) = (r.instance(), r.node());
+            let instance = r.instance();
+            let node = r.node();
             let image = self.ranks.begin_capture(rank, store, hold, now, now + BEGIN_TIMEOUT);
             self.schedule.asked(rank, now);
             let image_at = ImageAt::from(Source { image, store });

@@ -45,7 +45,8 @@ pub struct Counting<'a> {
 
 impl Counting<'_> {
     pub fn choice(&self) -> StoreChoice<'_> {
-        let (reach, roles) = (self.reach, self.roles);
+        let reach = self.reach;
+        let roles = self.roles;
         StoreChoice { stores: self.stores, reach, ranks: self.ranks, roles }
     }
 

@@ -141,7 +141,8 @@ mod tests {
             job.handle(said::store_up(StoreId(0)));
             (0..2).for_each(|node| job.handle(said::joined(NodeId(node))));
             for rank in 0..2 {
-                let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+                let fetched = Duration::ZERO;
+                let restored = Duration::ZERO;
                 job.handle(said::rank(
                     first(Rank(rank)),
                     RankReport::Started { fetched, restored },
@@ -249,7 +250,8 @@ mod tests {
         for interval in [Interval::Off, Interval::Every(INTERVAL)] {
             for fate in [gone, not_now] {
                 let mut job = Job::new(interval, fate);
-                let (to, manner) = (Some(NodeId(1)), Manner::default());
+                let to = Some(NodeId(1));
+                let manner = Manner::default();
                 job.handle(Event::Migrate { request: Some(1), ranks: vec![Rank(0)], to, manner });
                 job.pass(IMAGE_TIMEOUT - slack);
                 assert_eq!(job.answers, []);
@@ -280,10 +282,12 @@ mod tests {
     #[test]
     fn a_user_whose_rank_ends_before_it_moves_learns_that() {
         let mut job = Job::new(Interval::Off, not_now);
-        let (to, manner) = (Some(NodeId(1)), Manner::default());
+        let to = Some(NodeId(1));
+        let manner = Manner::default();
         job.handle(Event::Migrate { request: Some(1), ranks: vec![Rank(0)], to, manner });
         job.handle(said::rank(first(Rank(0)), RankReport::PmiFinalized));
-        let (ending, stage) = (Ending::Code(0), MpiStage::After);
+        let ending = Ending::Code(0);
+        let stage = MpiStage::After;
         job.handle(said::rank(first(Rank(0)), RankReport::Exited { ending, stage }));
         let [Answer::Refused(why)] = &job.answers[..] else { panic!("{:?}", job.answers) };
         assert_eq!(why, "rank 0 did not move: it has come to its end before");
@@ -291,7 +295,8 @@ mod tests {
         let mut job = Job::new(Interval::Off, not_now);
         job.handle(Event::Drain { request: Some(2), node: NodeId(0) });
         job.handle(said::rank(first(Rank(0)), RankReport::PmiFinalized));
-        let (ending, stage) = (Ending::Code(0), MpiStage::After);
+        let ending = Ending::Code(0);
+        let stage = MpiStage::After;
         job.handle(said::rank(first(Rank(0)), RankReport::Exited { ending, stage }));
         assert_eq!(job.answers, [Answer::Accepted]);
     }

@@ -102,7 +102,8 @@ impl Counting<'_> {
         if !self.stores.is_up(store) {
             return;
         }
-        let (rank, image) = (instance.rank, stored.image);
+        let rank = instance.rank;
+        let image = stored.image;
         let mut came = false;
         if let Some(capture) = self.ranks.capture_of(instance, image).filter(|c| c.store() == store)
         {
@@ -209,7 +210,8 @@ mod tests {
         }
 
         fn goes_on(&mut self, instance: RankInstance) {
-            let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+            let fetched = Duration::ZERO;
+            let restored = Duration::ZERO;
             self.handle(said::rank(instance, RankReport::Started { fetched, restored }));
             self.handle(said::rank(instance, RankReport::ProviderLoaded));
         }
@@ -309,7 +311,8 @@ mod tests {
         job.stored(StoreId(0), Rank(0), third);
         assert!(job.checked(Rank(0), third).is_empty());
         let discard = |store| said::discard(store, Rank(0), images[0]);
-        let (clock, rsn) = (10 * images[1].0, 10 * images[1].0);
+        let clock = 10 * images[1].0;
+        let rsn = 10 * images[1].0;
         let truncate = RouterCommand::Truncate { rank: Rank(0), clock, rsn, observed: 0 };
         let truncate = Command::Send(ToPeer::Routers(truncate));
         let told = job.stored(StoreId(1), Rank(0), third);

@@ -142,7 +142,8 @@ impl Mover<'_> {
     /// moved yet.
     pub fn arrived(&mut self, rank: Rank) {
         let Some(moving) = self.moves.get(rank) else { return };
-        let (from, stopped) = (moving.from(), moving.stopped());
+        let from = moving.from();
+        let stopped = moving.stopped();
         match (self.ranks[rank].node() == from, stopped) {
             (false, _) => self.end_move(rank, MoveEnd::Moved),
             (true, Some(_)) => self.end_move(rank, MoveEnd::Stays("no other node could take it")),
@@ -190,7 +191,8 @@ impl Mover<'_> {
     /// Answers those whose moves are over.
     pub fn watch_moves(&mut self) {
         self.watch_roles_left();
-        let (ranks, roles) = (&*self.ranks, self.roles);
+        let ranks = &*self.ranks;
+        let roles = self.roles;
         for over in self.moves.take_over(|node| roles.is_free(ranks, node)) {
             let Outcome { request, drains, stayed } = over.outcome();
             if !stayed.is_empty() {

@@ -137,7 +137,8 @@ pub struct Move {
 impl Move {
     /// One that was asked for now.
     pub fn new(from: NodeId, to: Option<NodeId>, since: Duration, manner: Manner) -> Move {
-        let (progress, state) = (since, MoveState::Alone);
+        let progress = since;
+        let state = MoveState::Alone;
         Move { from, to, since, progress, still: None, manner, slowed: 0, state }
     }
 

@@ -47,7 +47,10 @@ impl Mover<'_> {
         &self,
         obstacle: impl FnOnce(Obstacles<'_>) -> Option<String>,
     ) -> Option<String> {
-        let (nodes, ranks, roles, moves) = (&*self.nodes, &*self.ranks, self.roles, &*self.moves);
+        let nodes = &*self.nodes;
+        let ranks = &*self.ranks;
+        let roles = self.roles;
+        let moves = &*self.moves;
         cannot_move_now(self.out, self.saving)
             .or_else(|| obstacle(Obstacles { nodes, ranks, roles, moves }))
     }

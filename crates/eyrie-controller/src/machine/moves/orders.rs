@@ -20,7 +20,8 @@ pub fn end_slowing(moves: &mut Moves, ranks: &Ranks, out: &mut Outbox, rank: Ran
 pub fn slow(ranks: &Ranks, out: &mut Outbox, rank: Rank, share: u8) {
     let r = &ranks[rank];
     if r.on_node().is_some() {
-        let (node, instance) = (r.node(), r.instance());
+        let node = r.node();
+        let instance = r.instance();
         out.send_agent(node, ToAgent::Slow { instance, share });
     }
 }
@@ -37,7 +38,9 @@ pub fn go_on_if_held(
 ) {
     let r = &ranks[rank];
     if capture.holds() && nodes.is_up(r.node()) {
-        let (node, instance, image) = (r.node(), r.instance(), capture.image());
+        let node = r.node();
+        let instance = r.instance();
+        let image = capture.image();
         out.send_agent(node, ToAgent::GoOn { instance, image });
     }
 }

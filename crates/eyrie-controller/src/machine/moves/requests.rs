@@ -98,7 +98,8 @@ impl Mover<'_> {
         }
         let begin: Vec<(Rank, Option<NodeId>)> = to.iter().map(|(rank, to)| (*rank, *to)).collect();
         self.begin_all(&begin, manner, usize::MAX);
-        let (ranks, drains) = (to.into_keys().collect(), drains.iter().copied().collect());
+        let ranks = to.into_keys().collect();
+        let drains = drains.iter().copied().collect();
         self.moves.ask(Together::new(request, ranks, drains));
         self.watch_moves();
     }

@@ -25,7 +25,9 @@ const WAITING_ROUND: Duration = Duration::from_millis(500);
 
 /// Why a rank stays that writes faster than its memory goes over.
 fn too_slow(bytes: u64, took: Duration, pause_budget: Duration) -> String {
-    let (bytes, took, budget) = (eyrie_units::bytes(bytes), time(took), time(pause_budget));
+    let bytes = eyrie_units::bytes(bytes);
+    let took = time(took);
+    let budget = time(pause_budget);
     format!(
         "it writes faster than its memory goes over ({bytes} in {took}, --pause-budget is {budget}): \
          give a longer one, or --if-slow slow-down or accept"
@@ -75,7 +77,8 @@ impl Mover<'_> {
             (Some(live), _) if live.sent().is_some() => {}
             (Some(live), Some(from)) => {
                 live.send(from.image, now);
-                let (node, instance) = (live.node(), live.instance());
+                let node = live.node();
+                let instance = live.instance();
                 self.out.send_agent(node, ToAgent::Prepare(start_rank(instance, Some(from))));
             }
             _ => self.schedule.want(rank, now),
@@ -94,7 +97,8 @@ impl Mover<'_> {
         let rank = instance.rank;
         let now = self.out.now();
         let Some(moving) = self.moves.get_mut(rank) else { return };
-        let (from, Manner { pause_budget, if_slow, .. }) = (moving.from(), moving.manner());
+        let from = moving.from();
+        let Manner { pause_budget, if_slow, .. } = moving.manner();
         let is_it = |live: &&Live| live.node() == node && live.instance() == instance;
         let Some(live) = moving.live().filter(is_it) else { return };
         match result {
@@ -161,7 +165,8 @@ impl Mover<'_> {
 
     /// The rank does not come to where it was expected.
     pub fn unprepare(&mut self, live: &Live) {
-        let (node, instance) = (live.node(), live.instance());
+        let node = live.node();
+        let instance = live.instance();
         if self.nodes[node].is_up() {
             self.out.send_agent(node, ToAgent::Unprepare(instance));
         }

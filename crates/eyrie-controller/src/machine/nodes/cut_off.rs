@@ -30,7 +30,8 @@ impl Watch<'_> {
         let silent = self.config.heartbeat_timeout;
         let names = |node: &NodeId| in_words(*node, self.nodes.hosts());
         let journal = self.redundancy.journal_nodes().iter().map(names).collect();
-        let (job, alone_for) = (self.config.job.clone(), self.config.alone_for);
+        let job = self.config.job.clone();
+        let alone_for = self.config.alone_for;
         self.out.record(Record::CutOff { job, silent, alone_for, journal });
         let nodes = self.nodes_elsewhere();
         self.out.push(Command::Seek(nodes));

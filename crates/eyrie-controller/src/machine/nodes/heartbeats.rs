@@ -148,7 +148,8 @@ impl Watch<'_> {
         if !entry.advance(lost.event, now) {
             return None;
         }
-        let (leaves, drained) = (entry.leaves(), entry.is_drained());
+        let leaves = entry.leaves();
+        let drained = entry.is_drained();
         self.contact.forget(node);
         self.reach.forget(node);
         if !was_up {

@@ -99,7 +99,9 @@ impl Pending {
             Record::Checkpoint { rank, image, bytes, pause, total }
                 if self.begun(*rank, *image) =>
             {
-                let (rank, image, bytes) = (*rank, *image, *bytes);
+                let rank = *rank;
+                let image = *image;
+                let bytes = *bytes;
                 let (pause_ms, total_ms) = (ms(pause), ms(total));
                 self.over(Outcome::Stored { rank, image, bytes, pause_ms, total_ms }, rank);
             }

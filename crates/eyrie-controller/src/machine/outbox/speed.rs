@@ -69,7 +69,10 @@ mod tests {
         let mut speed = Speed::default();
         let s = Duration::from_secs;
         assert_eq!(speed.cost(100_000_000), s(1) + Manner::default().pause_budget);
-        let (rank, node, image, round) = (0, 1, 2, 1);
+        let rank = 0;
+        let node = 1;
+        let image = 2;
+        let round = 1;
         let stored = Record::Checkpoint {
             rank: Rank(rank),
             image: ImageId(image),

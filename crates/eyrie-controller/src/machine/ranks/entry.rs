@@ -321,8 +321,9 @@ impl RankEntry {
         self.end_capture();
         self.crashes.imaged(image.rsn);
         let healed = self.log.heal(capture.asked());
-        let (asked, copies, instance) =
-            (capture.asked(), capture.copies().clone(), self.instance());
+        let asked = capture.asked();
+        let copies = capture.copies().clone();
+        let instance = self.instance();
         let kept = KeptImage { image, instance, asked, copies, saved: false };
         let needless = self.images.count(now, kept, healed);
         let reach = if healed { Some(image) } else { self.images.fallback() };

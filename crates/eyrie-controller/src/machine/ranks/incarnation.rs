@@ -212,7 +212,8 @@ impl Step {
 impl RankState {
     /// A rank of a saved job, which comes back.
     pub fn saved() -> RankState {
-        let (fence, recovery) = (Fence::of_saved_job(), RankRecovery::of_saved_job());
+        let fence = Fence::of_saved_job();
+        let recovery = RankRecovery::of_saved_job();
         RankState::Lost { fence, recovery }
     }
 

@@ -300,7 +300,8 @@ impl Recovery<'_> {
             if r.is(RankStateName::Lost) {
                 return self.router_is_late(rank);
             }
-            let (instance, node) = (r.instance(), r.node());
+            let instance = r.instance();
+            let node = r.node();
             self.out.send_agent(node, ToAgent::Kill(instance));
             let reason = format!("node {node} did not bring it up in time");
             self.start_failed(instance, reason, StartFault::Attempt);
@@ -343,7 +344,8 @@ mod tests {
         let mut tell = |event| machine.handle(Duration::ZERO, event);
         let up = [0, 1, 2].map(|node| tell(said::joined(NodeId(node))));
         let (_, first) = start_of(&up[2]);
-        let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+        let fetched = Duration::ZERO;
+        let restored = Duration::ZERO;
         tell(said::rank(first, RankReport::Started { fetched, restored }));
         tell(said::rank(first, RankReport::ProviderLoaded));
         if with_image {
@@ -371,7 +373,8 @@ mod tests {
 
     #[test]
     fn the_last_attempt_is_made_on_another_node() {
-        let (reason, fault) = ("no space is left in /dev/shm".into(), StartFault::Attempt);
+        let reason = "no space is left in /dev/shm".into();
+        let fault = StartFault::Attempt;
         assert_eq!(
             nodes_of_attempts(true, &RankReport::StartFailed { reason, fault }),
             [1, 1, 2].map(NodeId)

@@ -90,7 +90,8 @@ mod tests {
     fn trial(nodes: u32) -> Trial {
         let mut trial = Trial::new(Config::with_roles_on(nodes));
         let instance = RankInstance { rank: Rank(0), incarnation: Incarnation(1) };
-        let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+        let fetched = Duration::ZERO;
+        let restored = Duration::ZERO;
         trial.handle(said::rank(instance, RankReport::Started { fetched, restored }));
         trial
     }

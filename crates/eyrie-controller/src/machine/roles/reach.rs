@@ -54,7 +54,8 @@ mod tests {
             (0..nodes).for_each(|node| drop(job.handle(said::joined(NodeId(node)))));
             for rank in 0..ranks {
                 let instance = RankInstance { rank: Rank(rank), incarnation: Incarnation(1) };
-                let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+                let fetched = Duration::ZERO;
+                let restored = Duration::ZERO;
                 job.handle(said::rank(instance, RankReport::Started { fetched, restored }));
                 job.handle(said::rank(instance, RankReport::ProviderLoaded));
             }

@@ -61,7 +61,8 @@ impl Hosting<'_> {
 
     fn order_router(&mut self, id: RouterId, takes_over: bool) {
         let Some(entry) = self.roles.get(RoleKind::Router, id.0) else { return };
-        let (node, role) = (entry.node(), router(id, entry));
+        let node = entry.node();
+        let role = router(id, entry);
         self.out.push(Command::StartRole { node, role, takes_over });
     }
 
@@ -69,13 +70,15 @@ impl Hosting<'_> {
     pub fn router_listens(&mut self, id: RouterId, addr: Addr) {
         let Some(entry) = self.roles.get_mut(RoleKind::Router, id.0) else { return };
         entry.listen(addr);
-        let (node, role) = (entry.node(), router(id, entry).to_string());
+        let node = entry.node();
+        let role = router(id, entry).to_string();
         self.out.record(Record::RoleStarted { role, node });
         let addrs = self.roles.of(RoleKind::Router).map(|(_, router)| router.addr().cloned());
         // Until all are there, no rank needs it: at the start none runs, and later a router that is
         // not there cannot be connected to.
         let Some(routers) = addrs.collect::<Option<Vec<Addr>>>() else { return };
-        let (epoch, primaries) = (self.roles.next_epoch(), self.roles.primaries().to_vec());
+        let epoch = self.roles.next_epoch();
+        let primaries = self.roles.primaries().to_vec();
         let kept_until = KeptUntil::Received;
         let directory = Directory { epoch, primaries, routers, kept_until, ..Directory::default() };
         self.out.push(Command::Directory(directory));
@@ -86,7 +89,8 @@ impl Hosting<'_> {
     pub fn router_lost(&mut self, id: RouterId, cause: String, by_itself: bool) {
         let Some(entry) = self.roles.get_mut(RoleKind::Router, id.0) else { return };
         let listened = entry.lose(by_itself);
-        let (old, failed) = (entry.node(), entry.failed());
+        let old = entry.node();
+        let failed = entry.failed();
         if failed >= ATTEMPTS {
             return self.out.end(1, Some(format!("router {id} cannot be started: {cause}")));
         }
@@ -143,7 +147,8 @@ impl Hosting<'_> {
         for instance in waiting {
             self.unheard_at(id, instance);
             if !self.out.has_ended() {
-                let (router, rsn) = (id, 0);
+                let router = id;
+                let rsn = 0;
                 self.out.follows(Consequence::RouterFenced { router, instance, rsn });
             }
         }
@@ -244,7 +249,8 @@ impl Hosting<'_> {
             }
             let Some(entry) = self.roles.get(RoleKind::Router, id) else { continue };
             if entry.is_up() && self.places().should_move(RouterId(id)) {
-                let (node, role) = (entry.node(), router(RouterId(id), entry));
+                let node = entry.node();
+                let role = router(RouterId(id), entry);
                 self.out.send_agent(node, ToAgent::StopRole(role));
                 let cause = if self.nodes.is_drained(node) {
                     format!("node {node} is drained")

@@ -80,7 +80,8 @@ impl Hosting<'_> {
             self.out.note(text);
         }
         if entry.is_up() {
-            let (role, node) = (Role::first(RoleKind::Store, id.0).to_string(), entry.node());
+            let role = Role::first(RoleKind::Store, id.0).to_string();
+            let node = entry.node();
             self.out.summary_mut().roles_lost += 1;
             self.out.record(Record::RoleLost { role, node, cause, ranks: vec![] });
         }
@@ -101,7 +102,8 @@ impl Hosting<'_> {
             node.is_some_and(|node| places.cannot_meet_store(id, node).is_none())
         };
         let leaves = |(id, store): (u32, &RoleEntry)| {
-            let (id, on) = (StoreId(id), store.node());
+            let id = StoreId(id);
+            let on = store.node();
             let entry = &self.nodes[on];
             let full = entry.full_since().is_some() && has_room;
             let far = places.cannot_meet_store(id, on);

@@ -294,7 +294,8 @@ mod tests {
             let mut job = Job { machine: Machine::new(config), now: Duration::ZERO };
             (0..3).for_each(|node| drop(job.handle(said::joined(NodeId(node)))));
             assert!(job.machine.has_started());
-            let (fetched, restored) = (Duration::ZERO, Duration::ZERO);
+            let fetched = Duration::ZERO;
+            let restored = Duration::ZERO;
             job.handle(said::rank(RANK, RankReport::Started { fetched, restored }));
             job.handle(said::rank(RANK, RankReport::ProviderLoaded));
             job
@@ -372,7 +373,9 @@ mod tests {
         let mut copied = job.imaged(&asked);
         for _ in 0..=FAILURES_MAX {
             assert_eq!(to_archive(&copied), [(ImageId(1), StoreId(1))]);
-            let (instance, image, reason) = (RANK, 1, "the disk is full".to_string());
+            let instance = RANK;
+            let image = 1;
+            let reason = "the disk is full".to_string();
             copied = job.handle(said::failed(SAVED, instance, ImageId(image), reason));
         }
         assert!(to_archive(&copied).is_empty() && !job.machine.is_saving());

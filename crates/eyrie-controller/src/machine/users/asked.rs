@@ -40,7 +40,8 @@ impl Asked<'_> {
     pub fn trace_asked(&mut self, request: RequestId, rank: Rank) {
         let refused = match self.ranks.get(rank) {
             Some(r) if r.on_node().is_some() => {
-                let (node, instance) = (r.node(), r.instance());
+                let node = r.node();
+                let instance = r.instance();
                 let trace = ToAgent::Trace { request, instance };
                 return self.out.send_agent(node, trace);
             }

@@ -120,7 +120,8 @@ impl Known {
             .collect();
         let moves = moves.join(", ");
         let then = changes.last().map_or(before, |change| change.then);
-        let (gain, cost) = (before - then, changes.iter().map(|change| change.cost).sum::<f64>());
+        let gain = before - then;
+        let cost = changes.iter().map(|change| change.cost).sum::<f64>();
         if gain <= NOISE {
             return format!(
                 "no move pays: the busiest node computes {} of the time, and {moves} would change \
@@ -178,7 +179,8 @@ impl Known {
             let gone = moves.iter().find(|m| m.rank == load.rank);
             load.node = gone.map_or(load.node, |m| m.to);
         }
-        let (now, then) = (self.measured.loads(), after.loads());
+        let now = self.measured.loads();
+        let then = after.loads();
         let busiest = |loads: &[f64]| loads.iter().copied().fold(0.0, f64::max);
         let over = seen.iter().map(|s| s.usage.over).max().unwrap_or_default();
         Proposal {

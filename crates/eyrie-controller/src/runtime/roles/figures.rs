@@ -26,7 +26,9 @@ pub struct Figures {
 
 impl Figures {
     pub fn new() -> Figures {
-        let (routers, missing, waiting) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+        let routers = BTreeMap::new();
+        let missing = BTreeSet::new();
+        let waiting = Vec::new();
         Figures { routers, missing, asked: Instant::now(), waiting, store_bytes: 0 }
     }
 

@@ -109,7 +109,9 @@ impl AddressSpace {
         cuts.iter().try_for_each(|cut| space.cuts.push(*cut))?;
         lifted.iter().try_for_each(|l| space.lifted.push(*l))?;
         for file in contents.files.as_slice() {
-            let (record, path, listed) = (file.object, file.path, file.listed);
+            let record = file.object;
+            let path = file.path;
+            let listed = file.listed;
             space.objects.push(ObjectEntry { record, path, listed })?;
         }
         space.whole = space.objects.as_slice().len();
@@ -254,7 +256,8 @@ impl AddressSpace {
 
     /// Adds the parts of a region outside the cuts.
     fn add_uncut(&mut self, region: Region) -> Result<(), Refusal> {
-        let (mut at, end) = (region.record.start, region.record.end);
+        let mut at = region.record.start;
+        let end = region.record.end;
         while at < end {
             let cuts = self.cuts.as_slice().iter();
             let next = cuts.filter(|c| c.1 > at && c.0 < end).min_by_key(|c| c.0).copied();
@@ -270,7 +273,8 @@ impl AddressSpace {
     /// Adds a region, split where lifted advice begins and ends. A mapping that lost its advice may
     /// have merged with its neighbours.
     fn add_advised(&mut self, region: Region) -> Result<(), Refusal> {
-        let (mut at, end) = (region.record.start, region.record.end);
+        let mut at = region.record.start;
+        let end = region.record.end;
         while at < end {
             let borders = self.lifted.as_slice().iter().flat_map(|l| [l.range.0, l.range.1]);
             let stop = borders.filter(|b| *b > at && *b < end).min().unwrap_or(end);

@@ -66,7 +66,8 @@ pub unsafe fn write_pages(
 unsafe fn write_changes(part: Range, changes: &Changes, out: &mut Output) -> Result<(), i32> {
     let mut same = Same::default();
     for run in changes.runs_in(part).filter(|run| !run.is_zero()) {
-        let (start, len) = (run.start, run.end - run.start);
+        let start = run.start;
+        let len = run.end - run.start;
         if run.is_written() {
             // Windows must be written in order.
             same.write_before(run.end, out)?;

@@ -149,7 +149,8 @@ mod tests {
 
     #[test]
     fn what_was_copied_ahead_is_not_copied_again() {
-        let (payload, mut buffer) = (vec![7; LONG], vec![0; LONG]);
+        let payload = vec![7; LONG];
+        let mut buffer = vec![0; LONG];
         let later = place(1, &mut buffer);
         let copied = copied(&payload, &payload, &mut buffer, later);
         assert!(copied.at(later.buffer) > 0 && copied.at(later.buffer) < LONG);
@@ -158,14 +159,16 @@ mod tests {
 
     #[test]
     fn a_short_buffer_gets_no_more_than_it_has() {
-        let (payload, mut buffer) = (vec![7; LONG], vec![0; 1000]);
+        let payload = vec![7; LONG];
+        let mut buffer = vec![0; 1000];
         let later = place(1, &mut buffer);
         assert_eq!(copied(&payload, &payload, &mut buffer, later).at(later.buffer), 1000);
     }
 
     #[test]
     fn what_was_copied_for_another_receive_means_nothing() {
-        let (payload, mut buffer) = (vec![7; LONG], vec![0; LONG]);
+        let payload = vec![7; LONG];
+        let mut buffer = vec![0; LONG];
         // The program may have used the same buffer for something else meanwhile.
         let later = place(2, &mut buffer);
         assert_eq!(copied(&payload, &payload, &mut buffer, later).at(later.buffer), 0);
@@ -173,7 +176,9 @@ mod tests {
 
     #[test]
     fn what_a_sender_that_died_had_written_means_nothing_when_it_writes_something_else() {
-        let (first, second, mut buffer) = (vec![7; LONG], vec![8; LONG], vec![0; LONG]);
+        let first = vec![7; LONG];
+        let second = vec![8; LONG];
+        let mut buffer = vec![0; LONG];
         let later = place(1, &mut buffer);
         assert_eq!(copied(&first, &second, &mut buffer, later).at(later.buffer), 0);
     }

@@ -141,7 +141,9 @@ impl<H: LedgerHost> LedgerPath<H> {
                 .map_err(RankError::Ledger)?;
         let mut parts = Vec::new();
         while let Some(part) = observed.next().map_err(RankError::Ledger)? {
-            let (from, clock, bytes) = (part.from, part.clock, part.bytes.to_vec());
+            let from = part.from;
+            let clock = part.clock;
+            let bytes = part.bytes.to_vec();
             parts.push(ObservedPart { from, clock, bytes });
         }
         drop(observed);

@@ -80,7 +80,9 @@ mod tests {
 
     #[test]
     fn each_envelope_comes_back_and_nonsense_does_not() {
-        let (key, offset, request) = (u64::MAX, 3, 1 << 63);
+        let key = u64::MAX;
+        let offset = 3;
+        let request = 1 << 63;
         let all = [
             Envelope::Untagged { data: None },
             Envelope::Untagged { data: Some(0) },

@@ -220,7 +220,9 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
 #[cfg(test)]
 impl<H: LedgerHost> LedgerPath<H> {
     pub fn image(&self) -> impl Fn(H) -> LedgerPath<H> {
-        let (number, clock, rsn) = (self.number, self.script.clock(), self.rsn);
+        let number = self.number;
+        let clock = self.script.clock();
+        let rsn = self.rsn;
         let (sent, shown) = self.counts();
         let mut unwritten = self.unwritten.clone();
         if active(Mutation::ForgetUnwritten) {

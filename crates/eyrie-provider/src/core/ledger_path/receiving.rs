@@ -127,7 +127,8 @@ impl<H: LedgerHost> LedgerPath<H> {
         loop {
             let before = left;
             let Some(attached) = &mut self.attached else { return self.attach_ledgers() };
-            let (clock, host) = (self.script.clock(), &mut self.host);
+            let clock = self.script.clock();
+            let host = &mut self.host;
             let mut shown = Shown { host, clock, rsn: &mut self.rsn };
             let looked = attached.show_source(source, left, &mut shown, show)?;
             left -= attached.showing.drain(..).map(|(_, count)| count).sum::<u32>();

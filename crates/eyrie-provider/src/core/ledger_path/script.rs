@@ -128,7 +128,8 @@ mod tests {
     /// observed something at `observed_at`: a step for each progress call, up to the first free
     /// one.
     fn steps(records: &[(u64, &[(u32, u32)])], clock: u64, observed_at: u64) -> Vec<Step> {
-        let (memory, layout) = (Heap::new(BYTES), Layout::new(0, 3, BYTES));
+        let memory = Heap::new(BYTES);
+        let layout = Layout::new(0, 3, BYTES);
         region::prepare(&memory, &layout, 1, BYTES);
         let mut writer = Writer::open(&memory, layout, |_| 0, Sizes::default()).unwrap();
         records.iter().for_each(|(clock, shown)| writer.record(*clock, shown).unwrap());

@@ -160,11 +160,14 @@ impl<H: LedgerHost> LedgerPath<H> {
     #[inline]
     fn append(&mut self, message: &Message) -> Result<Sent, LedgerError> {
         let Some(attached) = &mut self.attached else { return Ok(Sent::New) };
-        let (writer, bells, host) = (&mut attached.writer, &attached.bells, &mut self.host);
+        let writer = &mut attached.writer;
+        let bells = &attached.bells;
+        let host = &mut self.host;
         if !writer.has_sent(message.to)? {
             host.before_new();
         }
-        let (ssn, me) = (writer.sent(message.to) + 1, self.number.0);
+        let ssn = writer.sent(message.to) + 1;
+        let me = self.number.0;
         writer.append(message, || {
             if bells.ring(message.to, me, ssn) {
                 host.wake(bells.word(message.to));

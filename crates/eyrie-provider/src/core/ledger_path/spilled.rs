@@ -192,7 +192,8 @@ mod tests {
         let mut bytes = vec![9; 3];
         for (source, ssn) in ALL {
             let payload = payload(source, ssn);
-            let (len, check) = (payload.len() as u64, PayloadCheck::of(&payload));
+            let len = payload.len() as u64;
+            let check = PayloadCheck::of(&payload);
             let message = Spilled { source, ssn, envelope: Envelope::default(), len, check };
             let end = bytes.len() + message.bytes() as usize;
             bytes.extend(message.head());

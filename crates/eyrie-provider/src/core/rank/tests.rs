@@ -273,7 +273,8 @@ fn progress(rank: &mut RankCore<InMemory>) -> Vec<Context> {
 #[test]
 fn messages_meet_receives_in_progress_calls_only() {
     let (_, [mut a, mut b]) = pair();
-    let (mut first, mut second) = ([0; 8], [0; 8]);
+    let mut first = [0; 8];
+    let mut second = [0; 8];
     post(&mut b, 1, 7, &mut first);
     a.send(Rank(1), tagged(8), b"eight").unwrap();
     a.send(Rank(1), tagged(7), b"seven").unwrap();
@@ -299,13 +300,15 @@ fn messages_meet_receives_in_progress_calls_only() {
 #[test]
 fn a_request_is_answered_before_later_messages_are_visible() {
     let (_, [mut a, mut b]) = pair();
-    let (mut window, mut answer) = (*b"before..", [0u8; 8]);
+    let mut window = *b"before..";
+    let mut answer = [0u8; 8];
     let region = Region { base: window.as_mut_ptr() as usize, len: 8 };
     assert!(b.regions.add(1, region));
     let buffer = answer.as_mut_ptr();
     let reads = Pending { context: 1, kind: Kind::Read, report: true, buffer, len: 8 };
     let writes = Pending { context: 2, kind: Kind::Write, report: true, buffer, len: 0 };
-    let (key, offset) = (1, 0);
+    let key = 1;
+    let offset = 0;
     a.request(Rank(1), reads, |request| Envelope::Read { key, offset, request, len: 8 }, &[])
         .unwrap();
     a.request(Rank(1), writes, |request| Envelope::Write { key, offset, request }, b"after...")

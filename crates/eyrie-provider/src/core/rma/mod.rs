@@ -255,7 +255,8 @@ mod tests {
     use super::*;
 
     fn pending(context: Context, buffer: &mut [u8]) -> Pending {
-        let (buffer, len) = (buffer.as_mut_ptr(), buffer.len());
+        let len = buffer.len();
+        let buffer = buffer.as_mut_ptr();
         Pending { context, kind: Kind::Read, report: true, buffer, len }
     }
 

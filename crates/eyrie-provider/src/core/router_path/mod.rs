@@ -58,7 +58,8 @@ pub struct RouterPath<H: Host> {
 impl<H: Host> RouterPath<H> {
     /// Of rank `number` of `ranks`, without any connection.
     pub fn new(host: H, number: Rank, ranks: u32) -> RouterPath<H> {
-        let (primary, kept_until) = (host.primary_router(number), host.kept_until());
+        let primary = host.primary_router(number);
+        let kept_until = host.kept_until();
         let sender = |k| Sender::new(ranks, kept_until, RouterId(k) == primary);
         let sources = match kept_until {
             KeptUntil::Logged => 0,
@@ -182,10 +183,13 @@ impl<H: Host> RouterPath<H> {
     }
 
     pub fn image(&self) -> impl Fn(H) -> RouterPath<H> {
-        let (number, replay) = (self.number, self.replay.clone());
-        let (delivery, senders) = (self.delivery.clone(), self.senders.clone());
-        let (unstored, ssn, kept_until) =
-            (self.unstored.clone(), self.ssn.clone(), self.kept_until);
+        let number = self.number;
+        let replay = self.replay.clone();
+        let delivery = self.delivery.clone();
+        let senders = self.senders.clone();
+        let unstored = self.unstored.clone();
+        let ssn = self.ssn.clone();
+        let kept_until = self.kept_until;
         move |host| RouterPath {
             host,
             number,

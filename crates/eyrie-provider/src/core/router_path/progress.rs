@@ -131,7 +131,8 @@ impl<H: Host> RouterPath<H> {
         let clock = self.replay.clock();
         self.delivery.show(up_to, |deliver, payload| {
             host.trace(What::Shown, clock, deliver.source.0, deliver.rsn);
-            let (source, envelope) = (deliver.source, deliver.envelope);
+            let source = deliver.source;
+            let envelope = deliver.envelope;
             show.show(&Arrived { source, envelope, len: deliver.size as usize }, payload)
         })
     }

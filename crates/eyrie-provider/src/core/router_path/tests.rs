@@ -263,7 +263,8 @@ impl World {
             router.protocol.command(RouterCommand::Fence(instance), &mut router.said);
         }
         self.hear();
-        let (mut determinants, mut observed) = (Vec::new(), Vec::new());
+        let mut determinants = Vec::new();
+        let mut observed = Vec::new();
         for (who, list, parts) in self.told.drain(..) {
             assert_eq!(who, instance);
             determinants.extend(list);
@@ -706,7 +707,8 @@ fn compare(seed: u64) -> u64 {
 #[test]
 fn killed_ranks_compute_what_undisturbed_ones_do() {
     if let Some(sum) = schedules::run(SCHEDULES, compare) {
-        let (kills, lost) = (sum & 0xffff_ffff, sum >> 32);
+        let kills = sum & 0xffff_ffff;
+        let lost = sum >> 32;
         assert!(kills > SCHEDULES && lost > SCHEDULES, "{kills} kills, {lost} lost");
     }
 }

@@ -269,8 +269,13 @@ impl Program {
         let expected =
             actions.filter(|w| is_message(*w) && shape.destination(*w) == number).count() as u64;
         let state = mix(shape.seed, number.into());
-        let (sum, next, received, waiting, effects) = (0, 0, 0, 0, 0);
-        let (does, observing) = (Next::Observe, Rc::default());
+        let sum = 0;
+        let next = 0;
+        let received = 0;
+        let waiting = 0;
+        let effects = 0;
+        let does = Next::Observe;
+        let observing = Rc::default();
         Program {
             number,
             shape,
@@ -409,7 +414,8 @@ impl Program {
         let buffer = memory.answer(answer);
         let place = 512 + u64::from(self.number) * 1024 + (word >> 24 & 7) * 64;
         let pending = |kind, len| Pending { context: answer, kind, report: true, buffer, len };
-        let (key, offset) = (WINDOW_KEY, place);
+        let key = WINDOW_KEY;
+        let offset = place;
         let sum = |request, what| Envelope::Atomic {
             key,
             offset: 8 * (word >> 24 & 7),

@@ -8,7 +8,8 @@ use std::panic::{catch_unwind, resume_unwind};
 /// Returns what was disturbed, `None` when other schedules were asked for.
 pub fn run(count: u64, compare: impl Fn(u64) -> u64 + Sync) -> Option<u64> {
     let number = |name| std::env::var(name).ok().and_then(|v| v.parse().ok());
-    let (first, asked) = (number("EYRIE_SEED").unwrap_or(1), number("EYRIE_SCHEDULES"));
+    let first = number("EYRIE_SEED").unwrap_or(1);
+    let asked = number("EYRIE_SCHEDULES");
     let last = first + asked.unwrap_or(count);
     println!("seeds {first} to {}", last - 1);
     let sum = on_all_processors(first..last, compare);

@@ -255,7 +255,8 @@ fn judge(path: &Path, asked: Result<Library, String>) -> Finding {
         let mut lines = known.version.lines();
         lines.find_map(|line| line.strip_prefix(label)).map(str::trim).unwrap_or_default()
     };
-    let (version, device) = (says("MPICH Version:"), says("MPICH Device:"));
+    let version = says("MPICH Version:");
+    let device = says("MPICH Device:");
     let fail = |why: String| Finding::fail(SUBJECT, format!("{shown} {why}"), INSTALL);
     let open_mpi = known.version.strip_prefix("Open MPI v");
     let open_mpi = open_mpi.and_then(|rest| rest.split(',').next());

@@ -70,7 +70,8 @@ impl SmallJob {
             command.stdout(File::create(&stdout)?).stderr(File::create(&stderr)?).spawn()
         };
         let process = start().map_err(|e| format!("no job can be started: {e}"))?;
-        let (base, until) = (base.to_path_buf(), Instant::now() + LONGEST);
+        let base = base.to_path_buf();
+        let until = Instant::now() + LONGEST;
         Ok(SmallJob { process, base, name, stdout, stderr, end, until })
     }
 
@@ -84,9 +85,11 @@ impl SmallJob {
         if let Some(failed) = checkpoints.iter().find(|o| matches!(o, Outcome::Failed { .. })) {
             return Err(failed.to_string());
         }
-        let (fault, when) = (Fault::KillRank(Rank(VICTIM)), When::After(Duration::ZERO));
+        let fault = Fault::KillRank(Rank(VICTIM));
+        let when = When::After(Duration::ZERO);
         self.ask::<Accepted>(&Request::Inject { injection: Injection::At { fault, when } })?;
-        let (mut summary, mut has_image) = (Summary::default(), false);
+        let mut summary = Summary::default();
+        let mut has_image = false;
         self.wait_for("a killed rank to come back", |job| {
             let status: Status = job.ask(&Request::Status)?;
             has_image = status.ranks.get(VICTIM as usize).is_some_and(|rank| rank.image.is_some());
@@ -135,7 +138,8 @@ impl SmallJob {
                 return Err(format!("a small job ended early: {}", self.last_words()));
             }
             if Instant::now() >= self.until {
-                let (seconds, words) = (LONGEST.as_secs(), self.last_words());
+                let seconds = LONGEST.as_secs();
+                let words = self.last_words();
                 return Err(format!("waited {seconds} s for {what}: {words}"));
             }
             std::thread::sleep(LOOK);

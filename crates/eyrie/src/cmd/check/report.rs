@@ -108,7 +108,8 @@ impl fmt::Display for Several {
                 Severity::Refuse => Level::Fail,
                 Severity::Warn => Level::Warn,
             };
-            let (subject, text) = (format!("{} and {}", d.host, d.than), d.text.clone());
+            let subject = format!("{} and {}", d.host, d.than);
+            let text = d.text.clone();
             writeln!(f, "{}", Finding { level, subject, text, remedy: String::new() })?;
         }
         let answered = self.hosts.iter().filter(|a| a.report.is_some()).count();

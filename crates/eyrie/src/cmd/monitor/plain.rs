@@ -48,7 +48,8 @@ pub fn short(command: &str) -> &str {
 
 /// UTC.
 pub fn time_of_day(ns: u64) -> String {
-    let (s, ms) = (ns / 1_000_000_000, ns / 1_000_000 % 1000);
+    let s = ns / 1_000_000_000;
+    let ms = ns / 1_000_000 % 1000;
     format!("{:02}:{:02}:{:02}.{ms:03}", s / 3600 % 24, s / 60 % 60, s % 60)
 }
 

@@ -21,7 +21,8 @@ pub struct SkewArgs {
 }
 
 pub fn run(args: &SkewArgs) -> anyhow::Result<i32> {
-    let (mut taken, mut interval_ns) = (Vec::new(), 0);
+    let mut taken = Vec::new();
+    let mut interval_ns = 0;
     for path in &args.files {
         let file =
             std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -39,7 +40,8 @@ pub fn run(args: &SkewArgs) -> anyhow::Result<i32> {
             taken.push(Taken { node, intended_ns, skew_ns });
         }
     }
-    let (mut own, mut apart) = (Histogram::default(), Histogram::default());
+    let mut own = Histogram::default();
+    let mut apart = Histogram::default();
     taken.iter().for_each(|t| own.add(t.skew_ns));
     between_nodes(&taken, interval_ns).iter().for_each(|ns| apart.add(*ns as i64));
     let (own, apart) = (own.summary(), apart.summary());

@@ -157,7 +157,8 @@ fn within(
     progress: progress::Progress,
     conclude: impl FnOnce(Plan) -> anyhow::Result<i32>,
 ) -> anyhow::Result<i32> {
-    let (instance, planner) = (OnceLock::new(), OnceLock::new());
+    let instance = OnceLock::new();
+    let planner = OnceLock::new();
     let (sender, updates) = channel();
     let until = Instant::now() + limit;
     std::thread::scope(|scope| {
@@ -168,7 +169,9 @@ fn within(
                 send(Update::Failed(e));
             }
         });
-        let (mut failed, mut methods, mut outcomes) = (Vec::new(), Vec::new(), Vec::new());
+        let mut failed = Vec::new();
+        let mut methods = Vec::new();
+        let mut outcomes = Vec::new();
         let mut doing = String::from("the network was being read");
         let late = loop {
             match updates.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -217,7 +220,8 @@ fn work<'a>(
     send(Update::Doing("the job before any failure".into()));
     let made = instance_args.planner(instance)?;
     let planner = planner.get_or_init(|| made);
-    let (failed, count) = (failures.nodes(), methods.len());
+    let failed = failures.nodes();
+    let count = methods.len();
     send(Update::Ready { failed, methods: methods.clone() });
     planner.plan(&methods, &failures, &mut |progress| {
         send(match progress {
@@ -282,7 +286,8 @@ mod tests {
         assert_eq!(outcomes.iter().map(|o| o.method).collect::<Vec<_>>(), methods);
         let search = outcomes[2].result.as_ref().unwrap_err();
         assert!(search.why.contains("did not end within 3s"), "{}", search.why);
-        let (instance, planner) = (&instance, &planner);
+        let instance = &instance;
+        let planner = &planner;
         let plan = Plan { instance, planner, failed: failures.nodes(), outcomes };
         assert_eq!(plan.chosen().map(|o| o.method), Some(Method::FirstFree));
         assert_eq!(plan.outcomes[1].result.as_ref().unwrap().break_even, Some(0));

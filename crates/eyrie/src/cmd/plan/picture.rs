@@ -28,7 +28,8 @@ fn heat(load: u64, most: u64) -> String {
     let t = if most <= 1 { 0.0 } else { 3.0 * (load - 1) as f64 / (most - 1) as f64 };
     let low = (t as usize).min(2);
     let mix = |i: usize| {
-        let (a, b) = (COLORS[low][i], COLORS[low + 1][i]);
+        let a = COLORS[low][i];
+        let b = COLORS[low + 1][i];
         (a + (b - a) * (t - low as f64)).round() as u8
     };
     format!("#{:02x}{:02x}{:02x}", mix(0), mix(1), mix(2))
@@ -60,7 +61,8 @@ impl Canvas<'_> {
 
     /// The upper left corner of a slice.
     fn corner(&self, slice: usize) -> (f64, f64) {
-        let (column, row) = (slice % self.slices_a_row, slice / self.slices_a_row);
+        let column = slice % self.slices_a_row;
+        let row = slice / self.slices_a_row;
         (MARGIN + column as f64 * self.slice_width, TOP + row as f64 * self.slice_height)
     }
 }
@@ -153,11 +155,13 @@ fn heading(out: &mut String, instance: &Instance, failed: &[NetworkNode], placed
 /// returns the busiest link that is no such neighbour link (Tofu's folded axes, wrap-around,
 /// planes), which only the legend can tell.
 fn links(out: &mut String, canvas: &Canvas, placed: &Placed, most: u64) -> u64 {
-    let (network, layout) = (canvas.instance.network.as_ref(), &canvas.instance.laid.layout);
+    let network = canvas.instance.network.as_ref();
+    let layout = &canvas.instance.laid.layout;
     let load = |link: u32| {
         placed.loads.loads.iter().map(|l| l.of_link(network, link).messages).max().unwrap_or(0)
     };
-    let (mut undrawn, mut next) = (0, Vec::new());
+    let mut undrawn = 0;
+    let mut next = Vec::new();
     let stroke = (canvas.pitch / 9.0).clamp(1.2, 4.0);
     let inset = canvas.pitch * 0.30;
     // One path for each load: lines of links between neighbours, dots of links to other slices.
@@ -227,7 +231,8 @@ fn axes(out: &mut String, canvas: &Canvas, slices: usize) {
 }
 
 fn nodes(out: &mut String, canvas: &Canvas, failed: &[NetworkNode], placed: &Placed, folded: bool) {
-    let (instance, layout) = (canvas.instance, &canvas.instance.laid.layout);
+    let instance = canvas.instance;
+    let layout = &canvas.instance.laid.layout;
     let failed: HashSet<NetworkNode> = failed.iter().copied().collect();
     let spares: HashSet<NetworkNode> = instance.laid.spares.iter().copied().collect();
     let mut ranks_on = vec![Vec::new(); instance.network.nodes()];

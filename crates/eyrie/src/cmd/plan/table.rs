@@ -50,7 +50,8 @@ pub fn text(plan: &Plan) -> anyhow::Result<String> {
 
 /// How many ranks a node has, where that is not one.
 fn of_nodes(instance: &Instance) -> String {
-    let (ranks, nodes) = (instance.job.ranks(), instance.laid.home.len());
+    let ranks = instance.job.ranks();
+    let nodes = instance.laid.home.len();
     match instance.job.slots {
         1 => String::new(),
         slots => format!(", {} a node of {slots} slots", ranks / nodes),

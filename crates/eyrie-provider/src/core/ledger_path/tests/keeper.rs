@@ -45,7 +45,8 @@ impl Keeper {
     /// Lets an incarnation in.
     pub fn admit(&self, instance: RankInstance) {
         let rank = instance.rank.index();
-        let (heap, layout) = (&self.heaps[rank], self.layout(rank));
+        let heap = &self.heaps[rank];
+        let layout = self.layout(rank);
         region::prepare(&**heap, &layout, instance.incarnation.0, self.granted[rank]);
     }
 
@@ -54,7 +55,8 @@ impl Keeper {
         if self.is_strict && (0..self.heaps.len()).any(|to| is_free(to) && self.owes(rank, to)) {
             return;
         }
-        let (heap, layout) = (&self.heaps[rank], self.layout(rank));
+        let heap = &self.heaps[rank];
+        let layout = self.layout(rank);
         let wanted = region::wanted(&**heap, &layout);
         if wanted == 0 {
             return;
@@ -70,7 +72,8 @@ impl Keeper {
 
     /// Whether a rank has yet to receive, and to record, something of another one.
     fn owes(&self, source: usize, to: usize) -> bool {
-        let (heap, layout) = (&self.heaps[source], self.layout(source));
+        let heap = &self.heaps[source];
+        let layout = self.layout(source);
         let sent = figures::of(&**heap, &layout, Channel::Rank(to as u32)).newest;
         let (clock, counts) = &self.imaged[to];
         let mut received = counts[source];
@@ -84,7 +87,8 @@ impl Keeper {
 
     /// An image of a rank counts: releases what it has.
     pub fn truncate(&mut self, rank: usize, clock: u64, rsn: u64, observed: u64) {
-        let (heap, layout) = (self.heaps[rank].clone(), self.layout(rank));
+        let heap = self.heaps[rank].clone();
+        let layout = self.layout(rank);
         let (before, counts) = &mut self.imaged[rank];
         assert!(clock >= *before, "an image of clock {clock} after one of {before}");
         let mut order = OrderReader::open(&*heap, layout, *before).unwrap();

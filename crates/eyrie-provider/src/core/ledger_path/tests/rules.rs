@@ -111,7 +111,8 @@ fn boards_are_written_again() {
 /// Whether the first message of a rank to another lies in the ledger.
 fn is_there(world: &World, from: usize, to: u32) -> bool {
     let keeper = world.keeper.borrow();
-    let (heap, layout) = (&*keeper.heaps[from], keeper.layout(from));
+    let heap = &*keeper.heaps[from];
+    let layout = keeper.layout(from);
     let mut reader = eyrie_ledger::reader::Reader::new(heap, layout, to, 0);
     reader.look().unwrap().is_some()
 }

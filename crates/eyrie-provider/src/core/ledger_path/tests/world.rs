@@ -185,7 +185,8 @@ impl LedgerHost for TestHost {
     type Spilled = Vec<u8>;
 
     fn admit(&mut self, _: Duration) -> Result<WindowsOf<Self>, AdmissionError> {
-        let (world, rank) = (&self.world, self.rank());
+        let world = &self.world;
+        let rank = self.rank();
         world.happens(rank);
         if world.chance(0.1) {
             return Err(AdmissionError::Unreachable("it is not there".into()));
@@ -273,7 +274,8 @@ impl ImagePoint for TestHost {
 /// An image may be taken in a wait, and another process may go on from it there, after the first
 /// one has died, at once or much later.
 fn image_in_wait(path: &mut LedgerPath<TestHost>) {
-    let (world, r) = (path.host.world.clone(), path.host.rank());
+    let world = path.host.world.clone();
+    let r = path.host.rank();
     let Some(job) = world.job() else { return };
     if world.lives[r].is_apart.get() || !world.chance(0.2) || path.settle(Duration::ZERO).is_err() {
         return;

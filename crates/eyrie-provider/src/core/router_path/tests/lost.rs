@@ -358,7 +358,8 @@ fn what_an_image_holds_is_safe() {
     // To its own primary router, which hears of what it has seen, and answers later.
     ranks[0].send(Rank(0), tagged(2), b"to itself").unwrap();
     world.borrow_mut().pump();
-    let (clock, rsn) = (ranks[0].path.clock(), ranks[0].path.rsn());
+    let clock = ranks[0].path.clock();
+    let rsn = ranks[0].path.rsn();
     let observed = ranks[0].path.host.observed();
     for Router { protocol, said, .. } in &mut world.borrow_mut().routers {
         protocol.command(RouterCommand::Truncate { rank: Rank(0), clock, rsn, observed }, said);
