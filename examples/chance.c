@@ -11,6 +11,7 @@
  *   seeds    random numbers from a seed that was made of time and process number before MPI_Init
  * What is printed does not depend on any of that. It is the only example that may read a clock. */
 #include "common.h"
+#include "pace.h"
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/time.h>
@@ -23,6 +24,7 @@ static int me, ranks;
 static long steps = 1500, spin = 100000, limit_ms = 800;
 static uint64_t history = HASH_START, chain_out = HASH_START, chain_in = HASH_START;
 static uint64_t checked;
+static struct pace pace = {.slow_ms = 5};
 
 struct message {
     uint64_t chain, history, value;
@@ -123,6 +125,7 @@ static void balance(void) {
         all = hash_word(all, total);
         observed((uint64_t)share);
         exchange_hash((uint64_t)share);
+        keep_pace(&pace, me);
     }
     if (me == 0) printf("balanced: sum %016llx\n", (unsigned long long)all);
     free(speeds), free(counts), free(places);
@@ -157,6 +160,7 @@ int main(int argc, char **argv) {
         {"steps", "steps", .number = &steps},
         {"spin", "arithmetic in each step, about 1 ns each", .number = &spin},
         {"limit-ms", "time limit, in milliseconds", .number = &limit_ms},
+        PACE_OPTIONS(pace),
         {0},
     };
     MPI_Init(&argc, &argv);
@@ -183,6 +187,7 @@ int main(int argc, char **argv) {
                 die("--what %s: no such thing", what);
             take_time(history, spin);
             exchange_hash((uint64_t)step);
+            keep_pace(&pace, me);
         }
         if (me == 0) printf("%s: %ld steps\n", what, steps);
     }

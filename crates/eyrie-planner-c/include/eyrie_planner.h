@@ -1,4 +1,4 @@
-/* Of sources with the XXH3 digest eb8cd957cc5e78cc. */
+/* Of sources with the XXH3 digest 5ffe1e1aa3a2bddb. */
 #ifndef EYRIE_PLANNER_H
 #define EYRIE_PLANNER_H
 

@@ -689,7 +689,9 @@ impl Cluster {
         for r in &mut self.ranks {
             r.counted.iter_mut().for_each(|(_, stores)| stores.retain(|s| *s != store));
             r.counted.retain(|(_, stores)| !stores.is_empty());
-            r.capture.iter_mut().for_each(|c| c.stores.retain(|s| *s != store));
+            if let Some(capture) = &mut r.capture {
+                capture.stores.retain(|s| *s != store);
+            }
         }
     }
 

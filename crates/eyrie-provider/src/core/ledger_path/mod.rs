@@ -157,7 +157,9 @@ impl<H: LedgerHost> Path for LedgerPath<H> {
         self.idle_looks += 1;
         if self.idle_looks > IDLE_LOOKS {
             self.idle_looks = IDLE_LOOKS;
-            self.attached.iter_mut().for_each(|attached| attached.writer.make_ahead());
+            if let Some(attached) = &mut self.attached {
+                attached.writer.make_ahead();
+            }
         }
         if ticks.wrapping_sub(self.last_look) > LOOK_GAP {
             self.last_look = ticks;

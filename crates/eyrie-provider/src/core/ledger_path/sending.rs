@@ -124,7 +124,9 @@ impl<H: LedgerHost> LedgerPath<H> {
     pub(super) fn record_late(&mut self) {
         let is_shown = self.attached.as_ref().is_some_and(|a| !a.showing.is_empty());
         if is_shown && self.record_shown().is_ok() {
-            self.attached.iter_mut().for_each(|a| a.showing.clear());
+            if let Some(attached) = &mut self.attached {
+                attached.showing.clear();
+            }
         }
     }
 
