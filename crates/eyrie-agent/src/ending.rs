@@ -78,12 +78,13 @@ impl Agent {
             .map(|p| p.instance)
             .collect();
         for instance in ended {
-            let Some(p) = self.processes.remove(&instance) else { continue };
+            let Some(mut p) = self.processes.remove(&instance) else { continue };
             let Some(ending) = p.ending else { continue };
             if ending == Ending::Signal(libc::SIGBUS) {
                 self.explain_bus_error(instance.rank);
             }
             segments::remove(&mapped::left_behind(&p.shared));
+            self.segments.append(&mut p.shared);
             if let Some(restore) = &p.restore {
                 let (reason, fault) = restore.failure(ending, p.stderr.last_line());
                 self.start_failed(instance, reason, fault);

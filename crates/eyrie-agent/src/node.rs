@@ -65,6 +65,9 @@ pub struct Agent {
     pub(super) sent_signals: SentSignals,
     /// Ranks that are killed as soon as they have started.
     pub(super) killed: BTreeSet<RankInstance>,
+    /// Segments in /dev/shm that ranks which have ended here may have made. Those that are left
+    /// when the agent ends are removed: a child of a rank may keep one mapped longer than the rank.
+    pub(super) segments: BTreeSet<String>,
     pub(super) exchange: Exchange,
     pub(super) measurements: Measurements,
     pub(super) reach: Reach,
@@ -143,6 +146,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         incoming: BTreeMap::new(),
         sent_signals: SentSignals::default(),
         killed: BTreeSet::new(),
+        segments: BTreeSet::new(),
         exchange: Exchange::default(),
         measurements: Measurements::default(),
         reach: Reach::default(),
@@ -166,16 +170,15 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
             break End::Signalled;
         }
     };
-    let mut left: Vec<String> = Vec::new();
     for process in agent.processes.values() {
         process.kill();
-        left.extend(process.shared.iter().cloned());
-        left.extend(mapped::segments(process.mpi_pid.unwrap_or(process.pid)));
+        agent.segments.extend(process.shared.iter().cloned());
+        agent.segments.extend(mapped::segments(process.mpi_pid.unwrap_or(process.pid)));
     }
     let spared =
         agent.sweeper.as_ref().and_then(Sweeper::pid).into_iter().chain(agent.attachment.saver());
     kill_children_but(&spared.collect::<Vec<_>>(), KILL_TIMEOUT);
-    segments::remove(&left);
+    segments::remove(&mapped::left_behind(&agent.segments));
     // A controller that lives learns of the agent's end now.
     drop(agent.connection);
     // The controller's death arrives as a signal or as the end of the connection: then only the

@@ -64,7 +64,9 @@ impl Agent {
                 let mut process = Process::new(instance, launched, &meta);
                 process.restore = restore;
                 let path = segments::predicted_segment(process.session.kvsname(), instance.rank.0);
-                if process.shared.insert(path.clone()) {
+                process.shared.insert(path);
+                // The controller of a job that was saved knows none of them yet.
+                for path in process.shared.iter().cloned() {
                     self.connection.send(&FromAgent::Shared { rank: instance.rank, path });
                 }
                 if process.restore.is_none() {
