@@ -74,6 +74,9 @@ part_more_jobs() {
     EYRIE_TEST_MORE=1 EYRIE_TEST_RUNS=20 EYRIE_TEST_LIMIT_S=4500 whole_jobs tests/jobs
 }
 
+# The same jobs, each in its short form, with all messages through the router.
+part_more_router() { EYRIE_PATH=router whole_jobs tests/jobs; }
+
 # Jobs on several hosts, which are namespaces of this machine: each executable file of tests/hosts/
 # is one test, skipped when we are not root. Left out: most under a real Slurm (02*), and what
 # takes longest beside others like it.
