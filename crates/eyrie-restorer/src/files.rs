@@ -35,6 +35,23 @@ pub fn missing(path: &[u8], why: Missing) -> ! {
     }
 }
 
+/// What to do when a file that is mapped is not as it was.
+pub const NOT_NEEDED: &str = "images of jobs with --self-contained do not need it";
+
+/// Ends the restore because a mapped file is missing.
+pub fn missing_mapped(path: &[u8], why: Missing) -> ! {
+    match why {
+        Missing::Errno(errno) => error(path, format_args!("{}; {NOT_NEEDED}", Errno(errno))),
+        Missing::Replaced => error(
+            path,
+            format_args!(
+                "leads to another file than when the image was taken, and the old one is not \
+                 found; {NOT_NEEDED}"
+            ),
+        ),
+    }
+}
+
 /// Ends the restore because something is wrong with a file.
 pub fn error(path: &[u8], what: core::fmt::Arguments) -> ! {
     fail::now(exit::FILE, format_args!("{}: {what}", Bytes(path)))

@@ -1,6 +1,7 @@
 //! The stream: reads records in order, keeps the description of the process and checks it.
 //! Everything read is untrusted until the trailer has been seen.
 
+use crate::carried;
 use crate::fail::{self, malformed};
 use crate::watched::watched_paths;
 use eyrie_image_format::named::{Named, Unknown, Verdict, VDSO};
@@ -79,13 +80,19 @@ impl Image {
             let Some(m) = self.mapping_at(at, 1) else {
                 malformed("a page lies outside its mappings")
             };
-            if m.flags & map_flag::HAS_PAGES == 0 {
+            if m.flags & map_flag::HAS_PAGES == 0 && !self.is_left_to_file(m) {
                 malformed("a page lies in a mapping that has none");
             }
             let to = m.end.min(end);
             each(m, (at, to), to == end);
             at = to;
         }
+    }
+
+    /// Whether a mapping is made of its file on this node, so that its pages are read and dropped.
+    pub fn is_left_to_file(&self, m: &Mapping) -> bool {
+        let object = self.objects.get(m.object as usize);
+        object.is_some_and(|object| object.record.kind == object_kind::CARRIED)
     }
 
     pub fn highest_descriptor(&self) -> i32 {
@@ -387,8 +394,16 @@ fn fixed<T: Plain>(payload: &[u8]) -> (T, &[u8]) {
     take(payload).unwrap_or_else(|| malformed("a record is too short"))
 }
 
+/// Where an image is in its stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Another one follows, which may call any of its pages unchanged.
+    Earlier,
+    Last,
+}
+
 /// Reads all records before the first page.
-pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
+pub fn read_description(input: &mut Input, arena: &mut Arena, order: Order) -> Image {
     let room: &'static mut [u8] = arena.take(MAX_PAYLOAD);
     let mut mappings = List::<Mapping>::new(arena, MAPPINGS_MAX);
     let mut objects = List::<ObjectEntry>::new(arena, OBJECTS_MAX);
@@ -428,6 +443,11 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
     if header.names_stay & MAPS_FILES != 0 {
         to_own_memory(mappings.as_mut_slice(), objects.as_slice(), arena);
     }
+    let is_here = arena.take::<bool>(objects.as_slice().len());
+    if order == Order::Last {
+        carried::find(objects.as_slice(), &header.boot_id, is_here);
+    }
+    carried::settle(mappings.as_mut_slice(), objects.as_slice(), is_here);
     let image = Image {
         header,
         base,
@@ -631,7 +651,7 @@ fn validate_mappings(image: &Image) {
 
 fn validate_objects(image: &Image) {
     for o in image.objects {
-        if !(object_kind::FILE..=object_kind::READ_FILE).contains(&o.record.kind) {
+        if !(object_kind::FILE..=object_kind::CARRIED).contains(&o.record.kind) {
             malformed("a file is of an unknown kind");
         }
         if (o.record.kind == object_kind::MEMORY) != (o.path.len() == 1) || o.record.size >> 62 != 0
