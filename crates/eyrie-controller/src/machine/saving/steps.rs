@@ -317,7 +317,7 @@ mod tests {
 
         fn stored(&mut self, store: StoreId, image: ImageId) -> Vec<Command> {
             let image =
-                Stored { image, clock: image.0, rsn: image.0, observed: 0, stdin: 0, bytes: 1000 };
+                Stored { image, clock: image.0, rsn: image.0, observed: 0, stdin: 0, bytes: 1000, file_bytes: 0 };
             self.handle(said::stored(store, RANK, image))
         }
 
