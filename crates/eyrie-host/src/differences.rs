@@ -338,9 +338,8 @@ fn missing((a, af): Host, (b, bf): (&str, &File), images: Images) -> Difference 
             (Severity::Warn, What::Argument, meaning)
         }
         (_, Images::NeedFiles) => {
-            let meaning = format!(
-                "{needed} libraries at the same paths on both, or use --self-contained"
-            );
+            let meaning =
+                format!("{needed} libraries at the same paths on both, or use --self-contained");
             (Severity::Refuse, What::MissingFile, meaning)
         }
         (_, Images::HaveFiles) => {

@@ -3,28 +3,30 @@
 //! pages of its own is made of that, so that its pages are shared. What is not certain must never
 //! be taken from the node.
 
-use crate::descriptors::build_id_of;
 use crate::fail::malformed;
-use crate::image::ObjectEntry;
-use eyrie_image_format::{map_flag, object_kind, Mapping, Object, NO_OBJECT};
+use crate::files::build_id_of;
+use crate::image::{Arena, Image, ObjectEntry};
+use eyrie_image_format::{map_flag, object_kind, Object, NO_OBJECT};
 use eyrie_image_kernel::fingerprint;
 use eyrie_image_kernel::sys;
 
-/// Finds out which carried files are on this node as they were.
-pub fn find(objects: &[ObjectEntry], boot_id: &[u8], is_here: &mut [bool]) {
-    let same_boot = *boot_id == fingerprint::boot_id();
-    for (is_here, object) in is_here.iter_mut().zip(objects).filter(|(_, o)| is_carried(o)) {
-        if let Some(fd) = open(object.path, &object.record, same_boot) {
-            sys::close(fd);
-            *is_here = true;
-        }
-    }
+/// Where an image is in its stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Another one follows, which may call any of its pages unchanged: all become memory.
+    Earlier,
+    Last,
 }
 
 /// Decides of each carried mapping whether it is made of a file that is here, or has no file from
 /// now on.
-pub fn settle(mappings: &mut [Mapping], objects: &[ObjectEntry], is_here: &[bool]) {
-    for m in mappings.iter_mut() {
+pub fn settle(image: &mut Image, order: Order, arena: &mut Arena) {
+    let is_here = arena.take::<bool>(image.objects.len());
+    if order == Order::Last {
+        find(image, is_here);
+    }
+    let objects = image.objects;
+    for m in image.mappings.iter_mut() {
         let is_of_one = objects.get(m.object as usize).is_some_and(is_carried);
         if is_of_one != (m.flags & map_flag::CARRIED != 0) {
             malformed("a mapping of a file has content that is not the file's");
@@ -32,12 +34,26 @@ pub fn settle(mappings: &mut [Mapping], objects: &[ObjectEntry], is_here: &[bool
         if !is_of_one {
             continue;
         }
+        if m.flags & map_flag::SHARED != 0 {
+            malformed("the content of a mapping is its own, but the mapping is shared");
+        }
         if is_here[m.object as usize] && m.flags & map_flag::CHANGED == 0 {
             m.flags &= !map_flag::HAS_PAGES;
         } else {
             (m.object, m.offset) = (NO_OBJECT, 0);
         }
         m.flags &= !(map_flag::CARRIED | map_flag::CHANGED);
+    }
+}
+
+/// Finds out which carried files are on this node as they were.
+fn find(image: &Image, is_here: &mut [bool]) {
+    let same_boot = image.header.boot_id == fingerprint::boot_id();
+    for (is_here, object) in is_here.iter_mut().zip(image.objects).filter(|(_, o)| is_carried(o)) {
+        if let Some(fd) = open(object.path, &object.record, same_boot) {
+            sys::close(fd);
+            *is_here = true;
+        }
     }
 }
 

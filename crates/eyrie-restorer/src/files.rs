@@ -57,6 +57,13 @@ pub fn error(path: &[u8], what: core::fmt::Arguments) -> ! {
     fail::now(exit::FILE, format_args!("{}: {what}", Bytes(path)))
 }
 
+/// The ELF build id of an open file.
+pub fn build_id_of(fd: i32) -> u64 {
+    let mut front = [0u8; 4096];
+    let len = sys::pread(fd, &mut front, 0).unwrap_or(0);
+    fingerprint::build_id(&front[..len])
+}
+
 /// What this node knows of the image's files.
 pub struct Finder {
     held: [i32; SLOTS_MAX - HELD_FROM],

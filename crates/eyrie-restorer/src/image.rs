@@ -1,7 +1,6 @@
 //! The stream: reads records in order, keeps the description of the process and checks it.
 //! Everything read is untrusted until the trailer has been seen.
 
-use crate::carried;
 use crate::fail::{self, malformed};
 use crate::watched::watched_paths;
 use eyrie_image_format::named::{Named, Unknown, Verdict, VDSO};
@@ -49,7 +48,7 @@ pub struct Image {
     pub cwd: &'static [u8],
     /// Pending signals in their order, each a `siginfo_t`.
     pub pending: &'static [[u8; SIGINFO_LEN]],
-    pub mappings: &'static [Mapping],
+    pub mappings: &'static mut [Mapping],
     pub objects: &'static [ObjectEntry],
     pub descriptors: &'static [DescriptorEntry],
     /// The vDSO of the kernel on which it was taken; empty: the image does not have it.
@@ -385,8 +384,8 @@ impl<T: Copy> List<T> {
         self.len = 0;
     }
 
-    fn done(self) -> &'static [T] {
-        &self.items[..self.len]
+    fn done(self) -> &'static mut [T] {
+        &mut self.items[..self.len]
     }
 }
 
@@ -394,16 +393,8 @@ fn fixed<T: Plain>(payload: &[u8]) -> (T, &[u8]) {
     take(payload).unwrap_or_else(|| malformed("a record is too short"))
 }
 
-/// Where an image is in its stream.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// Another one follows, which may call any of its pages unchanged.
-    Earlier,
-    Last,
-}
-
 /// Reads all records before the first page.
-pub fn read_description(input: &mut Input, arena: &mut Arena, order: Order) -> Image {
+pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
     let room: &'static mut [u8] = arena.take(MAX_PAYLOAD);
     let mut mappings = List::<Mapping>::new(arena, MAPPINGS_MAX);
     let mut objects = List::<ObjectEntry>::new(arena, OBJECTS_MAX);
@@ -443,11 +434,6 @@ pub fn read_description(input: &mut Input, arena: &mut Arena, order: Order) -> I
     if header.names_stay & MAPS_FILES != 0 {
         to_own_memory(mappings.as_mut_slice(), objects.as_slice(), arena);
     }
-    let is_here = arena.take::<bool>(objects.as_slice().len());
-    if order == Order::Last {
-        carried::find(objects.as_slice(), &header.boot_id, is_here);
-    }
-    carried::settle(mappings.as_mut_slice(), objects.as_slice(), is_here);
     let image = Image {
         header,
         base,
@@ -620,7 +606,7 @@ fn validate(image: &Image) {
 fn validate_mappings(image: &Image) {
     let mut last = 0;
     let mut special = 0;
-    for m in image.mappings {
+    for m in image.mappings.iter() {
         let aligned = (m.start | m.end | m.offset) % PAGE as u64 == 0;
         if !aligned || m.start < last.max(PAGE as u64) || m.start >= m.end || m.end > USER_END {
             malformed("its mappings overlap or lie outside the address space");

@@ -3,8 +3,9 @@
 //! to bring little. A page must never count as unchanged unless the image before has left it here.
 //! Memory that an image does not mention must be unmapped.
 
+use crate::carried::{self, Order};
 use crate::fail::{self, malformed};
-use crate::image::{self, Arena, Image, Input, List, Order};
+use crate::image::{self, Arena, Image, Input, List};
 use crate::mapping::{advise_early, map_own, open_own};
 use crate::place::Here;
 use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD};
@@ -59,8 +60,9 @@ impl Prepared {
         let room: &'static mut [u8] = arena.take(MAX_PAYLOAD);
         let used = arena.used();
         while let Some(number) = input.next_is_prepared() {
-            let image = image::read_description(input, arena, Order::Earlier);
+            let mut image = image::read_description(input, arena);
             node.check(&image);
+            carried::settle(&mut image, Order::Earlier, arena);
             self.lay(&image, node);
             self.read(&image, input, room.as_ptr() as usize);
             self.image = number;

@@ -127,9 +127,11 @@ impl Files {
     fn lost(&self) -> Option<String> {
         let lost = self.held.iter().find(|h| !h.can_be_found())?;
         let path = lost.path.display();
+        // One that is only mapped.
+        let remedy = lost.listed.map_or("", |_| "; images with --self-contained do not need it");
         Some(match lost.name() {
-            Some(name) => format!("{path}, which it needs, is {} by now", name.display()),
-            None => format!("{path}, which it needs, was replaced or removed"),
+            Some(name) => format!("{path}, which it needs, is {} by now{remedy}", name.display()),
+            None => format!("{path}, which it needs, was replaced or removed{remedy}"),
         })
     }
 
@@ -397,7 +399,8 @@ mod tests {
         let third = mapped_privately(&std::fs::File::open(dir.path().join("third")).unwrap());
         taken(&mut holds, ImageId(3), &dir);
         std::fs::remove_file(dir.path().join("third")).unwrap();
-        assert!(holds.check(Rank(0), ImageId(3)).unwrap_err().ends_with("was replaced or removed"));
+        let lost = holds.check(Rank(0), ImageId(3)).unwrap_err();
+        assert!(lost.contains("was replaced or removed; images with --self-contained"), "{lost}");
         taken(&mut holds, ImageId(4), &dir);
         assert_eq!(holds.check(Rank(0), ImageId(4)), Ok(()));
         for at in [mapping, third] {

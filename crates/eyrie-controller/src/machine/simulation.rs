@@ -743,8 +743,15 @@ impl Cluster {
             r.damaged.insert((store, image));
         }
         let position = 100 * image.0;
-        let image =
-            Stored { image, clock: position, rsn: position, observed: 0, stdin: 0, bytes: 1 << 20, file_bytes: 0 };
+        let image = Stored {
+            image,
+            clock: position,
+            rsn: position,
+            observed: 0,
+            stdin: 0,
+            bytes: 1 << 20,
+            file_bytes: 0,
+        };
         self.handle(said::stored(store, instance, image));
     }
 

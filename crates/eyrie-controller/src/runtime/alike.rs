@@ -176,16 +176,26 @@ mod tests {
         assert_eq!(Alike::of_earlier(at(&saved)).obstacle("new", &here, Images::NeedFiles), None);
         let lowest = saved.node.features[0] & saved.node.features[0].wrapping_neg();
         saved.node.features[0] &= !lowest;
-        assert_eq!(Alike::of_earlier(at(&saved)).obstacle("new", &here, Images::NeedFiles), None, "has more");
-        let words = Alike::of_earlier(at(&here)).obstacle("new", &saved, Images::NeedFiles).unwrap();
+        assert_eq!(
+            Alike::of_earlier(at(&saved)).obstacle("new", &here, Images::NeedFiles),
+            None,
+            "has more"
+        );
+        let words =
+            Alike::of_earlier(at(&here)).obstacle("new", &saved, Images::NeedFiles).unwrap();
         assert!(
             words.contains("new's CPU lacks") && words.contains("old as it was when"),
             "{words}"
         );
         saved.node.kernel = "9.9.9".into();
-        assert_eq!(Alike::of_earlier(at(&saved)).obstacle("new", &here, Images::NeedFiles), None, "another kernel");
+        assert_eq!(
+            Alike::of_earlier(at(&saved)).obstacle("new", &here, Images::NeedFiles),
+            None,
+            "another kernel"
+        );
         saved.node.cpu_vendor = "Other".into();
-        let words = Alike::of_earlier(at(&saved)).obstacle("new", &here, Images::NeedFiles).unwrap();
+        let words =
+            Alike::of_earlier(at(&saved)).obstacle("new", &here, Images::NeedFiles).unwrap();
         assert!(words.contains("Other") && words.contains(&here.node.cpu_vendor), "{words}");
     }
 }

@@ -273,7 +273,11 @@ fn provide(beginning: &mut Beginning, dir: &std::path::Path, known: bool) -> any
 fn can_go_on_here(beginning: &Beginning, saved: Option<&SavedJob>) -> anyhow::Result<()> {
     let Some(saved) = saved.filter(|_| beginning.options.cluster.is_none()) else { return Ok(()) };
     let (name, facts) = alike::this_host(beginning);
-    match Alike::of_earlier(saved.alike.clone()).obstacle(&name, &facts, beginning.options.image_files()) {
+    match Alike::of_earlier(saved.alike.clone()).obstacle(
+        &name,
+        &facts,
+        beginning.options.image_files(),
+    ) {
         Some(why) => bail!("the saved job cannot go on here: {why}. What was saved stays"),
         None => Ok(()),
     }

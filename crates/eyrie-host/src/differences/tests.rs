@@ -139,7 +139,8 @@ fn images_that_have_the_files_do_not_need_them() {
     assert!(d[0].text.contains("starts with the one that is there"), "{}", d[0]);
     // The same content: another time of change does not matter then.
     let content = "0123456789abcdef0123".to_string();
-    let plain = |modified_ns| File { build_id: 0, content: content.clone(), modified_ns, ..program() };
+    let plain =
+        |modified_ns| File { build_id: 0, content: content.clone(), modified_ns, ..program() };
     assert_eq!(between(&with(vec![plain(1)]), &with(vec![plain(2)])), []);
     // What helps without it.
     for d in differences(("b", &with(vec![])), ("a", &with(vec![program()])), NeedFiles) {

@@ -132,7 +132,8 @@ unsafe fn write_carried(
             }
             same.write_before(part.end, out)?;
             let len = part.end - part.start;
-            // SAFETY: the part is within the mapping, and within the file.
+            // SAFETY: the part is within the mapping, which the caller guarantees to be readable,
+            // and no page of it lies behind the end of the file.
             unsafe { write_run((0, part.start, 0), len, part.start as usize, true, out) }
         })
     };
