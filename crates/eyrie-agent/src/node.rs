@@ -425,8 +425,15 @@ impl Agent {
                     p.slow(share);
                 }
             }
-            ToAgent::Capture { instance, image: ImageAt { image, store }, mode, hold } => {
-                if let Err(refusal) = self.captures().begin(instance, image, &store, (mode, hold)) {
+            ToAgent::Capture {
+                instance,
+                image: ImageAt { image, store },
+                mode,
+                hold,
+                self_contained,
+            } => {
+                let how = (mode, hold, self_contained);
+                if let Err(refusal) = self.captures().begin(instance, image, &store, how) {
                     self.captures().refuse(instance, image, refusal);
                 }
             }

@@ -61,7 +61,8 @@ impl Agent {
                 }
                 let Some(p) = self.processes.get_mut(&instance) else { return };
                 if let Some(restore) = p.restore.take() {
-                    self.holds.take(instance.rank, restore.image, pid);
+                    let self_contained = restore.self_contained;
+                    self.holds.take(instance.rank, restore.image, pid, self_contained);
                     self.holds.counts(instance.rank, restore.image);
                     for line in restore.stderr_lines() {
                         self.connection.send(&FromAgent::Note {

@@ -51,7 +51,9 @@ impl Agent {
         }
         let launched = match image {
             None => self.setup.launch(&start, From::Program).map(|l| (l, None)),
-            Some((stream, since)) => self.launch_image(&start, stream, since),
+            Some((stream, since)) => {
+                self.launch_image(&start, stream, since, meta.file_bytes.is_some())
+            }
         };
         if let Some(text) = guards::note() {
             self.connection.send(&FromAgent::Note { text });
@@ -90,6 +92,7 @@ impl Agent {
         start: &StartRank,
         stream: eyrie_transport::Stream,
         since: Instant,
+        self_contained: bool,
     ) -> anyhow::Result<(Launched, Option<Restore>)> {
         let image = start.image.as_ref().map_or(ImageId(0), |at| at.image);
         let (mut launched, image_in) = match self.preparations().take(start) {
@@ -109,7 +112,9 @@ impl Agent {
         self.background
             .run(move || Done::Fed { instance, result: transfer::feed(stream, image_in) });
         let stderr = launched.restorer_stderr.take();
-        Ok((launched, Some(Restore { image, started: since, fetched: None, stderr })))
+        let fetched = None;
+        let restore = Restore { image, self_contained, started: since, fetched, stderr };
+        Ok((launched, Some(restore)))
     }
 
     pub fn start_failed(&mut self, instance: RankInstance, reason: String, fault: StartFault) {

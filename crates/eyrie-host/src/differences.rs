@@ -63,16 +63,25 @@ impl fmt::Display for Difference {
     }
 }
 
+/// What the images of a job's ranks have of the program and its libraries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Images {
+    /// Only which files they are: a host without them cannot restore an image.
+    NeedFiles,
+    /// Their content (`--self-contained`).
+    HaveFiles,
+}
+
 /// A host by its name.
 type Host<'a> = (&'a str, &'a Facts);
 
 /// The differences between two hosts; empty when a rank can move from each to the other.
-pub fn differences(of: Host, than: Host) -> Vec<Difference> {
+pub fn differences(of: Host, than: Host, images: Images) -> Vec<Difference> {
     let mut all = Vec::new();
     eyrie(of, than, &mut all);
     node(of, than, &mut all);
     limits(of, than, &mut all);
-    files(of, than, &mut all);
+    files(of, than, images, &mut all);
     all
 }
 
@@ -254,7 +263,7 @@ fn amount(limit: u64) -> String {
     }
 }
 
-fn files(a: Host, b: Host, all: &mut Vec<Difference>) {
+fn files(a: Host, b: Host, images: Images, all: &mut Vec<Difference>) {
     let find = |facts: &'_ Facts, path: &str| {
         facts.files.iter().find(|file| file.path == path && file.problem.is_empty()).cloned()
     };
@@ -262,9 +271,9 @@ fn files(a: Host, b: Host, all: &mut Vec<Difference>) {
         a.1.files.iter().chain(&b.1.files).map(|file| file.path.as_str()).collect();
     for path in paths {
         match (find(a.1, path), find(b.1, path)) {
-            (Some(here), Some(there)) => all.extend(file((a.0, &here), (b.0, &there))),
-            (None, Some(there)) => all.push(missing(a, (b.0, &there))),
-            (Some(here), None) => all.push(missing(b, (a.0, &here))),
+            (Some(here), Some(there)) => all.extend(file((a.0, &here), (b.0, &there), images)),
+            (None, Some(there)) => all.push(missing(a, (b.0, &there), images)),
+            (Some(here), None) => all.push(missing(b, (a.0, &here), images)),
             // Neither host has it: whether that is a problem is the program's concern.
             (None, None) => {}
         }
@@ -272,7 +281,7 @@ fn files(a: Host, b: Host, all: &mut Vec<Difference>) {
 }
 
 /// Compares a file that both hosts have.
-fn file((a, af): (&str, &File), (b, bf): (&str, &File)) -> Option<Difference> {
+fn file((a, af): (&str, &File), (b, bf): (&str, &File), images: Images) -> Option<Difference> {
     let path = &af.path;
     let (severity, what, meaning) = match af.role.max(bf.role) {
         Role::Argument if af.has_content_of(bf) => return None,
@@ -283,14 +292,24 @@ fn file((a, af): (&str, &File), (b, bf): (&str, &File)) -> Option<Difference> {
         }
         Role::Script if af.has_content_of(bf) => return None,
         Role::Program | Role::Library if af.is_taken_for(bf) => return None,
+        Role::Program | Role::Library if af.has_content_of(bf) && images == Images::HaveFiles => {
+            return None;
+        }
         Role::Program | Role::Library if af.has_content_of(bf) => {
             let meaning = "it has no build id, so a restore treats a file with another time as \
                            changed; copy it with its time (cp -p, rsync -t) or keep it on a \
-                           file system that both share";
+                           file system that both share, or use --self-contained";
             (Severity::Refuse, What::FileTime, meaning)
         }
+        _ if images == Images::HaveFiles => {
+            let meaning = "images have their own (--self-contained), but a rank without an image \
+                           starts with the one that is there; install the same file on both if \
+                           that matters";
+            (Severity::Warn, What::OtherFile, meaning)
+        }
         _ => {
-            let meaning = "neither restores images of the other; install the same file on both";
+            let meaning = "neither restores images of the other; install the same file on both, \
+                           or use --self-contained";
             (Severity::Refuse, What::OtherFile, meaning)
         }
     };
@@ -303,7 +322,7 @@ fn file((a, af): (&str, &File), (b, bf): (&str, &File)) -> Option<Difference> {
 }
 
 /// A file that one host has and uses, and the other does not.
-fn missing((a, af): Host, (b, bf): (&str, &File)) -> Difference {
+fn missing((a, af): Host, (b, bf): (&str, &File), images: Images) -> Difference {
     let path = &bf.path;
     let known = af.files.iter().find(|file| file.path == *path);
     let elsewhere = af.files.iter().find(|file| file.path != *path && file.name() == bf.name());
@@ -312,14 +331,26 @@ fn missing((a, af): Host, (b, bf): (&str, &File)) -> Difference {
         (_, Some(file)) => format!("loads {} instead", file.path),
         _ => "does not load it".into(),
     };
-    let (severity, what) = match bf.role {
-        Role::Argument => (Severity::Warn, What::Argument),
-        _ => (Severity::Refuse, What::MissingFile),
+    let needed = format!("a rank of {b} needs it at that place; install the same programs and");
+    let (severity, what, meaning) = match (bf.role, images) {
+        (Role::Argument, _) => {
+            let meaning = format!("{needed} libraries at the same paths on both");
+            (Severity::Warn, What::Argument, meaning)
+        }
+        (_, Images::NeedFiles) => {
+            let meaning =
+                format!("{needed} libraries at the same paths on both, or use --self-contained");
+            (Severity::Refuse, What::MissingFile, meaning)
+        }
+        (_, Images::HaveFiles) => {
+            let meaning = format!(
+                "images have it (--self-contained), but a rank without an image does not start on \
+                 {a} as on {b}; install it there, too, if that matters"
+            );
+            (Severity::Warn, What::MissingFile, meaning)
+        }
     };
-    let text = format!(
-        "{b} uses {path}, {a} does not ({value}): a rank of {b} needs it at that place; install \
-         the same programs and libraries at the same paths on both"
-    );
+    let text = format!("{b} uses {path}, {a} does not ({value}): {meaning}");
     one((severity, what), (a, value), (b, identity(bf)), text)
 }
 

@@ -18,7 +18,7 @@ pub mod program;
 pub mod shell;
 pub mod trial;
 
-pub use differences::{differences, same_host, Difference, Severity, What};
+pub use differences::{differences, same_host, Difference, Images, Severity, What};
 pub use facts::gather;
 pub use file::{look as look_at_file, mapped_by};
 pub use finding::{Finding, Level};

@@ -50,10 +50,13 @@ pub mod object_kind {
     /// A file on a disk that is mapped shared, to be read only, by a descriptor that could write:
     /// opened again to be read, and must be the same file, but not as it was.
     pub const READ_FILE: u32 = 6;
+    /// As [`FILE`], but the image has the content of all its mappings: it need not be on the node.
+    /// Where it is, and certainly as it was, mappings without pages of their own share its pages.
+    pub const CARRIED: u32 = 7;
 
     /// Whether its content stays in the file, so that no pages of the object can have it.
     pub fn stays_on_disk(kind: u32) -> bool {
-        matches!(kind, FILE | SHARED_FILE | READ_FILE)
+        matches!(kind, FILE | SHARED_FILE | READ_FILE | CARRIED)
     }
 }
 

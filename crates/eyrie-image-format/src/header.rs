@@ -7,7 +7,7 @@ use core::fmt;
 pub const MAGIC: [u8; 8] = *b"EYRIEIMG";
 /// Version of the payloads below; another one is refused. What is added without a new version is a
 /// record with a name ([`crate::named`]).
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// Longest opaque `meta` in a Header record, bytes.
 pub const META_MAX: usize = 4096;
 

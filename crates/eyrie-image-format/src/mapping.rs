@@ -24,8 +24,14 @@ pub mod map_flag {
     pub const SEALED: u32 = 1 << 10;
     /// The kernel's own mappings of every process.
     pub const SPECIAL: u32 = VVAR | VVAR_VCLOCK | VDSO;
+    /// A mapping of a file whose content is all in the image, as of memory of the process's own. It
+    /// becomes such memory unless the very file is on the node
+    /// ([`CARRIED`](crate::object_kind::CARRIED)).
+    pub const CARRIED: u32 = 1 << 11;
+    /// Some pages of a carried mapping are not as they are in the file.
+    pub const CHANGED: u32 = 1 << 12;
     pub const HUGETLB_SHIFT: u32 = 24;
-    pub const ALL: u32 = 0x7ff | 0xff << HUGETLB_SHIFT;
+    pub const ALL: u32 = 0x1fff | 0xff << HUGETLB_SHIFT;
 }
 
 /// Advice given for a mapping, as bits.
@@ -64,10 +70,11 @@ pub struct Mapping {
 unsafe impl Plain for Mapping {}
 
 impl Mapping {
-    /// Whether it is the process's own memory, private and anonymous. Such memory can be put in
-    /// place on another node before the rest of an image is known.
+    /// Whether it is the process's own memory, private and anonymous, or can become such memory.
+    /// It can be put in place on another node before the rest of an image is known.
     pub fn is_own(&self) -> bool {
         let other = map_flag::SHARED | map_flag::SPECIAL | map_flag::DROPPABLE | map_flag::HUGETLB;
-        self.object == NO_OBJECT && self.flags & other == 0
+        let has_content = self.object == NO_OBJECT || self.flags & map_flag::CARRIED != 0;
+        has_content && self.flags & other == 0
     }
 }

@@ -3,6 +3,7 @@
 //! handler. The program that restores is embedded, see [`restore`].
 
 mod capture;
+mod carried;
 mod holder;
 pub mod inspect;
 mod mapped;

@@ -59,6 +59,9 @@ pub struct Request<'a> {
     /// The process will not repeat renames and removals of files: files keep the names that they
     /// have at the time of the restore.
     pub names_stay: bool,
+    /// The image has the content of the mapped files that the process has not open as well: its
+    /// program and libraries. It can be restored where these are missing or others.
+    pub self_contained: bool,
     /// Returns the n-th path that the process has watched by inotify(7), and `None` after the last.
     /// The image describes by these what the instances watch. As for [`Hooks`], any lock may be
     /// held.
@@ -92,6 +95,7 @@ impl Request<'static> {
             holders: &[],
             drop_sockets: false,
             names_stay: false,
+            self_contained: false,
             watched: None,
             meta: &[],
             starter_pid: 0,

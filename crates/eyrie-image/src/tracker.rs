@@ -6,6 +6,7 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use crate::carried::Lists;
 use crate::refusal::Refusal;
 use eyrie_image_kernel::sys::{self, nr};
 
@@ -35,6 +36,8 @@ pub struct Tracker {
     /// The last image, if the child that wrote it had all memory without any advice being lifted;
     /// 0: it had not.
     whole: AtomicU64,
+    /// What the last images have of mapped files.
+    pub(crate) carried: Lists,
 }
 
 // SAFETY: only captures write the room, one at a time, and the thread that captures is also the
@@ -50,6 +53,7 @@ impl Tracker {
             image: AtomicU64::new(0),
             untracked: AtomicU32::new(0),
             whole: AtomicU64::new(0),
+            carried: Lists::new(),
         }
     }
 
@@ -113,6 +117,7 @@ impl Tracker {
         self.fd.store(0, Ordering::Relaxed);
         self.note_whole(0);
         self.unsettle();
+        self.carried.forget();
     }
 
     /// Lets the kernel track a mapping.

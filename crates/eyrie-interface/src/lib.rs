@@ -78,7 +78,7 @@ mod tests {
             instance: RankInstance { rank: Rank(3), incarnation: Incarnation(2) },
             node: NodeId(1),
             state: "running".into(),
-            image: Some(ImageStatus { number: ImageId(7), copies: 2 }),
+            image: Some(ImageStatus { number: ImageId(7), copies: 2, bytes: 90, file_bytes: 40 }),
             overdue: Some(OverdueStatus { seconds: 1.5, cause: "why".into() }),
         };
         let role = RoleStatus { role: "router 0".into(), node: NodeId(1) };

@@ -234,6 +234,8 @@ pub enum Record {
         rank: Rank,
         image: ImageId,
         bytes: u64,
+        /// Bytes of mapped files whose content it has.
+        file_bytes: u64,
         #[serde(with = "seconds")]
         pause: Duration,
         #[serde(with = "seconds")]
@@ -335,6 +337,14 @@ pub enum LogLevel {
     Normal,
     /// Shown also with --quiet.
     Error,
+}
+
+/// How much of an image is content of mapped files; nothing for images that need these files.
+fn of_files(file_bytes: u64) -> String {
+    match file_bytes {
+        0 => String::new(),
+        bytes => format!(" with {} of mapped files", units::bytes(bytes)),
+    }
 }
 
 fn from(image: &Option<ImageId>) -> String {
@@ -538,11 +548,12 @@ impl Record {
                 ),
             ),
             Record::CheckpointStarted { .. } => return None,
-            Record::Checkpoint { rank, image, bytes, pause, total } => (
+            Record::Checkpoint { rank, image, bytes, file_bytes, pause, total } => (
                 Detail,
                 format!(
-                    "checkpoint of rank {rank}: image {image}, {}, stood still {}, stored after {}",
+                    "checkpoint of rank {rank}: image {image}, {}{}, stood still {}, stored after {}",
                     units::bytes(*bytes),
+                    of_files(*file_bytes),
                     time(*pause),
                     time(*total)
                 ),
@@ -708,6 +719,7 @@ mod tests {
                 rank,
                 image: ImageId(4),
                 bytes: 1 << 20,
+                file_bytes: 1 << 10,
                 pause: time,
                 total: time,
             },

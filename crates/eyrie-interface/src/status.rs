@@ -68,6 +68,10 @@ pub struct ImageStatus {
     pub number: ImageId,
     /// How many stores have it.
     pub copies: usize,
+    /// Its length.
+    pub bytes: u64,
+    /// Bytes of mapped files whose content it has.
+    pub file_bytes: u64,
 }
 
 /// What a router holds.

@@ -11,6 +11,8 @@ pub struct Maps(Vec<u8>);
 /// A mapping of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapping<'a> {
+    /// Bytes.
+    pub len: u64,
     /// As `r-xp`.
     pub permissions: &'a str,
     /// Major and minor number.
@@ -38,7 +40,10 @@ fn file(line: &[u8]) -> Option<Mapping<'_>> {
     let slash = line.iter().position(|byte| *byte == b'/')?;
     let (fields, path) = line.split_at(slash);
     let mut fields = std::str::from_utf8(fields).ok()?.split_ascii_whitespace();
-    let permissions = fields.nth(1)?;
+    let (start, end) = fields.next()?.split_once('-')?;
+    let [start, end] = [start, end].map(|number| u64::from_str_radix(number, 16).ok());
+    let len = end?.checked_sub(start?)?;
+    let permissions = fields.next()?;
     let device = fields.nth(1)?;
     let inode = fields.next()?.parse().ok()?;
     if fields.next().is_some() {
@@ -47,7 +52,7 @@ fn file(line: &[u8]) -> Option<Mapping<'_>> {
     let (major, minor) = device.split_once(':')?;
     let [major, minor] = [major, minor].map(|number| u32::from_str_radix(number, 16).ok());
     let path = Path::new(OsStr::from_bytes(path));
-    Some(Mapping { permissions, device: (major?, minor?), inode, path })
+    Some(Mapping { len, permissions, device: (major?, minor?), inode, path })
 }
 
 #[cfg(test)]

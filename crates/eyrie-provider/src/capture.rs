@@ -120,7 +120,7 @@ fn take() -> bool {
 
 fn take_image(
     path: &mut impl Path<World = Sockets>,
-    Order { image, sync, base, hold, out }: Order,
+    Order { image, sync, base, hold, self_contained, out }: Order,
 ) {
     let start = Instant::now();
     let Some(starter_pid) = may_begin(path, image.0) else { return };
@@ -146,6 +146,7 @@ fn take_image(
         holders: &[&Files, &connections],
         drop_sockets: DROP_SOCKETS.load(Ordering::Relaxed),
         names_stay: observing::records_files(),
+        self_contained,
         watched: Some(observing::watched),
         meta: &[],
         starter_pid,
@@ -384,12 +385,14 @@ impl ImagePoint for Sockets {
 }
 
 /// What the agent asks for: whether to wait until the image is written, which image it may build on
-/// (0: none), whether to stand still from then on, and where it goes.
+/// (0: none), whether to stand still from then on, whether it has the content of mapped files, and
+/// where it goes.
 struct Order {
     image: ImageId,
     sync: bool,
     base: ImageId,
     hold: bool,
+    self_contained: bool,
     out: OwnedFd,
 }
 
@@ -398,8 +401,10 @@ fn order() -> Option<Order> {
     loop {
         let (message, [descriptor, _]) = channel::receive()?;
         let capture = (message, descriptor);
-        if let (Some(ToRank::Capture { image, sync, base, hold }), Some(out)) = capture {
-            return Some(Order { image, sync, base, hold, out });
+        if let (Some(ToRank::Capture { image, sync, base, hold, self_contained }), Some(out)) =
+            capture
+        {
+            return Some(Order { image, sync, base, hold, self_contained, out });
         }
     }
 }

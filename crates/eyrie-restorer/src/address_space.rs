@@ -31,6 +31,8 @@ pub struct Memory {
     guards: List<(u64, u64)>,
     /// A mapping whose memory policy this node does not allow, and why.
     lost_policy: Option<(u64, i32)>,
+    /// Room for pages that are dropped.
+    room: &'static mut [u8],
 }
 
 struct Room(core::cell::UnsafeCell<[u64; STRETCHES / 64]>);
@@ -51,7 +53,9 @@ impl Memory {
         // SAFETY: called once, so this is the only reference.
         let staged = unsafe { &mut *STAGED.0.get() };
         let guards = List::new(arena, GUARDS_MAX);
-        let mut memory = Memory { staging_end: STAGING_START, staged, guards, lost_policy: None };
+        let room = arena.take(MAX_PAYLOAD);
+        let staging_end = STAGING_START;
+        let mut memory = Memory { staging_end, staged, guards, lost_policy: None, room };
         for m in image.mappings.iter().filter(|m| m.flags & map_flag::SPECIAL == 0) {
             if !m.is_own() {
                 map(image, table, m);
@@ -113,13 +117,17 @@ impl Memory {
 
     fn read_run(&mut self, image: &Image, input: &mut Input, start: u64, len: u64) {
         image.for_each_part(start, len, |m, (at, end), is_last| {
-            let to = self.destination(image, m) + (at - m.start);
             let part = end - at;
+            let to = if image.is_left_to_file(m) {
+                self.room.as_mut_ptr() as u64
+            } else {
+                self.destination(image, m) + (at - m.start)
+            };
             if is_staged(image, m) {
                 self.mark(to);
                 self.mark(to + part - 1);
             }
-            // SAFETY: within a mapping we made, or its staging.
+            // SAFETY: within a mapping we made, or its staging; the room is as long as a record.
             unsafe { input.pages(to as usize, part as usize, is_last) };
         });
     }

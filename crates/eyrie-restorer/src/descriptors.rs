@@ -1,15 +1,15 @@
 //! Objects and descriptors. They are opened before anything is decided. They must be changed (cut,
 //! replaced, put in their places) only after the trailer has been read.
 
+use crate::carried;
 use crate::fail::{self, malformed, Errno, ERROR_FD};
-use crate::files::{self, error as file_error, Finder, Missing, Name};
+use crate::files::{self, build_id_of, error as file_error, Finder, Missing, Name, NOT_NEEDED};
 use crate::gone;
 use crate::image::{DescriptorEntry, Image, Input};
 use crate::link::Link;
 use crate::within;
 use core::sync::atomic::Ordering;
 use eyrie_image_format::*;
-use eyrie_image_kernel::fingerprint::build_id;
 use eyrie_image_kernel::sys::{self, nr};
 
 /// Everything opened, by working numbers above all numbers of the image.
@@ -124,11 +124,19 @@ impl Table {
             object_kind::SHARED_FILE => {
                 self.finder.open(path, &r.identity, sys::O_RDWR | sys::O_CLOEXEC)
             }
+            object_kind::CARRIED if image.mappings.iter().all(|m| m.object != index as u32) => {
+                return -1;
+            }
+            object_kind::CARRIED => {
+                carried::open(path, r, self.finder.same_boot).ok_or(Missing::Replaced)
+            }
             object_kind::SHM_FILE => return self.new_shared_file(path, r),
             object_kind::UNLINKED => return self.new_unlinked_file(path, r),
             _ => return self.new_memory(r),
         };
-        self.raise(found.map_err(|why| files::missing(path, why)))
+        let is_needed = r.kind == object_kind::FILE;
+        let missing = if is_needed { files::missing_mapped } else { files::missing };
+        self.raise(found.map_err(|why| missing(path, why)))
             .unwrap_or_else(|e| file_error(path, format_args!("{}", Errno(e))))
     }
 
@@ -163,14 +171,19 @@ impl Table {
             let then = r.size;
             file_error(
                 path,
-                format_args!("a mapped file has changed: {now} bytes, {then} in the image"),
+                format_args!(
+                    "a mapped file has changed: {now} bytes, {then} in the image; {NOT_NEEDED}"
+                ),
             );
         }
         if st.mtime == [r.mtime_s, r.mtime_ns] {
             return;
         }
         if r.build_id == 0 || build_id_of(fd) != r.build_id {
-            file_error(path, format_args!("a mapped file has changed since the image was taken"));
+            file_error(
+                path,
+                format_args!("a mapped file has changed since the image was taken; {NOT_NEEDED}"),
+            );
         }
     }
 
@@ -574,13 +587,6 @@ fn reopen_flags(open_flags: u32) -> u32 {
     let made_nameless =
         if open_flags & sys::O_TMPFILE == sys::O_TMPFILE { sys::O_TMPFILE } else { 0 };
     open_flags & !MAKES_OR_CUTS & !made_nameless | sys::O_CLOEXEC
-}
-
-/// The ELF build id of an open file.
-fn build_id_of(fd: i32) -> u64 {
-    let mut front = [0u8; 4096];
-    let len = sys::pread(fd, &mut front, 0).unwrap_or(0);
-    build_id(&front[..len])
 }
 
 /// A socket whose other end is gone.

@@ -35,9 +35,33 @@ pub fn missing(path: &[u8], why: Missing) -> ! {
     }
 }
 
+/// What to do when a file that is mapped is not as it was.
+pub const NOT_NEEDED: &str = "images of jobs with --self-contained do not need it";
+
+/// Ends the restore because a mapped file is missing.
+pub fn missing_mapped(path: &[u8], why: Missing) -> ! {
+    match why {
+        Missing::Errno(errno) => error(path, format_args!("{}; {NOT_NEEDED}", Errno(errno))),
+        Missing::Replaced => error(
+            path,
+            format_args!(
+                "leads to another file than when the image was taken, and the old one is not \
+                 found; {NOT_NEEDED}"
+            ),
+        ),
+    }
+}
+
 /// Ends the restore because something is wrong with a file.
 pub fn error(path: &[u8], what: core::fmt::Arguments) -> ! {
     fail::now(exit::FILE, format_args!("{}: {what}", Bytes(path)))
+}
+
+/// The ELF build id of an open file.
+pub fn build_id_of(fd: i32) -> u64 {
+    let mut front = [0u8; 4096];
+    let len = sys::pread(fd, &mut front, 0).unwrap_or(0);
+    fingerprint::build_id(&front[..len])
 }
 
 /// What this node knows of the image's files.

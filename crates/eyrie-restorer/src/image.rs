@@ -48,7 +48,7 @@ pub struct Image {
     pub cwd: &'static [u8],
     /// Pending signals in their order, each a `siginfo_t`.
     pub pending: &'static [[u8; SIGINFO_LEN]],
-    pub mappings: &'static [Mapping],
+    pub mappings: &'static mut [Mapping],
     pub objects: &'static [ObjectEntry],
     pub descriptors: &'static [DescriptorEntry],
     /// The vDSO of the kernel on which it was taken; empty: the image does not have it.
@@ -79,13 +79,19 @@ impl Image {
             let Some(m) = self.mapping_at(at, 1) else {
                 malformed("a page lies outside its mappings")
             };
-            if m.flags & map_flag::HAS_PAGES == 0 {
+            if m.flags & map_flag::HAS_PAGES == 0 && !self.is_left_to_file(m) {
                 malformed("a page lies in a mapping that has none");
             }
             let to = m.end.min(end);
             each(m, (at, to), to == end);
             at = to;
         }
+    }
+
+    /// Whether a mapping is made of its file on this node, so that its pages are read and dropped.
+    pub fn is_left_to_file(&self, m: &Mapping) -> bool {
+        let object = self.objects.get(m.object as usize);
+        object.is_some_and(|object| object.record.kind == object_kind::CARRIED)
     }
 
     pub fn highest_descriptor(&self) -> i32 {
@@ -378,8 +384,8 @@ impl<T: Copy> List<T> {
         self.len = 0;
     }
 
-    fn done(self) -> &'static [T] {
-        &self.items[..self.len]
+    fn done(self) -> &'static mut [T] {
+        &mut self.items[..self.len]
     }
 }
 
@@ -600,7 +606,7 @@ fn validate(image: &Image) {
 fn validate_mappings(image: &Image) {
     let mut last = 0;
     let mut special = 0;
-    for m in image.mappings {
+    for m in image.mappings.iter() {
         let aligned = (m.start | m.end | m.offset) % PAGE as u64 == 0;
         if !aligned || m.start < last.max(PAGE as u64) || m.start >= m.end || m.end > USER_END {
             malformed("its mappings overlap or lie outside the address space");
@@ -631,7 +637,7 @@ fn validate_mappings(image: &Image) {
 
 fn validate_objects(image: &Image) {
     for o in image.objects {
-        if !(object_kind::FILE..=object_kind::READ_FILE).contains(&o.record.kind) {
+        if !(object_kind::FILE..=object_kind::CARRIED).contains(&o.record.kind) {
             malformed("a file is of an unknown kind");
         }
         if (o.record.kind == object_kind::MEMORY) != (o.path.len() == 1) || o.record.size >> 62 != 0

@@ -6,6 +6,7 @@
 
 mod address_space;
 mod become_it;
+mod carried;
 mod descriptors;
 mod fail;
 mod files;
@@ -61,8 +62,9 @@ fn restore(image_fd: i32, slots: &[i32; SLOTS_MAX]) -> ! {
     let node = place::Here::look();
     let mut prepared = prepared::Prepared::new(&mut arena);
     prepared.read_all(&node, &mut input, &mut arena);
-    let image = image::read_description(&mut input, &mut arena);
+    let mut image = image::read_description(&mut input, &mut arena);
     node.check(&image);
+    carried::settle(&mut image, carried::Order::Last, &mut arena);
     let mut table = descriptors::Table::open(&image, &mut input, slots);
     let mut memory = address_space::Memory::build(&image, &table, &node, &mut prepared, &mut arena);
     memory.read_pages(&image, &table, &mut prepared, &mut input);

@@ -3,12 +3,13 @@
 //! to bring little. A page must never count as unchanged unless the image before has left it here.
 //! Memory that an image does not mention must be unmapped.
 
+use crate::carried::{self, Order};
 use crate::fail::{self, malformed};
 use crate::image::{self, Arena, Image, Input, List};
 use crate::mapping::{advise_early, map_own, open_own};
 use crate::place::Here;
 use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD};
-use eyrie_image_format::{PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
+use eyrie_image_format::{Mapping, PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
 use eyrie_image_kernel::sys::{self, PAGE};
 
 const WINDOW: u64 = MAX_PAYLOAD as u64;
@@ -28,6 +29,8 @@ pub struct Prepared {
     own: List<Range>,
     /// Those of them that were mapped for the image before as well.
     kept: List<Range>,
+    /// Stretches that the last image leaves to files of this node.
+    left: List<Range>,
     /// Room for the next list.
     next: List<Range>,
     cursor: Cursor,
@@ -46,9 +49,10 @@ impl Prepared {
         let mut list = || List::new(arena, image::MAPPINGS_MAX);
         let own = list();
         let kept = list();
+        let left = list();
         let next = list();
         let cursor = Cursor::default();
-        Prepared { image: 0, cleared: false, own, kept, next, cursor }
+        Prepared { image: 0, cleared: false, own, kept, left, next, cursor }
     }
 
     /// Reads images that others follow, until the last one comes, from which the process goes on.
@@ -56,8 +60,9 @@ impl Prepared {
         let room: &'static mut [u8] = arena.take(MAX_PAYLOAD);
         let used = arena.used();
         while let Some(number) = input.next_is_prepared() {
-            let image = image::read_description(input, arena);
+            let mut image = image::read_description(input, arena);
             node.check(&image);
+            carried::settle(&mut image, Order::Earlier, arena);
             self.lay(&image, node);
             self.read(&image, input, room.as_ptr() as usize);
             self.image = number;
@@ -75,13 +80,8 @@ impl Prepared {
             let _ = crate::become_it::set_memory_policy(image.context);
             node.clear_out();
         }
-        self.next.clear();
-        for m in image.mappings.iter().filter(|m| m.is_own()) {
-            match self.next.last_mut() {
-                Some(last) if last.1 == m.start => last.1 = m.end,
-                _ => self.next.push((m.start, m.end)),
-            }
-        }
+        stretches(image, &mut self.next, |m| m.is_own());
+        stretches(image, &mut self.left, |m| image.is_left_to_file(m));
         self.kept.clear();
         let kept = &mut self.kept;
         both(self.own.as_slice(), self.next.as_slice(), |range| kept.push(range));
@@ -148,7 +148,7 @@ impl Prepared {
         }
         for_each_run(record.b, |first, end| {
             let range = (record.a + first * PAGE_LEN, record.a + end * PAGE_LEN);
-            if !holds(self.kept.as_slice(), range) {
+            if !are_there([self.kept.as_slice(), self.left.as_slice()], range) {
                 malformed("it has an unchanged page that the image before did not have");
             }
         });
@@ -237,10 +237,31 @@ fn rest((start, end): Range, list: &[Range], mut each: impl FnMut(Range)) {
     }
 }
 
-/// Whether a stretch lies in one of a list.
-fn holds(list: &[Range], (start, end): Range) -> bool {
-    let at = list.partition_point(|range| range.1 <= start);
-    list.get(at).is_some_and(|range| range.0 <= start && end <= range.1)
+/// Puts the stretches of these mappings into a list, joined where they touch.
+fn stretches(image: &Image, list: &mut List<Range>, is_one: impl Fn(&Mapping) -> bool) {
+    list.clear();
+    for m in image.mappings.iter().filter(|m| is_one(m)) {
+        match list.last_mut() {
+            Some(last) if last.1 == m.start => last.1 = m.end,
+            _ => list.push((m.start, m.end)),
+        }
+    }
+}
+
+/// Whether all of a stretch lies in stretches of these lists.
+fn are_there(lists: [&[Range]; 2], (start, end): Range) -> bool {
+    let mut at = start;
+    while at < end {
+        let around = lists.iter().filter_map(|list| {
+            let next = list.partition_point(|range| range.1 <= at);
+            list.get(next).filter(|range| range.0 <= at)
+        });
+        match around.map(|range| range.1).next() {
+            Some(stop) => at = stop,
+            None => return false,
+        }
+    }
+    true
 }
 
 /// Calls `each` with the first page and the one behind the last of each run.

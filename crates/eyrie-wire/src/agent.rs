@@ -63,7 +63,8 @@ pub enum ToRank {
     /// Take an image now. Sent before the signal, with the descriptor for the stream (SCM_RIGHTS).
     /// The image may build on image `base`, which its store has; 0: on none. `hold`: with `sync`,
     /// the rank continues only after another [`ToRank::Go`], or after a time of its own.
-    Capture { image: ImageId, sync: bool, base: ImageId, hold: bool },
+    /// `self_contained`: the image has the content of the program and its libraries.
+    Capture { image: ImageId, sync: bool, base: ImageId, hold: bool, self_contained: bool },
     /// The agent has read all output, so the position of the standard streams is fixed: continue.
     /// To a rank that was held: it does not move.
     Go { image: ImageId },
@@ -150,8 +151,9 @@ impl ToRank {
     pub fn encode(&self, buf: &mut [u8; MAX_MESSAGE]) -> usize {
         match *self {
             ToRank::Welcome { incarnation } => put(buf, 1, &[incarnation.0.into()], ""),
-            ToRank::Capture { image, sync, base, hold } => {
-                put(buf, 2, &[image.0, sync.into(), base.0, hold.into()], "")
+            ToRank::Capture { image, sync, base, hold, self_contained } => {
+                let flags = [hold, self_contained].map(u64::from);
+                put(buf, 2, &[image.0, sync.into(), base.0, flags[0], flags[1]], "")
             }
             ToRank::Go { image } => put(buf, 3, &[image.0], ""),
             ToRank::Admitted => put(buf, 4, &[], ""),
@@ -167,6 +169,7 @@ impl ToRank {
                 sync: number(bytes, 1)? != 0,
                 base: ImageId(number(bytes, 2)?),
                 hold: number(bytes, 3)? != 0,
+                self_contained: number(bytes, 4)? != 0,
             },
             3 => ToRank::Go { image: ImageId(number(bytes, 0)?) },
             4 => ToRank::Admitted,
@@ -228,7 +231,20 @@ mod tests {
         let mut buf = [0; MAX_MESSAGE];
         for m in [
             ToRank::Welcome { incarnation: Incarnation(7) },
-            ToRank::Capture { image: ImageId(3), sync: true, base: ImageId(2), hold: true },
+            ToRank::Capture {
+                image: ImageId(3),
+                sync: true,
+                base: ImageId(2),
+                hold: true,
+                self_contained: false,
+            },
+            ToRank::Capture {
+                image: ImageId(4),
+                sync: false,
+                base: ImageId(0),
+                hold: false,
+                self_contained: true,
+            },
             ToRank::Go { image: ImageId(3) },
             ToRank::Admitted,
         ] {

@@ -178,6 +178,8 @@ pub struct ImageMeta {
     pub barriers: u32,
     /// Its files in /dev/shm.
     pub shared: Vec<String>,
+    /// Bytes of the mapped files whose content the image has; `None`: it needs these files.
+    pub file_bytes: Option<u64>,
 }
 
 /// The controller's answer on an image connection, after the handshake.
@@ -253,12 +255,14 @@ pub enum ToAgent {
     /// Kill a rank with SIGKILL; only this incarnation.
     Kill(RankInstance),
     /// Capture a rank and send the image to this store. `hold`: it stands still from then on until
-    /// it is killed, or until [`ToAgent::GoOn`].
+    /// it is killed, or until [`ToAgent::GoOn`]. `self_contained`: the image has the content of the
+    /// program and its libraries.
     Capture {
         instance: RankInstance,
         image: ImageAt,
         mode: CheckpointMode,
         hold: bool,
+        self_contained: bool,
     },
     /// All ranks get this signal, the `n`th of the job (from 0).
     Signal {

@@ -2,7 +2,7 @@
 
 use crate::background::{Background, Done};
 use crate::controller::connection::Connection;
-use crate::images::files::{Holds, WATCH_EVERY};
+use crate::images::files::{self, Holds, WATCH_EVERY};
 use crate::images::transfer;
 use crate::images::write_back::FileSystems;
 use crate::images::writer::Writer;
@@ -56,7 +56,7 @@ impl Captures<'_> {
         instance: RankInstance,
         image: ImageId,
         store: &StoreAt,
-        (mode, hold): (CheckpointMode, bool),
+        (mode, hold, self_contained): (CheckpointMode, bool, bool),
     ) -> Result<(), Refusal> {
         let store = store.reached_at().map_err(Refusal::lasting)?.clone();
         let not_now = |reason| move || Refusal { reason: String::from(reason), passing: true };
@@ -81,7 +81,7 @@ impl Captures<'_> {
         let sync = hold || mode == CheckpointMode::Sync;
         let base =
             p.base.as_ref().filter(|(_, at)| *at == store).map_or(ImageId(0), |(image, _)| *image);
-        let order = ToRank::Capture { image, sync, base, hold };
+        let order = ToRank::Capture { image, sync, base, hold, self_contained };
         p.send(order, &[theirs.as_fd()]).map_err(Refusal::lasting)?;
         ask_for_image(p).map_err(Refusal::lasting)?;
         let now = Instant::now();
@@ -92,6 +92,7 @@ impl Captures<'_> {
             look: now + LOOK_AFTER,
             until: now + CAPTURE_TIMEOUT,
             used: p.mpi_pid.map(obstacle::used).unwrap_or_default(),
+            self_contained,
         };
         p.capture = Some(Capture { image, phase, writer: Writer::default() });
         Ok(())
@@ -169,9 +170,10 @@ impl Captures<'_> {
         far: [u64; FAR],
     ) {
         let Some(p) = self.processes.get_mut(&instance) else { return };
-        let meta = p.meta(at);
-        if let (Some(pid), true) = (p.mpi_pid, p.is_asked_for(image)) {
-            self.holds.take(instance.rank, image, pid);
+        let mut meta = p.meta(at);
+        if let (Some(pid), Some(self_contained)) = (p.mpi_pid, p.asked_for(image)) {
+            self.holds.take(instance.rank, image, pid, self_contained);
+            meta.file_bytes = self_contained.then(|| files::carried_bytes(pid));
         }
         if p.awaits_pmi() {
             // A restored process would wait for a reply that only this one gets.

@@ -77,12 +77,13 @@ struct Files {
 impl Files {
     /// The files that a process which stands still has open or mapped. Files in `known` are held
     /// already. Some are in the image itself: files without a name, mapped files in /dev/shm, and
-    /// mapped files that have lost their names (to an upgrade of a library, say).
-    fn of(pid: u32, known: &Known) -> Files {
+    /// mapped files that have lost their names (to an upgrade of a library, say). One that is
+    /// `self_contained` has all that are mapped privately.
+    fn of(pid: u32, known: &Known, self_contained: bool) -> Files {
         let mut files = Files::default();
         let mut seen = BTreeSet::new();
         let proc = eyrie_proc::living(pid);
-        let mapped = mapped(&proc);
+        let mapped = mapped(&proc, |m| !self_contained || !is_private(m));
         let fds = std::fs::read_dir(proc.join("fd")).into_iter().flatten().flatten();
         let links = fds.map(|entry| entry.path()).chain([proc.join("cwd")]);
         for link in links {
@@ -126,9 +127,11 @@ impl Files {
     fn lost(&self) -> Option<String> {
         let lost = self.held.iter().find(|h| !h.can_be_found())?;
         let path = lost.path.display();
+        // One that is only mapped.
+        let remedy = lost.listed.map_or("", |_| "; images with --self-contained do not need it");
         Some(match lost.name() {
-            Some(name) => format!("{path}, which it needs, is {} by now", name.display()),
-            None => format!("{path}, which it needs, was replaced or removed"),
+            Some(name) => format!("{path}, which it needs, is {} by now{remedy}", name.display()),
+            None => format!("{path}, which it needs, was replaced or removed{remedy}"),
         })
     }
 
@@ -175,12 +178,23 @@ fn without_mark(path: PathBuf) -> PathBuf {
     }
 }
 
-/// The files that a process has mapped, by their present names.
-fn mapped(proc: &Path) -> BTreeMap<PathBuf, Number> {
+fn is_private(mapping: &Mapping) -> bool {
+    mapping.permissions.ends_with('p')
+}
+
+/// Bytes of the files that a process has mapped privately: as much of an image that has their
+/// content is of files.
+pub fn carried_bytes(pid: u32) -> u64 {
+    let maps = Maps::read(eyrie_proc::living(pid));
+    maps.files().filter(is_private).map(|mapping| mapping.len).sum()
+}
+
+/// The files that a process has mapped so, by their present names.
+fn mapped(proc: &Path, so: impl Fn(&Mapping) -> bool) -> BTreeMap<PathBuf, Number> {
     let of = |Mapping { device: (major, minor), inode, path, .. }: Mapping<'_>| {
         (path.to_path_buf(), (rustix::fs::makedev(major, minor), inode))
     };
-    Maps::read(proc).files().map(of).collect()
+    Maps::read(proc).files().filter(so).map(of).collect()
 }
 
 /// The files of all images of the ranks of this node.
@@ -194,14 +208,14 @@ pub struct Holds {
 impl Holds {
     /// Holds the files that an image needs. The process stands still, or has just been restored
     /// from the image.
-    pub fn take(&mut self, rank: Rank, image: ImageId, pid: u32) {
+    pub fn take(&mut self, rank: Rank, image: ImageId, pid: u32, self_contained: bool) {
         let images = self.ranks.entry(rank).or_default();
         let held = images.values().flat_map(|files| &files.held);
         let names = |h: &Held| [Some(h.number), h.listed].into_iter().flatten();
         let known: Known =
             held.flat_map(|h| names(h).map(|name| (name, (h.number, Arc::clone(&h.fd))))).collect();
         let counts = images.get(&image).is_some_and(|files| files.counts);
-        images.insert(image, Files { counts, ..Files::of(pid, &known) });
+        images.insert(image, Files { counts, ..Files::of(pid, &known, self_contained) });
     }
 
     /// Whether the image, which is stored, can be restored on any node.
@@ -294,7 +308,7 @@ mod tests {
     /// Takes the files that this test has open or mapped in `dir`, as if it were a rank. Other
     /// tests of this process have files, too.
     fn taken(holds: &mut Holds, image: ImageId, dir: &tempfile::TempDir) {
-        holds.take(Rank(0), image, std::process::id());
+        holds.take(Rank(0), image, std::process::id(), false);
         let files = holds.ranks.get_mut(&Rank(0)).unwrap().get_mut(&image).unwrap();
         files.held.retain(|h| h.path.starts_with(dir.path()));
     }
@@ -336,6 +350,32 @@ mod tests {
     }
 
     #[test]
+    fn an_image_that_has_the_content_of_mapped_files_needs_only_those_that_are_open() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["library", "data"] {
+            std::fs::write(dir.path().join(name), b"text").unwrap();
+        }
+        let mapping = mapped_privately(&std::fs::File::open(dir.path().join("library")).unwrap());
+        let data = std::fs::File::open(dir.path().join("data")).unwrap();
+        let of_open = mapped_privately(&data);
+        let names = |self_contained| {
+            let mut files = Files::of(std::process::id(), &Known::new(), self_contained);
+            files.held.retain(|h| h.path.starts_with(dir.path()));
+            let names = files.held.iter().map(|h| h.path.file_name().unwrap().to_owned());
+            names.collect::<BTreeSet<_>>()
+        };
+        assert_eq!(names(false), ["data", "library"].map(OsString::from).into());
+        assert_eq!(names(true), ["data"].map(OsString::from).into());
+        let bytes = carried_bytes(std::process::id());
+        assert!(bytes > 1 << 20, "the program and the C library are mapped: {bytes}");
+        // SAFETY: both mappings were made above, and nothing refers to them.
+        unsafe {
+            rustix::mm::munmap(mapping, 1).unwrap();
+            rustix::mm::munmap(of_open, 1).unwrap();
+        }
+    }
+
+    #[test]
     fn a_mapped_file_that_lost_its_name_is_in_the_image_and_hinders_none() {
         let dir = tempfile::tempdir().unwrap();
         let library = dir.path().join("library");
@@ -359,7 +399,8 @@ mod tests {
         let third = mapped_privately(&std::fs::File::open(dir.path().join("third")).unwrap());
         taken(&mut holds, ImageId(3), &dir);
         std::fs::remove_file(dir.path().join("third")).unwrap();
-        assert!(holds.check(Rank(0), ImageId(3)).unwrap_err().ends_with("was replaced or removed"));
+        let lost = holds.check(Rank(0), ImageId(3)).unwrap_err();
+        assert!(lost.contains("was replaced or removed; images with --self-contained"), "{lost}");
         taken(&mut holds, ImageId(4), &dir);
         assert_eq!(holds.check(Rank(0), ImageId(4)), Ok(()));
         for at in [mapping, third] {

@@ -49,7 +49,7 @@ pub enum CapturePhase {
     /// The rank was asked. The image will come out of `stream` and goes to `store`. If the rank
     /// does not stand still by `again`, it is asked for the second time. At `look` the agent checks
     /// whether the rank ever will, from the processor time that it had `used`. At `until` the image
-    /// is refused.
+    /// is refused. `self_contained`: the image has the content of the program and its libraries.
     Asked {
         stream: OwnedFd,
         store: Addr,
@@ -57,6 +57,7 @@ pub enum CapturePhase {
         look: Instant,
         until: Instant,
         used: Duration,
+        self_contained: bool,
     },
     /// The rank stood still and goes on; the upload runs on its own thread.
     Uploading(Line),
@@ -79,6 +80,8 @@ impl Refusal {
 #[derive(Debug)]
 pub struct Restore {
     pub image: ImageId,
+    /// The image has the content of the program and its libraries.
+    pub self_contained: bool,
     pub started: Instant,
     pub fetched: Option<Duration>,
     /// Where the restorer says why it failed.
@@ -198,11 +201,14 @@ impl Process {
         self.session.waits() || unread > 0
     }
 
-    /// Whether this image was asked for, and the rank has not stood still for it yet.
-    pub fn is_asked_for(&self, image: ImageId) -> bool {
-        self.capture
-            .as_ref()
-            .is_some_and(|c| c.image == image && matches!(c.phase, CapturePhase::Asked { .. }))
+    /// Whether the image is to be self-contained, if it was asked for and the rank has not stood
+    /// still for it yet.
+    pub fn asked_for(&self, image: ImageId) -> Option<bool> {
+        let capture = self.capture.as_ref().filter(|c| c.image == image)?;
+        match capture.phase {
+            CapturePhase::Asked { self_contained, .. } => Some(self_contained),
+            CapturePhase::Uploading(_) => None,
+        }
     }
 
     /// Makes the rank stand still for this share of time, in percent. A rank that cannot be slowed
@@ -282,6 +288,7 @@ impl Process {
             ],
             barriers: self.session.barriers_passed(),
             shared: self.shared.iter().cloned().collect(),
+            file_bytes: None,
         }
     }
 
@@ -365,6 +372,7 @@ mod tests {
             stream_offsets: [13, 14, 15],
             barriers: 16,
             shared: vec!["/dev/shm/a".into(), "/dev/shm/b".into()],
+            file_bytes: None,
         };
         for meta in [ImageMeta::default(), meta] {
             let instance = RankInstance { rank: Rank(3), incarnation: meta.incarnation };

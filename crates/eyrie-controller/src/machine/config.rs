@@ -35,6 +35,8 @@ pub struct Config {
     pub checkpoint_every: Interval,
     pub checkpoint_order: Order,
     pub checkpoint_mode: CheckpointMode,
+    /// Images have the content of the program and its libraries.
+    pub self_contained: bool,
     /// The images outlive the job, so that it can be saved.
     pub can_be_saved: bool,
     /// Stores on nodes have the images of the running job; when it is saved, they are copied to one
@@ -81,6 +83,7 @@ impl Config {
             checkpoint_every: Interval::Off,
             checkpoint_order: Order::Sequential,
             checkpoint_mode: CheckpointMode::Async,
+            self_contained: false,
             can_be_saved: false,
             archive: false,
             drain_on_notice: true,

@@ -8,8 +8,9 @@ use super::roles::redundancy::Missing;
 use super::saving::contents::Saved;
 use super::state::{NodeStateName, RankStateName};
 use eyrie_interface::Summary;
+use eyrie_store::role::Stored;
 use eyrie_wire::control::{Role, RoleKind};
-use eyrie_wire::{ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId};
+use eyrie_wire::{Incarnation, NodeId, Rank, RankInstance, RouterId};
 use std::time::Duration;
 
 impl Machine {
@@ -44,8 +45,8 @@ impl Machine {
     }
 
     /// The newest image of each rank, and in how many stores it is.
-    pub fn newest_images(&self) -> impl Iterator<Item = Option<(ImageId, usize)>> + '_ {
-        let of = |kept: &KeptImage| (kept.image.image, kept.copies.count());
+    pub fn newest_images(&self) -> impl Iterator<Item = Option<(Stored, usize)>> + '_ {
+        let of = |kept: &KeptImage| (kept.image, kept.copies.count());
         self.ranks.iter().map(move |r| r.images().newest().map(of))
     }
 

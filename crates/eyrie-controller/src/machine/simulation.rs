@@ -269,6 +269,7 @@ impl Cluster {
             checkpoint_every: interval,
             checkpoint_order: orders[random.gen_range(0..3)],
             checkpoint_mode: CheckpointMode::Async,
+            self_contained: false,
             can_be_saved: !roles_on_nodes,
             archive: false,
             drain_on_notice: true,
@@ -744,8 +745,15 @@ impl Cluster {
             r.damaged.insert((store, image));
         }
         let position = 100 * image.0;
-        let image =
-            Stored { image, clock: position, rsn: position, observed: 0, stdin: 0, bytes: 1 << 20 };
+        let image = Stored {
+            image,
+            clock: position,
+            rsn: position,
+            observed: 0,
+            stdin: 0,
+            bytes: 1 << 20,
+            file_bytes: 0,
+        };
         self.handle(said::stored(store, instance, image));
     }
 

@@ -2,7 +2,7 @@
 //! compared with the first that has come; and whether they are hosts of their own.
 
 use super::journal::Beginning;
-use eyrie_host::{differences, same_host, Difference, Severity, What};
+use eyrie_host::{differences, same_host, Difference, Images, Severity, What};
 use eyrie_wire::facts::Facts;
 use eyrie_wire::NodeId;
 use std::collections::BTreeMap;
@@ -67,16 +67,21 @@ impl Alike {
     }
 
     /// Why ranks that were saved elsewhere cannot go on at a host; nothing when they can.
-    pub fn obstacle(&self, host: &str, facts: &Facts) -> Option<String> {
+    pub fn obstacle(&self, host: &str, facts: &Facts, images: Images) -> Option<String> {
         let (first, known) = self.first.as_ref()?;
-        let found = self.differences((host, facts), (first, known));
+        let found = self.differences((host, facts), (first, known), images);
         in_words(found.into_iter().filter(|d| d.severity == Severity::Refuse))
     }
 
     /// In what a host differs from the first. A rank does not go back to a host of an earlier run:
     /// what that one lacks is no obstacle.
-    fn differences(&self, of: (&str, &Facts), first: (&str, &Facts)) -> Vec<Difference> {
-        let all = differences(of, first).into_iter();
+    fn differences(
+        &self,
+        of: (&str, &Facts),
+        first: (&str, &Facts),
+        images: Images,
+    ) -> Vec<Difference> {
+        let all = differences(of, first, images).into_iter();
         let is_earlier = first.0.ends_with(EARLIER);
         all.filter(|d| !(is_earlier && d.what == What::Instructions && d.host == first.0)).collect()
     }
@@ -87,6 +92,7 @@ impl Alike {
         &mut self,
         candidate: &Candidate,
         up: &[(NodeId, String)],
+        images: Images,
     ) -> (Option<String>, Vec<String>) {
         let Candidate { node, name: host, facts } = *candidate;
         let same = up.iter().filter(|(other, _)| *other != node).find_map(|(other, name)| {
@@ -100,7 +106,7 @@ impl Alike {
             self.first = Some((host.into(), facts.clone()));
             return (None, vec![]);
         };
-        let found = self.differences((host, facts), (first, known));
+        let found = self.differences((host, facts), (first, known), images);
         let (refused, told): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|d| d.severity == Severity::Refuse);
         (in_words(refused.into_iter()), told.into_iter().map(|d| d.text).collect())
@@ -125,7 +131,7 @@ mod tests {
     }
 
     fn told(alike: &mut Alike, candidate: Candidate, up: &[(NodeId, String)]) -> Option<String> {
-        let (refused, notes) = alike.compare(&candidate, up);
+        let (refused, notes) = alike.compare(&candidate, up, Images::NeedFiles);
         assert_eq!(notes, Vec::<String>::new());
         refused
     }
@@ -167,19 +173,29 @@ mod tests {
         let mut saved = eyrie_host::gather("1.0", None, &[]);
         let at = |facts: &Facts| Some(("old".into(), facts.clone()));
         let here = saved.clone();
-        assert_eq!(Alike::of_earlier(at(&saved)).obstacle("new", &here), None);
+        assert_eq!(Alike::of_earlier(at(&saved)).obstacle("new", &here, Images::NeedFiles), None);
         let lowest = saved.node.features[0] & saved.node.features[0].wrapping_neg();
         saved.node.features[0] &= !lowest;
-        assert_eq!(Alike::of_earlier(at(&saved)).obstacle("new", &here), None, "has more");
-        let words = Alike::of_earlier(at(&here)).obstacle("new", &saved).unwrap();
+        assert_eq!(
+            Alike::of_earlier(at(&saved)).obstacle("new", &here, Images::NeedFiles),
+            None,
+            "has more"
+        );
+        let words =
+            Alike::of_earlier(at(&here)).obstacle("new", &saved, Images::NeedFiles).unwrap();
         assert!(
             words.contains("new's CPU lacks") && words.contains("old as it was when"),
             "{words}"
         );
         saved.node.kernel = "9.9.9".into();
-        assert_eq!(Alike::of_earlier(at(&saved)).obstacle("new", &here), None, "another kernel");
+        assert_eq!(
+            Alike::of_earlier(at(&saved)).obstacle("new", &here, Images::NeedFiles),
+            None,
+            "another kernel"
+        );
         saved.node.cpu_vendor = "Other".into();
-        let words = Alike::of_earlier(at(&saved)).obstacle("new", &here).unwrap();
+        let words =
+            Alike::of_earlier(at(&saved)).obstacle("new", &here, Images::NeedFiles).unwrap();
         assert!(words.contains("Other") && words.contains(&here.node.cpu_vendor), "{words}");
     }
 }

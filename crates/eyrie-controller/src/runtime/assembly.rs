@@ -210,6 +210,7 @@ fn config(options: &JobOptions, name: &str) -> Config {
         checkpoint_every: options.checkpoint_every,
         checkpoint_order: options.checkpoint_order,
         checkpoint_mode: options.checkpoint_mode,
+        self_contained: options.self_contained,
         heartbeat_timeout: options.heartbeat_timeout,
         agents_timeout: options.agents_timeout(),
         alone_for: options.alone_for(),

@@ -75,7 +75,8 @@ impl Job {
                 let up = (0..).map(NodeId).zip(self.machine.nodes_up()).filter(|(_, up)| *up);
                 let named = |(other, _)| (other, in_words(other, self.machine.hosts()));
                 let up: Vec<(NodeId, String)> = up.map(named).collect();
-                self.alike.compare(&Candidate { node, name: &host, facts: &facts }, &up)
+                let images = self.beginning.options.image_files();
+                self.alike.compare(&Candidate { node, name: &host, facts: &facts }, &up, images)
             }
             Ok(None) => (None, vec![]),
             Err(why) => (Some(why), vec![]),

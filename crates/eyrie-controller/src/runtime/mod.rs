@@ -232,8 +232,14 @@ fn without_saved_job(path: &std::path::Path) -> anyhow::Result<ImagesDir> {
 fn begin(options: JobOptions, saved: Option<&SavedJob>) -> anyhow::Result<Beginning> {
     let version = journal::this_version();
     if let Some(SavedJob { beginning: before, .. }) = saved {
-        let JobOptions { ranks, routers, dir, argv, .. } = before.options.clone();
-        let options = JobOptions { ranks, routers, dir, argv, ..options };
+        let JobOptions { ranks, routers, dir, argv, self_contained, .. } = before.options.clone();
+        if options.self_contained && !self_contained {
+            bail!(
+                "the saved job was started without --self-contained, so its images need the files \
+                 of its program: leave it out to go on with them"
+            );
+        }
+        let options = JobOptions { ranks, routers, dir, argv, self_contained, ..options };
         let name = options.job.clone().unwrap_or_else(|| before.name.clone());
         return Ok(Beginning { version, name, options, provided: vec![], ..before.clone() });
     }
@@ -267,7 +273,11 @@ fn provide(beginning: &mut Beginning, dir: &std::path::Path, known: bool) -> any
 fn can_go_on_here(beginning: &Beginning, saved: Option<&SavedJob>) -> anyhow::Result<()> {
     let Some(saved) = saved.filter(|_| beginning.options.cluster.is_none()) else { return Ok(()) };
     let (name, facts) = alike::this_host(beginning);
-    match Alike::of_earlier(saved.alike.clone()).obstacle(&name, &facts) {
+    match Alike::of_earlier(saved.alike.clone()).obstacle(
+        &name,
+        &facts,
+        beginning.options.image_files(),
+    ) {
         Some(why) => bail!("the saved job cannot go on here: {why}. What was saved stays"),
         None => Ok(()),
     }

@@ -5,6 +5,7 @@ use crate::inject::Injection;
 use crate::machine::schedule::Interval;
 use crate::record::LogLevel;
 use anyhow::bail;
+use eyrie_host::Images;
 use eyrie_interface::{Order, RolesAt};
 use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::directory::MessagePath;
@@ -145,12 +146,24 @@ pub struct JobOptions {
     /// Sockets of the program's own that lead out of a rank do not refuse its image: in a restored
     /// rank they are broken connections.
     pub drop_sockets: bool,
+    /// Images have the content of the program and its libraries, so that ranks can go on where
+    /// these are missing or others.
+    pub self_contained: bool,
     /// The lowest level of events that are shown as lines.
     pub show: LogLevel,
     pub argv: Vec<OsString>,
 }
 
 impl JobOptions {
+    /// What images have of the program and its libraries.
+    pub fn image_files(&self) -> Images {
+        if self.self_contained {
+            Images::HaveFiles
+        } else {
+            Images::NeedFiles
+        }
+    }
+
     /// Whether another controller could go on with the job: nothing but the controller itself is in
     /// its process.
     pub fn can_be_resumed(&self) -> bool {
@@ -264,6 +277,7 @@ pub mod tests {
             network: None,
             traffic: None,
             drop_sockets: false,
+            self_contained: false,
             show: LogLevel::Normal,
             argv: vec!["true".into()],
         }

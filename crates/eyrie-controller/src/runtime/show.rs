@@ -8,8 +8,9 @@ use crate::record::{LogLevel, Record};
 use eyrie_interface::status::{
     CopiesMissing, ImageStatus, MoveStatus, OverdueStatus, RankStatus, RoleStatus, Status,
 };
+use eyrie_store::role::Stored;
 use eyrie_wire::control::Role;
-use eyrie_wire::{ImageId, NodeId, Rank, RankInstance};
+use eyrie_wire::{NodeId, Rank, RankInstance};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -78,7 +79,12 @@ impl Job {
 
     fn status_now(&self) -> Status {
         let log = self.figures.stats();
-        let image_status = |(number, copies): (ImageId, usize)| ImageStatus { number, copies };
+        let image_status = |(image, copies): (Stored, usize)| ImageStatus {
+            number: image.image,
+            copies,
+            bytes: image.bytes,
+            file_bytes: image.file_bytes,
+        };
         let overdue_status = |(age, cause): (Duration, String)| {
             let seconds = (age.as_secs_f64() * 10.0).round() / 10.0;
             OverdueStatus { seconds, cause }

@@ -1,3 +1,5 @@
+use super::Images::{HaveFiles, NeedFiles};
+use super::Severity::Warn;
 use super::*;
 use crate::facts::gather;
 use crate::file;
@@ -38,7 +40,7 @@ fn only(change: impl FnOnce(&mut Facts)) -> Difference {
     let a = facts();
     let mut b = facts();
     change(&mut b);
-    let mut all = differences(("b", &b), ("a", &a));
+    let mut all = differences(("b", &b), ("a", &a), NeedFiles);
     assert_eq!(all.len(), 1, "{all:#?}");
     all.remove(0)
 }
@@ -103,6 +105,7 @@ fn a_library_of_another_place_is_named() {
     let d = differences(
         ("b", &Facts { files: vec![file(Role::Library, "/usr/lib/libx.so")], ..facts() }),
         ("a", &Facts { files: vec![file(Role::Library, "/opt/lib/libx.so")], ..facts() }),
+        NeedFiles,
     );
     assert_eq!(d.len(), 2);
     assert!(d[0].text.contains("loads /usr/lib/libx.so instead"), "{}", d[0]);
@@ -115,12 +118,34 @@ fn a_copy_without_its_time_is_refused_with_what_helps() {
         File { build_id: 0, content, modified_ns, ..file(Role::Library, "/opt/numpy.so") }
     };
     let with = |file: File| Facts { files: vec![file], ..facts() };
-    let d = differences(("b", &with(plain(1_000_000_005))), ("a", &with(plain(6))));
+    let d = differences(("b", &with(plain(1_000_000_005))), ("a", &with(plain(6))), NeedFiles);
     assert_eq!((d.len(), d[0].what), (1, What::FileTime));
     assert!(d[0].text.contains("of the time 1.000000005 on b") && d[0].text.contains("cp -p"));
     // A script is read, not mapped.
     let script = |ns| with(File { role: Role::Script, ..plain(ns) });
-    assert_eq!(differences(("b", &script(1)), ("a", &script(2))), []);
+    assert_eq!(differences(("b", &script(1)), ("a", &script(2)), NeedFiles), []);
+}
+
+#[test]
+fn images_that_have_the_files_do_not_need_them() {
+    let with = |files: Vec<File>| Facts { files, ..facts() };
+    let program = || file(Role::Program, "/opt/solver");
+    let between = |b: &Facts, a: &Facts| differences(("b", b), ("a", a), HaveFiles);
+    let d = between(&with(vec![]), &with(vec![program()]));
+    assert_eq!((d.len(), d[0].severity, d[0].what), (1, Warn, What::MissingFile));
+    assert!(d[0].text.contains("a rank without an image does not start on b"), "{}", d[0]);
+    let d = between(&with(vec![File { size: 99, ..program() }]), &with(vec![program()]));
+    assert_eq!((d.len(), d[0].severity, d[0].what), (1, Warn, What::OtherFile));
+    assert!(d[0].text.contains("starts with the one that is there"), "{}", d[0]);
+    // The same content: another time of change does not matter then.
+    let content = "0123456789abcdef0123".to_string();
+    let plain =
+        |modified_ns| File { build_id: 0, content: content.clone(), modified_ns, ..program() };
+    assert_eq!(between(&with(vec![plain(1)]), &with(vec![plain(2)])), []);
+    // What helps without it.
+    for d in differences(("b", &with(vec![])), ("a", &with(vec![program()])), NeedFiles) {
+        assert!(d.text.ends_with("or use --self-contained"), "{d}");
+    }
 }
 
 #[test]
@@ -128,7 +153,7 @@ fn facts_can_be_sent() {
     let host = gather("1", None, &["/proc/self/exe".as_ref()]);
     let text = serde_json::to_string(&host).unwrap();
     assert_eq!(serde_json::from_str::<Facts>(&text).unwrap(), host);
-    assert_eq!(differences(("a", &host), ("a", &host)), []);
+    assert_eq!(differences(("a", &host), ("a", &host), NeedFiles), []);
 }
 
 fn any_file() -> impl Strategy<Value = File> {
@@ -187,7 +212,7 @@ fn whichever_first(d: Difference) -> (Severity, What, [(String, String); 2]) {
 proptest! {
     #[test]
     fn equal_hosts_do_not_differ(a in any_facts()) {
-        prop_assert_eq!(differences(("a", &a), ("b", &a.clone())), []);
+        prop_assert_eq!(differences(("a", &a), ("b", &a.clone()), NeedFiles), []);
     }
 
     #[test]
@@ -197,8 +222,8 @@ proptest! {
             all.sort();
             all
         };
-        let one = differences(("a", &a), ("b", &b));
-        let other = differences(("b", &b), ("a", &a));
+        let one = differences(("a", &a), ("b", &b), NeedFiles);
+        let other = differences(("b", &b), ("a", &a), NeedFiles);
         prop_assert_eq!(sorted(one), sorted(other));
     }
 
@@ -207,7 +232,7 @@ proptest! {
     fn it_agrees_with_the_restorer(a in any_facts(), b in any_facts()) {
         let a = Facts { node: a.node, ..facts() };
         let b = Facts { node: b.node, ..facts() };
-        let refused = differences(("a", &a), ("b", &b)).iter().any(|d| d.severity == Severity::Refuse);
+        let refused = differences(("a", &a), ("b", &b), NeedFiles).iter().any(|d| d.severity == Severity::Refuse);
         let obstacles = obstacles(&a.node, &b.node).len() + obstacles(&b.node, &a.node).len();
         prop_assert_eq!(refused, obstacles > 0);
     }

@@ -24,6 +24,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 pub use kernel_files::is_made_up;
 
+use crate::carried::Notes;
 use crate::outcome::Outcome;
 use crate::refusal::{Refusal, Text};
 use crate::request::{Mode, Request};
@@ -38,7 +39,7 @@ use eyrie_image_format::{
 use eyrie_image_kernel::fingerprint;
 use eyrie_image_kernel::sys::{self, nr};
 use holder_records::Described;
-use memory::{AddressSpace, Changes, Contents, FirstLook, Lifted, Range, Scan, Spared};
+use memory::{AddressSpace, Carried, Changes, Contents, FirstLook, Lifted, Range, Scan, Spared};
 use output::Output;
 use scratch::{List, Scratch};
 use state::CapturedState;
@@ -169,6 +170,7 @@ struct Engine<'a> {
     look: FirstLook,
     contents: Contents,
     changes: Changes,
+    carried: Carried,
     cuts: List<Range>,
     lifted: List<Lifted>,
     /// A child has looked for wiped memory, and the advice on what it found is lifted.
@@ -209,6 +211,10 @@ impl Engine<'_> {
         let (start, end) = scratch.range();
         cuts.push((start, end))?;
         let tracker = request.track.as_ref().map(|t| t.tracker);
+        let track = request.track.as_ref().filter(|_| request.self_contained);
+        let notes = track.map(|t| t.tracker.carried.begin(t.image)).transpose()?;
+        let lists = tracker.into_iter().flat_map(|tracker| tracker.carried.ranges());
+        lists.into_iter().try_for_each(|range| cuts.push(range))?;
         for &(start, len) in request.exclude {
             let last = start.saturating_add(len).next_multiple_of(sys::PAGE);
             cuts.push(((start & !(sys::PAGE - 1)) as u64, last as u64))?;
@@ -240,7 +246,10 @@ impl Engine<'_> {
             };
             (changes, Contents::take(scratch, &table, &look)?, Spared::none(scratch)?)
         };
+        let base = changes.base;
+        let known = track.map_or(&[][..], |track| track.tracker.carried.of(base));
         let mut engine = Engine {
+            carried: Carried { known, notes: notes.unwrap_or(Notes::NONE) },
             trusts: request.track.as_ref().is_some_and(|t| t.tracker.is_whole_since(t.base)),
             spared,
             request,
@@ -530,6 +539,10 @@ impl Engine<'_> {
             let mut space = AddressSpace::new(scratch, cuts, lifted, contents, stay, policy)?;
             space.spare(self.spared.ranges())?;
             let taken = space.take(scratch, (&self.look, &self.contents), &mut fp);
+            if self.request.self_contained {
+                let entries = self.table.entries.as_slice();
+                space.carry(|file| entries.iter().any(|entry| entry.record.identity == *file));
+            }
             let written = taken.and_then(|()| {
                 let mut scan = Scan::new(scratch)?;
                 let mut out = Output::new(scratch, self.request.out_fd, lend)?;
@@ -601,9 +614,11 @@ impl Engine<'_> {
         // mappings.
         unsafe {
             memory::write_files(self.contents.files.as_slice(), scan, out).map_err(output)?;
-            memory::write_pages(space.regions.as_slice(), &self.changes, scan, out)
+            let memory = (space.regions.as_slice(), space.objects.as_slice());
+            memory::write_pages(memory, &self.changes, &mut self.carried, scan, out)
                 .map_err(output)?;
             memory::write_guards(space.regions.as_slice(), scan, out).map_err(output)?;
+            self.carried.notes.end();
             let room = scratch.take::<u64>(1)?;
             out.finish(&mut room[0]).map_err(output)
         }

@@ -91,6 +91,9 @@ pub const TESTS: &[Test] = &[
     ("another_kernels_clocks_are_found_where_the_old_ones_were_async", || other_kernel("async")),
     ("another_kernels_clocks_are_found_where_the_old_ones_were_sync", || other_kernel("sync")),
     ("changed_files_are_refused", changed_files),
+    ("program_and_libraries_in_images_async", || carried("async")),
+    ("program_and_libraries_in_images_sync", || carried("sync")),
+    ("python_without_its_libraries", python_elsewhere),
 ];
 
 const STEPS: &str = "30000";
@@ -1114,4 +1117,164 @@ fn changed_files() {
     let ended = restore(dir.path(), &image).wait();
     assert_eq!(ended.status.code(), Some(exit::FILE), "{:?}", ended.reports);
     assert!(ended.reports[0].contains("a mapped file has changed"), "{:?}", ended.reports);
+}
+
+/// Starts a copy of this program that loads a copy of a library and maps a file without a build id.
+/// Returns its image, and what it prints.
+fn capture_from_copies(dir: &Path, args: &[&str]) -> (Vec<u8>, Ended) {
+    let program = dir.join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    std::fs::copy(ctypes_library(), dir.join("library.so")).unwrap();
+    std::fs::write(dir.join("archive"), (0..300_000).map(|n| (n % 251) as u8).collect::<Vec<_>>())
+        .unwrap();
+    std::fs::write(dir.join("open"), [b'o'; 5000]).unwrap();
+    let mut all = vec!["target", "carried", dir.to_str().unwrap()];
+    all.extend_from_slice(args);
+    capture_itself_as(dir, "carried", args, |command| {
+        *command = Command::new(&program);
+        command.args(all);
+    })
+}
+
+fn ctypes_library() -> std::path::PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let library = program.parent().unwrap().parent().unwrap().join("examples/libctypes_capture.so");
+    assert!(library.exists(), "{} is not built: run cargo test as a whole", library.display());
+    library
+}
+
+/// A program, a library and another mapped file that are there as they were, are others or are gone
+/// when the process is restored: it goes on as it would have, and so does a process that is
+/// restored from an image of that one.
+fn carried(mode: &str) {
+    let dir = make_dir();
+    let path = |name: &str| dir.path().join(name);
+    let (image, original) = capture_from_copies(dir.path(), &[mode, "self-contained"]);
+    let said = String::from_utf8_lossy(&original.output).into_owned();
+    let expected: Vec<&str> = said.lines().filter(|line| !line.starts_with("mapped:")).collect();
+    assert_eq!(expected.len(), 8, "{said}");
+    let mapped = |name: &str, ended: &Ended| {
+        let said = String::from_utf8_lossy(&ended.output).into_owned();
+        said.lines().filter(|line| line.starts_with("mapped:") && line.ends_with(name)).count()
+    };
+    for name in ["/program", "/library.so", "/archive", "/open"] {
+        assert!(mapped(name, &original) > 0, "{name}: {said}");
+    }
+    // Each from the last image of the one before: the second image is of a process that has no file
+    // behind this memory any more.
+    let goes_on = |image: &[u8]| {
+        let mut running = restore(dir.path(), image);
+        let reader = running.read_image();
+        assert_eq!(running.next_report(), "restored");
+        let report = running.next_report();
+        assert!(report.starts_with("captured"), "{report}");
+        let next = reader.join().unwrap();
+        for ended in [running.wait(), restore(dir.path(), &next).wait()] {
+            succeeded(&ended);
+            let again = String::from_utf8_lossy(&ended.output).into_owned();
+            let lines = again.lines().filter(|line| !line.starts_with("mapped:"));
+            let lines: Vec<&str> = lines.collect();
+            let last = expected.len() - lines.len();
+            assert!(!lines.is_empty() && lines == expected[last..], "{again}");
+            if last > 0 {
+                return ended;
+            }
+        }
+        unreachable!("the second one has less to say")
+    };
+    let is_shared = |names: &[&str], ended: &Ended| {
+        for name in ["/program", "/library.so", "/archive"] {
+            assert_eq!(mapped(name, ended) > 0, names.contains(&name), "{name}: {names:?}");
+        }
+        assert!(mapped("/open", ended) > 0);
+    };
+    is_shared(&["/program", "/library.so", "/archive"], &goes_on(&image));
+    // An equal file with another time of change: only a build id tells that it is equal.
+    for name in ["archive", "library.so"] {
+        std::fs::copy(path(name), path("copy")).unwrap();
+        std::fs::rename(path("copy"), path(name)).unwrap();
+    }
+    is_shared(&["/program", "/library.so"], &goes_on(&image));
+    // Of the same length, and changed in place.
+    use std::os::unix::fs::FileExt;
+    let archive = File::options().write(true).open(path("archive")).unwrap();
+    archive.write_all_at(&[0xff; 9000], 4000).unwrap();
+    let other = std::fs::read(path("library.so")).unwrap();
+    std::fs::write(path("other"), vec![0xcc; other.len()]).unwrap();
+    std::fs::rename(path("other"), path("library.so")).unwrap();
+    is_shared(&["/program"], &goes_on(&image));
+    std::fs::remove_file(path("program")).unwrap();
+    std::fs::remove_file(path("library.so")).unwrap();
+    std::fs::remove_file(path("archive")).unwrap();
+    is_shared(&[], &goes_on(&image));
+    // What the process has open must be there.
+    std::fs::remove_file(path("open")).unwrap();
+    let ended = restore(dir.path(), &image).wait();
+    assert_eq!(ended.status.code(), Some(exit::FILE), "{:?}", ended.reports);
+    assert!(ended.reports[0].contains("/open: no such file"), "{:?}", ended.reports);
+
+    // Without the content, a missing or other file is refused, with what helps.
+    let dir = make_dir();
+    let (image, _) = capture_from_copies(dir.path(), &[mode, "plain"]);
+    std::fs::write(dir.path().join("other"), "other").unwrap();
+    std::fs::rename(dir.path().join("other"), dir.path().join("library.so")).unwrap();
+    let ended = restore(dir.path(), &image).wait();
+    assert_eq!(ended.status.code(), Some(exit::FILE), "{:?}", ended.reports);
+    let why = &ended.reports[0];
+    assert!(why.contains("/library.so: leads to another file"), "{why}");
+    assert!(why.contains("images of jobs with --self-contained do not need it"), "{why}");
+}
+
+/// An interpreter whose extension modules, program and C library's tables are gone.
+fn python_elsewhere() {
+    let script = "
+import ctypes, os, sys, zlib
+library = ctypes.CDLL(sys.argv[2])
+library.eyrie_ctypes_capture_whole.argtypes = [ctypes.c_int]
+import decimal, json, hashlib
+import array, math
+data = [decimal.Decimal(n).sqrt() for n in range(2000)]
+out = os.open(sys.argv[1] + '/image', os.O_WRONLY)
+if library.eyrie_ctypes_capture_whole(out) == 1:
+    os.write(2, b'restored\\n')
+else:
+    os.close(out)
+    os.write(2, b'captured\\n')
+text = json.dumps([str(sum(data)), math.erf(0.5), zlib.crc32(b'x' * 10000)])
+print(text, hashlib.sha256(text.encode()).hexdigest(), decimal.Decimal(2).ln())
+";
+    if !Path::new("/usr/bin/python3").exists() {
+        println!("no /usr/bin/python3: not run");
+        return;
+    }
+    let dir = make_dir();
+    let path = |name: &str| dir.path().join(name);
+    // The interpreter and the modules that are libraries, from a folder of their own.
+    std::fs::copy("/usr/bin/python3", path("python3")).unwrap();
+    std::fs::copy(ctypes_library(), path("library.so")).unwrap();
+    let copies =
+        "import sys, glob, shutil; [shutil.copy(f, sys.argv[1]) for d in sys.path for f in \
+                  glob.glob(d + '/*.so')]";
+    std::fs::create_dir(path("modules")).unwrap();
+    let copied =
+        Command::new("/usr/bin/python3").args(["-c", copies]).arg(path("modules")).status();
+    assert!(copied.unwrap().success());
+    let mut running = start_as(dir.path(), &["walk"], |c| {
+        *c = Command::new(path("python3"));
+        c.env("PYTHONPATH", path("modules"));
+        c.args(["-c", script]).arg(dir.path()).arg(path("library.so"));
+    });
+    let reader = running.read_image();
+    assert_eq!(running.next_report(), "captured");
+    let image = reader.join().unwrap();
+    let original = running.wait();
+    succeeded(&original);
+    for gone in ["python3", "library.so"] {
+        std::fs::remove_file(path(gone)).unwrap();
+    }
+    std::fs::remove_dir_all(path("modules")).unwrap();
+    let restored = restore(dir.path(), &image).wait();
+    succeeded(&restored);
+    assert_eq!(restored.reports, ["restored"]);
+    same_output(&original, &restored);
 }

@@ -160,16 +160,16 @@ pub fn other_formats() {
         })
     };
     let why =
-        "the image has format 5, and this version of Eyrie restores format 6: go on with the \
+        "the image has format 6, and this version of Eyrie restores format 7: go on with the \
                version that took it, or start the job anew";
-    let older = header(|header| header.version = 5);
+    let older = header(|header| header.version = 6);
     refused(dir.path(), &older, why);
     assert_eq!(summary(&older[..]).unwrap_err().to_string(), why);
     // The header of another format may be shorter or longer.
     for rest in [4, 4096] {
         let len = MAGIC.len() as u64 + 4 + rest;
         let record = RecordHeader { kind: Kind::Header, flags: 0, a: 0, b: 0, len };
-        let mut older = [&record.encode()[..], &MAGIC, &5u32.to_le_bytes()].concat();
+        let mut older = [&record.encode()[..], &MAGIC, &6u32.to_le_bytes()].concat();
         older.resize(older.len() + rest as usize, 0);
         refused(dir.path(), &older, why);
         assert_eq!(summary(&older[..]).unwrap_err().to_string(), why);

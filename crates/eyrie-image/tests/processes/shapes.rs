@@ -30,6 +30,7 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "threads" => super::threads::of_every_kind(mode, &args[1]),
         "clocks" => super::threads::clocks(mode),
         "deaf" => super::threads::deaf(dir),
+        "carried" => carried(dir, mode, &args[1]),
         "database" => database(dir, mode, &args[1]),
         "device" => super::holders::device(mode, &args[1..]),
         "hooks" => super::threads::hooks(dir),
@@ -983,6 +984,63 @@ fn database(dir: &Path, mode: Mode, names: &str) {
     println!("pages: {} {} {}", first_of(0), first_of(8), first_of(15));
     file.write_all_at(&[9; 2 * 4096], 0).unwrap();
     println!("written: {} {}", first_of(0), first_of(1));
+}
+
+/// A library that is loaded, and files that are mapped, two of their pages written to. The process
+/// takes an image, and so does the restored one.
+fn carried(dir: &Path, mode: Mode, what: &str) {
+    use std::sync::atomic::Ordering::Relaxed;
+    super::target::SELF_CONTAINED.store(what == "self-contained", Relaxed);
+    let name = std::ffi::CString::new(dir.join("library.so").to_str().unwrap()).unwrap();
+    // SAFETY: the name ends in a NUL, and so does that of the symbol.
+    let function = unsafe {
+        let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW);
+        assert!(!library.is_null());
+        libc::dlsym(library, c"eyrie_ctypes_sum".as_ptr())
+    };
+    assert!(!function.is_null());
+    // SAFETY: the library has this function.
+    let sum_of: extern "C" fn(u64) -> u64 = unsafe { std::mem::transmute(function) };
+    let rw = libc::PROT_READ | libc::PROT_WRITE;
+    let archive = File::open(dir.join("archive")).unwrap();
+    let len = archive.metadata().unwrap().len() as usize;
+    let read = map(len, libc::PROT_READ, libc::MAP_PRIVATE, archive.as_raw_fd());
+    // As the C library's table of conversions.
+    let shared = map(len, libc::PROT_READ, libc::MAP_SHARED, archive.as_raw_fd());
+    let written = map(len, rw, libc::MAP_PRIVATE, archive.as_raw_fd());
+    drop(archive);
+    let open = File::open(dir.join("open")).unwrap();
+    let of_open = map(5000, libc::PROT_READ, libc::MAP_PRIVATE, open.as_raw_fd());
+    // SAFETY: both are within the mapping, which is writable.
+    unsafe {
+        written.add(5).write(1);
+        written.add(70_000).write(2);
+    }
+    let see = |n: u32| {
+        println!("{n}: {:x} {:x}", sum(read, len / 8 * 8), sum(shared, len / 8 * 8));
+        println!("{n}: {:x} {:x}", sum(written, len / 8 * 8), sum(of_open, 4096));
+        println!("{n}: {} {}", sum_of(7), f64::from(n).sin());
+    };
+    let is_restored = matches!(must_capture(mode), Outcome::Restored);
+    see(1);
+    if is_restored {
+        must_capture(mode);
+    }
+    see(2);
+    // SAFETY: it is within the mapping, which is writable.
+    unsafe { written.add(140_000).write(3) };
+    println!("{:x}", sum(written, len / 8 * 8));
+    // Nothing of it can be lost by being given back.
+    for (at, len) in [(read, len), (shared, len)] {
+        // SAFETY: the range is a mapping of this function.
+        unsafe { libc::madvise(at.cast(), len, libc::MADV_RANDOM) };
+    }
+    println!("{:x}", sum(read, len / 8 * 8));
+    for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
+        if let Some(name) = line.find(dir.to_str().unwrap()).map(|at| &line[at..]) {
+            println!("mapped: {name}");
+        }
+    }
 }
 
 fn shm(path: &Path, mode: Mode) {

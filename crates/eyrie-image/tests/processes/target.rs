@@ -18,6 +18,8 @@ pub static SLOT_FD: AtomicI32 = AtomicI32::new(-1);
 pub static STARTER_PID: AtomicI32 = AtomicI32::new(0);
 /// Whether images are those of a rank whose calls on files are recorded.
 pub static NAMES_STAY: AtomicBool = AtomicBool::new(false);
+/// Whether images have the content of mapped files.
+pub static SELF_CONTAINED: AtomicBool = AtomicBool::new(false);
 /// Whether what is mapped to be read only is in such images.
 pub static MAPS_AGAIN: AtomicBool = AtomicBool::new(false);
 /// The first of [`CONNECTIONS`] descriptors that are dropped.
@@ -87,6 +89,7 @@ pub fn take_image_with(mode: Mode, holders: &[&dyn Holder]) -> Outcome {
             holders,
             drop_sockets: false,
             names_stay: NAMES_STAY.load(Ordering::Relaxed),
+            self_contained: SELF_CONTAINED.load(Ordering::Relaxed),
             watched: Some(super::within::watched),
             meta: b"a test",
             starter_pid: STARTER_PID.load(Ordering::Relaxed),

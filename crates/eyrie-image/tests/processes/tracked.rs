@@ -7,12 +7,14 @@ use super::target::{report, Random};
 use eyrie_image::inspect::ImageReader;
 use eyrie_image::{capture, Claim, Holder, Mode, Outcome, Request, Track, Tracker};
 use eyrie_image_format::stream::{Kind, RecordHeader, RECORD_HEADER_LEN};
-use eyrie_image_format::{writer_exit, PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
+use eyrie_image_format::{
+    writer_exit, PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME, WINDOW_END, WINDOW_START,
+};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const PAGE: usize = 4096;
 /// Address of the first slot, and distance between slots. Nothing else is mapped there.
@@ -26,6 +28,9 @@ const SHORT_PAGES: usize = 300;
 /// those of its stack, of the engine and of its own variables.
 const OWN_PAGES: usize = 40;
 const ROUNDS: u64 = 25;
+/// Where parts of the libraries are mapped, and how many pages these have.
+const LIBRARIES: usize = ARENA + SLOTS * SLOT + (1 << 20);
+const LIBRARY_PAGES: usize = 200;
 
 static TRACKER: Tracker = Tracker::new();
 
@@ -37,6 +42,8 @@ struct World {
     forks_whole: bool,
     file: File,
     shared: usize,
+    /// Two files that are mapped privately, as libraries are, when images have their content.
+    libraries: Option<[PathBuf; 2]>,
 }
 
 /// The program. In each round it changes memory, then takes an incremental and a full image.
@@ -53,7 +60,9 @@ pub fn run(dir: &Path, seed: u64) {
         forks_whole: forks_whole(seed),
         file,
         shared,
+        libraries: is_self_contained(seed).then(|| ["one", "two"].map(|name| library(dir, name))),
     };
+    world.map_library(0, LIBRARY_PAGES);
     let rw = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     world.slots[0] = (map(ARENA, LONG, rw, -1), LONG);
     world.write(0, LONG / PAGE);
@@ -67,9 +76,9 @@ pub fn run(dir: &Path, seed: u64) {
             world.step();
         }
         let track = Some(Track { tracker: &TRACKER, image, base, marks: true });
-        take(dir, track);
+        take(dir, track, is_self_contained(seed));
         next_number();
-        take(dir, None);
+        take(dir, None, is_self_contained(seed));
     }
 }
 
@@ -90,10 +99,13 @@ impl Holder for OwnTracker {
     }
 }
 
-fn take(dir: &Path, track: Option<Track>) {
+fn take(dir: &Path, track: Option<Track>, self_contained: bool) {
     let out = File::options().write(true).open(dir.join("image")).unwrap();
     let holders: &[&dyn Holder] = &[&OwnTracker];
-    let request = Request { track, holders, ..Request::plain(out.as_raw_fd(), Mode::Async) };
+    let plain = Request::plain(out.as_raw_fd(), Mode::Async);
+    // What the tracker has noted is not left out of images that are not tracked.
+    let exclude = &[(WINDOW_START as usize, (WINDOW_END - WINDOW_START) as usize)];
+    let request = Request { track, holders, self_contained, exclude, ..plain };
     // SAFETY: this process has one thread, and can continue in another process.
     match unsafe { capture(&request) } {
         Outcome::Captured { child_pid, .. } => report(format_args!("{child_pid}")),
@@ -110,7 +122,70 @@ fn map(at: usize, len: usize, flags: i32, fd: i32) -> usize {
     at
 }
 
+/// A file without holes, whose length is no multiple of a page.
+fn library(dir: &Path, name: &str) -> PathBuf {
+    let path = dir.join(name);
+    let content: Vec<u8> =
+        (0..(LIBRARY_PAGES * PAGE - 1000) as u64)
+            .map(|at| {
+                if at / PAGE as u64 % 9 == 4 {
+                    0
+                } else {
+                    (at * 31 / 7) as u8 ^ name.as_bytes()[0]
+                }
+            })
+            .collect();
+    std::fs::write(&path, content).unwrap();
+    path
+}
+
 impl World {
+    /// Maps a part of one of the libraries, in place of what is there. The file is not open
+    /// afterwards: only then its content is in images.
+    fn map_library(&mut self, first: usize, pages: usize) {
+        let Some([one, other]) = self.libraries.clone() else { return };
+        let (path, shift) = match self.random.next() % 4 {
+            0 => (other, 0),
+            1 => (one, first.min(3)),
+            _ => (one, 0),
+        };
+        let file = File::open(path).unwrap();
+        let rw = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
+        let at = LIBRARIES + first * PAGE;
+        let len = pages * PAGE;
+        let offset = ((first - shift) * PAGE) as i64;
+        // SAFETY: the range is in the arena, where only this program maps memory.
+        let got = unsafe { libc::mmap(at as *mut _, len, rw, flags, file.as_raw_fd(), offset) };
+        assert_eq!(got as usize, at);
+    }
+
+    /// Does to a mapped library what linkers and programs do.
+    fn change_library(&mut self) {
+        let first = self.below(LIBRARY_PAGES);
+        let pages = 1 + self.below((LIBRARY_PAGES - first).min(30));
+        let at = LIBRARIES + first * PAGE;
+        let word = self.random.next();
+        // SAFETY: the range is a mapping of the arena, which is writable but for the moments in
+        // between, and within the file.
+        unsafe {
+            match word % 5 {
+                0 | 1 => (at as *mut u64).write_volatile(word),
+                // What was written is as in the file again.
+                2 => drop(libc::madvise(at as *mut _, pages * PAGE, libc::MADV_DONTNEED)),
+                3 => self.map_library(first, pages),
+                _ => {
+                    libc::mprotect(at as *mut _, pages * PAGE, libc::PROT_NONE);
+                    libc::mprotect(at as *mut _, PAGE, libc::PROT_READ);
+                    let seen = (at as *const u64).read_volatile();
+                    let rw = libc::PROT_READ | libc::PROT_WRITE;
+                    libc::mprotect(at as *mut _, pages * PAGE, rw);
+                    assert_eq!(seen, (at as *const u64).read_volatile());
+                }
+            }
+        }
+    }
+
     fn below(&mut self, bound: usize) -> usize {
         self.random.next() as usize % bound
     }
@@ -166,6 +241,9 @@ impl World {
     }
 
     fn step(&mut self) {
+        if self.libraries.is_some() && self.below(4) == 0 {
+            return self.change_library();
+        }
         let slot = self.below(SLOTS);
         if self.slots[slot].1 == 0 {
             return self.map_anew(slot);
@@ -503,6 +581,11 @@ fn compare_one(seed: u64) -> (u64, u64, u64) {
     }
     running.kill();
     sums
+}
+
+/// Whether the images of the program of this seed have the content of mapped files.
+fn is_self_contained(seed: u64) -> bool {
+    seed % 3 != 0
 }
 
 /// Whether the program of this seed keeps no memory from its children.

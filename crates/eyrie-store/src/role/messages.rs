@@ -57,6 +57,8 @@ pub struct Stored {
     pub stdin: u64,
     /// Size of the stream in bytes.
     pub bytes: u64,
+    /// Bytes of mapped files whose content it has.
+    pub file_bytes: u64,
 }
 
 /// What a store is started with. A store in a process of its own receives this first.

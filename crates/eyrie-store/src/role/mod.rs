@@ -91,8 +91,7 @@ impl StoreRole {
             format!("image {image} of rank {rank}: cannot read the metadata of its agent: {e}")
         })?;
         let instance = RankInstance { rank, incarnation: meta.incarnation };
-        let ImageMeta { clock, rsn, observed, stream_offsets: [stdin, ..], .. } = meta;
-        Ok((instance, Stored { image, clock, rsn, observed, stdin, bytes }))
+        Ok((instance, stored(image, &meta, bytes)))
     }
 
     fn report_stored(&self, instance: RankInstance, stored: Stored) {
@@ -149,14 +148,7 @@ impl StoreRole {
         // The agent ends its stream when the rank has ended its own; by then it knows the pause. A
         // failure to read this end has no effect.
         let _ = stream.read(&mut [0]);
-        Ok(Stored {
-            image,
-            clock: meta.clock,
-            rsn: meta.rsn,
-            observed: meta.observed,
-            stdin: meta.stream_offsets[0],
-            bytes: stored.bytes,
-        })
+        Ok(self::stored(image, &meta, stored.bytes))
     }
 
     /// Tells the controller that the disk is full, before the outcome of the image.
@@ -233,6 +225,13 @@ impl Read for Present<'_> {
         }
         Ok(n)
     }
+}
+
+/// What the controller must know of an image of so many bytes, of which its agent says this.
+fn stored(image: ImageId, meta: &ImageMeta, bytes: u64) -> Stored {
+    let ImageMeta { clock, rsn, observed, stream_offsets: [stdin, ..], .. } = *meta;
+    let file_bytes = meta.file_bytes.unwrap_or(0);
+    Stored { image, clock, rsn, observed, stdin, bytes, file_bytes }
 }
 
 /// Reads and drops the rest of a refused image until the agent has the answer. Over TCP, closing a

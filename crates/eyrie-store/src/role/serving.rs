@@ -221,8 +221,15 @@ mod tests {
         let (role, received) = role(dir.path());
         let instance = RankInstance { rank: Rank(0), incarnation: Incarnation(1) };
         let image = 5;
-        let stored =
-            Stored { image: ImageId(image), clock: 1, rsn: 2, observed: 3, stdin: 0, bytes: 9 };
+        let stored = Stored {
+            image: ImageId(image),
+            clock: 1,
+            rsn: 2,
+            observed: 3,
+            stdin: 0,
+            bytes: 9,
+            file_bytes: 0,
+        };
         assert!(matches!(received.recv().unwrap(), StoreEvent::Listening(_)));
         let waiting = {
             let role = Arc::clone(&role);

@@ -134,6 +134,13 @@ pub struct RunArgs {
     /// connections, as when the other side has hung up
     #[arg(long, hide_short_help = true)]
     allow_broken_sockets: bool,
+    /// Put the program, its libraries and other mapped files into images: ranks go on, and move to,
+    /// where these are missing or other versions
+    ///
+    /// A rank that has no image yet starts with the files that are there. Files that a rank has
+    /// open are not in its images. `eyrie status` says how much of the images are files.
+    #[arg(long)]
+    self_contained: bool,
     /// Mean time between failures of the whole job, for `--checkpoint-every auto`
     #[arg(
         long,
@@ -430,6 +437,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         heartbeat_timeout: args.heartbeat_timeout.unwrap_or(usual_timeout),
         orphan_timeout: args.orphan_timeout,
         drop_sockets: args.allow_broken_sockets,
+        self_contained: args.self_contained,
         notices: Notices {
             file: notice_file.map(Into::into),
             command: args.notice_command,

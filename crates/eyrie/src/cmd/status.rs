@@ -122,7 +122,16 @@ fn images(status: &Status) -> String {
             _ => format!("{ranks} in {copies} store{}", plural(copies)),
         }
     });
-    words.collect::<Vec<_>>().join(", ")
+    let words = words.collect::<Vec<_>>().join(", ");
+    let newest = || status.ranks.iter().filter_map(|rank| rank.image.as_ref());
+    match newest().map(|image| image.file_bytes).sum() {
+        0 => words,
+        files => {
+            let all = newest().map(|image| image.bytes).sum();
+            let [files, all] = [files, all].map(eyrie_units::bytes);
+            format!("{words}; {all}, with {files} of mapped files")
+        }
+    }
 }
 
 /// Ranks that have had no new image for too long, and for how long, by the reason.

@@ -71,6 +71,7 @@ impl Job {
             checkpoint_every: Interval::Off,
             checkpoint_order: Order::Sequential,
             checkpoint_mode: CheckpointMode::Async,
+            self_contained: false,
             can_be_saved: false,
             archive: false,
             drain_on_notice: true,
@@ -233,7 +234,8 @@ fn answer_to(command: &Command) -> Option<Event> {
 
 /// A store has an image.
 fn stored(store: StoreId, instance: RankInstance, image: ImageId) -> Event {
-    let stored = Stored { image, clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 << 20 };
+    let stored =
+        Stored { image, clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 << 20, file_bytes: 0 };
     from_store(store, StoreEvent::Stored { instance, stored, live_bytes: 0 })
 }
 

@@ -77,7 +77,9 @@ impl Captures<'_> {
             let image = self.ranks.begin_capture(rank, store, hold, now, now + BEGIN_TIMEOUT);
             self.schedule.asked(rank, now);
             let image_at = ImageAt::from(Source { image, store });
-            let capture = ToAgent::Capture { instance, image: image_at, mode, hold };
+            let self_contained = self.config.self_contained;
+            let capture =
+                ToAgent::Capture { instance, image: image_at, mode, hold, self_contained };
             self.out.send_agent(node, capture);
             self.out.record(Record::CheckpointStarted { rank, image });
         }

@@ -155,6 +155,7 @@ impl Counting<'_> {
             rank,
             image: image.image,
             bytes: image.bytes,
+            file_bytes: image.file_bytes,
             pause: capture.pause().unwrap_or_default(),
             total,
         });

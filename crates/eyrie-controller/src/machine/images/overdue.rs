@@ -180,8 +180,15 @@ mod tests {
                     let Some(report) = fate(image) else { continue };
                     if !matches!(report, RankReport::CaptureFailed { .. }) {
                         self.handle(said::begun(instance, image));
-                        let image =
-                            Stored { image, clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 };
+                        let image = Stored {
+                            image,
+                            clock: 1,
+                            rsn: 1,
+                            observed: 0,
+                            stdin: 0,
+                            bytes: 1,
+                            file_bytes: 0,
+                        };
                         self.handle(said::stored(StoreId(0), instance, image));
                     }
                     self.handle(said::rank(instance, report));

@@ -225,7 +225,15 @@ mod tests {
 
         fn stored(&mut self, store: StoreId, rank: Rank, image: ImageId) -> Vec<Command> {
             let rsn = 10 * image.0;
-            let image = Stored { image, clock: rsn, rsn, observed: 0, stdin: 0, bytes: 1000 };
+            let image = Stored {
+                image,
+                clock: rsn,
+                rsn,
+                observed: 0,
+                stdin: 0,
+                bytes: 1000,
+                file_bytes: 0,
+            };
             self.handle(said::stored(store, first(rank), image))
         }
 

@@ -96,7 +96,7 @@ impl Pending {
                     *begun = Some(*image);
                 }
             }
-            Record::Checkpoint { rank, image, bytes, pause, total }
+            Record::Checkpoint { rank, image, bytes, pause, total, .. }
                 if self.begun(*rank, *image) =>
             {
                 let rank = *rank;
@@ -148,6 +148,7 @@ mod tests {
             rank,
             image,
             bytes: 7,
+            file_bytes: 0,
             pause: Duration::from_millis(1),
             total: Duration::from_millis(2),
         };

@@ -77,6 +77,7 @@ mod tests {
             rank: Rank(rank),
             image: ImageId(image),
             bytes: 400_000_000,
+            file_bytes: 0,
             pause: s(0),
             total: s(2),
         };

@@ -203,8 +203,15 @@ impl Capture {
 mod tests {
     use super::*;
 
-    const IMAGE: Stored =
-        Stored { image: ImageId(7), clock: 1, rsn: 1, observed: 0, stdin: 0, bytes: 1 };
+    const IMAGE: Stored = Stored {
+        image: ImageId(7),
+        clock: 1,
+        rsn: 1,
+        observed: 0,
+        stdin: 0,
+        bytes: 1,
+        file_bytes: 0,
+    };
 
     fn step(event: CaptureEvent) -> CaptureStep {
         match event {

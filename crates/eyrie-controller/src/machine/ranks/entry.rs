@@ -448,7 +448,15 @@ mod tests {
         let mut capture = Capture::new(number, StoreId(1), false, asked, asked + s(9));
         capture.copies_mut().arrive(StoreId(1), true);
         let rsn = number;
-        let image = Stored { image: number, clock: 1, rsn: rsn.0, observed: 0, stdin: 0, bytes: 1 };
+        let image = Stored {
+            image: number,
+            clock: 1,
+            rsn: rsn.0,
+            observed: 0,
+            stdin: 0,
+            bytes: 1,
+            file_bytes: 0,
+        };
         r.count_image(asked + s(1), image, &capture)
     }
 

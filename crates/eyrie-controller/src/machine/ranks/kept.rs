@@ -181,7 +181,15 @@ mod tests {
 
     fn image(image: ImageId, store: StoreId) -> KeptImage {
         KeptImage {
-            image: Stored { image, clock: image.0, rsn: image.0, observed: 0, stdin: 0, bytes: 1 },
+            image: Stored {
+                image,
+                clock: image.0,
+                rsn: image.0,
+                observed: 0,
+                stdin: 0,
+                bytes: 1,
+                file_bytes: 0,
+            },
             instance: RankInstance { rank: Rank(0), incarnation: Incarnation(1) },
             asked: Duration::ZERO,
             copies: Copies::in_one(store),

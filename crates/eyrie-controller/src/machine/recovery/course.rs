@@ -350,8 +350,15 @@ mod tests {
         tell(said::rank(first, RankReport::ProviderLoaded));
         if with_image {
             tell(Event::Checkpoint { request: 1, rank: Some(Rank(0)) });
-            let image =
-                Stored { image: ImageId(1), clock: 5, rsn: 5, observed: 0, stdin: 0, bytes: 1000 };
+            let image = Stored {
+                image: ImageId(1),
+                clock: 5,
+                rsn: 5,
+                observed: 0,
+                stdin: 0,
+                bytes: 1000,
+                file_bytes: 0,
+            };
             tell(said::stored(StoreId(0), first, image));
             let image = 1;
             let output = [0; 2];

@@ -316,8 +316,15 @@ mod tests {
         }
 
         fn stored(&mut self, store: StoreId, image: ImageId) -> Vec<Command> {
-            let image =
-                Stored { image, clock: image.0, rsn: image.0, observed: 0, stdin: 0, bytes: 1000 };
+            let image = Stored {
+                image,
+                clock: image.0,
+                rsn: image.0,
+                observed: 0,
+                stdin: 0,
+                bytes: 1000,
+                file_bytes: 0,
+            };
             self.handle(said::stored(store, RANK, image))
         }
 

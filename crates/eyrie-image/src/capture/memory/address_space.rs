@@ -27,6 +27,8 @@ pub struct ObjectEntry {
     pub path: &'static [u8],
     /// The number by which the kernel lists its mappings.
     listed: Number,
+    /// The process can change it, or sees the changes that others make.
+    is_data: bool,
 }
 
 /// A mapping, and where its content is.
@@ -112,7 +114,7 @@ impl AddressSpace {
             let record = file.object;
             let path = file.path;
             let listed = file.listed;
-            space.objects.push(ObjectEntry { record, path, listed })?;
+            space.objects.push(ObjectEntry { record, path, listed, is_data: true })?;
         }
         space.whole = space.objects.as_slice().len();
         Ok(space)
@@ -338,7 +340,7 @@ impl AddressSpace {
                         // SAFETY: the caller does not use the result after the scratch is released.
                         _ => unsafe { scratch.keep(line.name)? },
                     };
-                    self.objects.push(ObjectEntry { record, path, listed })?;
+                    self.objects.push(ObjectEntry { record, path, listed, is_data: false })?;
                     index
                 }
                 None => {
@@ -348,7 +350,9 @@ impl AddressSpace {
                 }
             },
         };
-        let object = &mut self.objects.as_mut_slice()[index].record;
+        let entry = &mut self.objects.as_mut_slice()[index];
+        entry.is_data |= line.shared() && (writable || may_write || is_copied);
+        let object = &mut entry.record;
         if object.kind == object_kind::MEMORY && index >= self.whole {
             object.size = object.size.max(line.offset + (line.end - line.start));
         } else if line.shared() && matches!(object.kind, object_kind::FILE | object_kind::READ_FILE)
@@ -394,6 +398,25 @@ impl AddressSpace {
         object
     }
 
+    /// Lets the image have the content of mapped files, but of those that the process has open:
+    /// these must be on the node anyway. `is_open` says which they are.
+    pub fn carry(&mut self, is_open: impl Fn(&Identity) -> bool) {
+        for entry in self.objects.as_mut_slice() {
+            let is_file = entry.record.kind == object_kind::FILE;
+            if is_file && !entry.is_data && !is_open(&entry.record.identity) {
+                entry.record.kind = object_kind::CARRIED;
+            }
+        }
+        let objects = self.objects.as_slice();
+        for region in self.regions.as_mut_slice() {
+            let m = &mut region.record;
+            let object = objects.get(m.object as usize);
+            if object.is_some_and(|o| o.record.kind == object_kind::CARRIED) {
+                m.flags = m.flags & !map_flag::SHARED | map_flag::CARRIED;
+            }
+        }
+    }
+
     /// Unmaps the copies made here.
     ///
     /// # Safety
@@ -408,12 +431,16 @@ impl AddressSpace {
     /// Marks the regions that have Pages records.
     pub fn mark_content(&mut self, scan: &mut Scan) -> Result<(), i32> {
         for region in self.regions.as_mut_slice() {
-            let has = if region.data != 0 {
+            let mut has = if region.data != 0 {
                 region.len > 0
             } else {
                 holds_own_pages(&region.record)
                     && scan.any(region.record.start, region.record.end)?
             };
+            if region.record.flags & map_flag::CARRIED != 0 {
+                region.record.flags |= has as u32 * map_flag::CHANGED;
+                has = true;
+            }
             region.record.flags |= has as u32 * map_flag::HAS_PAGES;
         }
         Ok(())

@@ -18,7 +18,7 @@ pub use advice::{give_back, lift, Lifted};
 pub use changes::{mark_meanwhile, Changes};
 pub use contents::Contents;
 pub use first_look::FirstLook;
-pub use pages::{write_files, write_guards, write_pages};
+pub use pages::{write_files, write_guards, write_pages, Carried};
 pub use ranges::Range;
 pub use scan::Scan;
 pub use spared::Spared;

@@ -1,23 +1,33 @@
 //! Writes pages: those of regions and of copied files, and the places of guard pages.
 
 use super::super::output::Output;
-use super::address_space::Region;
+use super::address_space::{ObjectEntry, Region};
 use super::changes::Changes;
 use super::contents::FileContent;
 use super::own::{is_zero, protect};
 use super::ranges::Range;
 use super::scan::Scan;
+use crate::carried::{self, Notes, Part, Version};
 use eyrie_image_format::stream::MAX_PAYLOAD;
-use eyrie_image_format::{map_flag, NO_OBJECT, PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
+use eyrie_image_format::{map_flag, Mapping, NO_OBJECT, PAGES_GUARD, PAGES_OF_OBJECT, PAGES_SAME};
 use eyrie_image_kernel::sys::{self, PAGE};
+
+/// What an image has of the content of mapped files.
+pub struct Carried {
+    /// What the image has that this one builds on.
+    pub known: &'static [Part],
+    /// What this one has.
+    pub notes: Notes,
+}
 
 /// Writes the pages of all regions, or which of them are unchanged.
 ///
 /// # Safety
-/// The regions must be the present ones of this process.
+/// The regions must be the present ones of this process, and the objects theirs.
 pub unsafe fn write_pages(
-    regions: &[Region],
+    (regions, objects): (&[Region], &[ObjectEntry]),
     changes: &Changes,
+    carried: &mut Carried,
     scan: &mut Scan,
     out: &mut Output,
 ) -> Result<(), i32> {
@@ -31,11 +41,12 @@ pub unsafe fn write_pages(
         }
         // Zero pages can be left out where the restore starts from zeros.
         let fresh = m.object == NO_OBJECT;
+        let file = objects.get(m.object as usize).filter(|_| m.flags & map_flag::CARRIED != 0);
         let readable = m.prot & sys::PROT_READ != 0;
         if !readable {
             protect(m.start, m.end - m.start, m.prot | sys::PROT_READ)?;
         }
-        let written = changes.parts((m.start, m.end), |part, known| {
+        let mut write_part = |part, known| {
             if known {
                 // SAFETY: only private anonymous memory is tracked. The caller says that it is
                 // mapped, and it was made readable above.
@@ -47,7 +58,12 @@ pub unsafe fn write_pages(
                 unsafe { write_run((0, start, 0), end - start, start as usize, fresh, out)? };
                 Ok(true)
             })
-        });
+        };
+        let written = match file {
+            // SAFETY: the region is mapped and private, and was made readable above.
+            Some(file) => unsafe { write_carried(m, file, carried, scan, out) },
+            None => changes.parts((m.start, m.end), &mut write_part),
+        };
         if !readable {
             // Queued pages must be written before they become unreadable again.
             let flushed = out.flush();
@@ -77,6 +93,60 @@ unsafe fn write_changes(part: Range, changes: &Changes, out: &mut Output) -> Res
             same.add(run.start, run.end, out)?;
         }
     }
+    same.write(out)
+}
+
+/// Writes all of a mapping of a file: its own pages, and those that are as in the file unless the
+/// image that this one builds on has them.
+///
+/// # Safety
+/// The mapping must be there, private and readable.
+unsafe fn write_carried(
+    m: &Mapping,
+    file: &ObjectEntry,
+    carried: &mut Carried,
+    scan: &mut Scan,
+    out: &mut Output,
+) -> Result<(), i32> {
+    // Pages behind the end of the file cannot be read.
+    let len = file.record.size.saturating_sub(m.offset).next_multiple_of(PAGE as u64);
+    let all = Part {
+        start: m.start,
+        end: m.end.min(m.start.saturating_add(len)),
+        offset: m.offset,
+        version: Version::of(&file.record),
+    };
+    let Carried { known, notes } = carried;
+    let mut same = Same::default();
+    let mut at = m.start;
+    let mut write_file = |to: u64, at: u64, same: &mut Same, out: &mut Output| {
+        let part =
+            Part { start: at, end: to.min(all.end), offset: m.offset + (at - m.start), ..all };
+        if part.start >= part.end {
+            return Ok(());
+        }
+        notes.push(part);
+        carried::split(part, known, |part, is_known| {
+            if is_known {
+                return same.add(part.start, part.end, out);
+            }
+            same.write_before(part.end, out)?;
+            let len = part.end - part.start;
+            // SAFETY: the part is within the mapping, which the caller guarantees to be readable,
+            // and no page of it lies behind the end of the file.
+            unsafe { write_run((0, part.start, 0), len, part.start as usize, true, out) }
+        })
+    };
+    scan.runs(m.start, m.end, |start, end| {
+        write_file(start, at, &mut same, out)?;
+        // Windows must be written in order.
+        same.write_before(end, out)?;
+        // SAFETY: scanned runs are mapped, and the caller guarantees the rest.
+        unsafe { write_run((0, start, 0), end - start, start as usize, true, out)? };
+        at = end;
+        Ok(true)
+    })?;
+    write_file(m.end, at, &mut same, out)?;
     same.write(out)
 }
 

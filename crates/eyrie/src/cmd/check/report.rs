@@ -1,6 +1,6 @@
 //! What was found, on one host or on several, for people and for programs. No I/O.
 
-use eyrie_host::{differences, same_host, Difference, Finding, Level, Severity, What};
+use eyrie_host::{differences, same_host, Difference, Finding, Images, Level, Severity, What};
 use eyrie_wire::facts::{Facts, Role};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -63,12 +63,12 @@ impl Several {
         if let Some(first) = answered.next() {
             // No rank runs here: it is only to talk with those who run them.
             let of_eyrie = |d: &Difference| matches!(d.what, What::Version | What::Build);
-            let to_here = differences(first, ("this host", &here.facts));
+            let to_here = differences(first, ("this host", &here.facts), Images::NeedFiles);
             all.extend(to_here.into_iter().filter(of_eyrie));
             for other in answered {
                 // Where there is no program, that is said already, not of each of its libraries.
                 let both = [first, other].iter().all(|(_, facts)| has_program(facts));
-                let found = differences(other, first).into_iter();
+                let found = differences(other, first, Images::NeedFiles).into_iter();
                 all.extend(found.filter(|d| both || !of_files(d)));
             }
         }
