@@ -22,4 +22,5 @@ pub use differences::{differences, same_host, Difference, Severity, What};
 pub use facts::gather;
 pub use file::{look as look_at_file, mapped_by};
 pub use finding::{Finding, Level};
+pub use node::{in_common, lacking, level, look as look_at_node};
 pub use program::Start;

@@ -17,9 +17,6 @@ pub enum Obstacle {
     RegisterState,
     /// The image demands these registers, and the node lacks them or saves them in another place.
     LacksRegisters(Components),
-    /// Signal frames are larger on the node, and a thread's signal stack of so many bytes would
-    /// have no room for one.
-    SignalStack(u64),
 }
 
 /// Room on a signal stack beside the register state: the rest of the kernel's frame, and what a
@@ -46,15 +43,18 @@ pub fn obstacles_to(
         let is_elsewhere = layout.places[part] != demand.places[part];
         demand.xcr0 & 1 << part != 0 && (here.xcr0 & 1 << part == 0 || is_elsewhere)
     };
-    match (0..layout.places.len()).filter(|part| lacks(*part)).fold(0, |all, part| all | 1 << part)
+    match (2..layout.places.len()).filter(|part| lacks(*part)).fold(0, |all, part| all | 1 << part)
     {
         0 => {}
         parts => found(Obstacle::LacksRegisters(Components(parts))),
     }
-    let is_small = (1..layout.len + HANDLER_ROOM).contains(&demand.signal_stack);
-    if is_small && layout.len > processor::frame_len(there.xcr0, &demand.places) {
-        found(Obstacle::SignalStack(demand.signal_stack));
-    }
+}
+
+/// Whether a signal stack of the image has no room for a signal frame of this node, though it had
+/// for one of its own node.
+pub fn lacks_signal_room(layout: &Layout, there: &Processor, demand: &Demand) -> bool {
+    (1..layout.len + HANDLER_ROOM).contains(&demand.signal_stack)
+        && layout.len > processor::frame_len(there.xcr0, &demand.places)
 }
 
 fn in_common(
@@ -231,10 +231,7 @@ mod tests {
         };
         let avx = (2, 576);
         let wide = [avx, (5, 1088), (6, 1152), (7, 1664), (9, 2688)];
-        [
-            made(level("x86-64-v4"), 0x2e7, &wide),
-            made(level("x86-64-v3"), 0x7, &[avx]),
-        ]
+        [made(level("x86-64-v4"), 0x2e7, &wide), made(level("x86-64-v3"), 0x7, &[avx])]
     }
 
     fn demanded(of: &(Processor, Layout), level: &str, signal_stack: u64) -> Demand {
@@ -269,8 +266,10 @@ mod tests {
     fn a_signal_stack_must_hold_the_larger_frame() {
         let [rich, poor] = pair();
         let stack = |bytes| demanded(&poor, "x86-64-v3", bytes);
-        assert_eq!(to(&rich, &poor, &stack(2048)), [Obstacle::SignalStack(2048)]);
-        assert_eq!(to(&poor, &poor, &stack(1700)), [], "it had room there");
-        assert_eq!(to(&rich, &poor, &stack(0)), [], "no thread has one");
+        let lacks =
+            |here: &(Processor, Layout), bytes| lacks_signal_room(&here.1, &poor.0, &stack(bytes));
+        assert!(lacks(&rich, 2048) && !lacks(&rich, 8192));
+        assert!(!lacks(&poor, 1700), "it had room there");
+        assert!(!lacks(&rich, 0), "no thread has one");
     }
 }

@@ -12,6 +12,7 @@ use eyrie_image_format::SigAction;
 
 const SIGSEGV: usize = 11;
 const ARCH_SET_CPUID: usize = 0x1012;
+const SIG_UNBLOCK: usize = 1;
 /// The instruction.
 const CPUID: [u8; 2] = [0x0f, 0xa2];
 
@@ -38,6 +39,8 @@ pub unsafe fn hidden(level: &Level, detect: impl FnOnce()) -> bool {
         mask: u64::MAX,
     };
     let mut before = SigAction::default();
+    let signals = (1u64 << (SIGSEGV - 1)).to_ne_bytes();
+    let mut blocked = [0u8; 8];
     THREAD.store(sys::gettid() as usize, Ordering::Relaxed);
     // SAFETY: the actions have the kernel's form. The handler has the type that the flags ask for,
     // and the caller promises that the action is not set meanwhile.
@@ -45,11 +48,14 @@ pub unsafe fn hidden(level: &Level, detect: impl FnOnce()) -> bool {
         if act(&action, Some(&mut before)).is_err() {
             return false;
         }
+        // A fault whose signal is blocked would end the process.
+        let _ = mask(SIG_UNBLOCK, &signals, Some(&mut blocked));
         let faults = sys::call3(nr::ARCH_PRCTL, ARCH_SET_CPUID, 0, 0).is_ok();
         if faults {
             detect();
             let _ = sys::call3(nr::ARCH_PRCTL, ARCH_SET_CPUID, 1, 0);
         }
+        let _ = mask(sys::SIG_SETMASK, &blocked, None);
         let _ = act(&before, None);
         THREAD.store(0, Ordering::Relaxed);
         faults
@@ -62,6 +68,14 @@ unsafe fn act(action: &SigAction, before: Option<&mut SigAction>) -> sys::SysRes
     let before = before.map_or(0, |before| &raw mut *before as usize);
     // SAFETY: the kernel reads and writes one action of 32 bytes each, the size of SigAction.
     unsafe { sys::call6(nr::RT_SIGACTION, SIGSEGV, &raw const *action as usize, before, 8, 0, 0) }
+}
+
+/// # Safety
+/// As rt_sigprocmask(2).
+unsafe fn mask(how: usize, set: &[u8; 8], before: Option<&mut [u8; 8]>) -> sys::SysResult {
+    let before = before.map_or(0, |before| before.as_mut_ptr() as usize);
+    // SAFETY: the kernel reads and writes sets of 8 bytes.
+    unsafe { sys::call6(nr::RT_SIGPROCMASK, how, set.as_ptr() as usize, before, 8, 0, 0) }
 }
 
 core::arch::global_asm!(

@@ -160,7 +160,11 @@ impl Layout {
 pub fn frame_len(xcr0: u64, places: &[u32; COMPONENTS]) -> u64 {
     let end = |part: usize| {
         let has = part != ASKED_FOR && xcr0 & 1 << part != 0 && places[part] != 0;
-        if has { places[part] + SIZES[part] } else { LEGACY_LEN }
+        if has {
+            places[part] + SIZES[part]
+        } else {
+            LEGACY_LEN
+        }
     };
     (2..COMPONENTS).map(end).max().unwrap_or(LEGACY_LEN).into()
 }
@@ -314,6 +318,22 @@ pub fn bits_of(names: &str) -> [u32; 8] {
         }
     }
     all
+}
+
+/// Instructions that libraries within Eyrie's own (ring, blake3) use in ranks, where they find
+/// them.
+pub const OURS: &str =
+    "ssse3 sse4_1 sse4_2 pclmulqdq aes movbe avx avx2 bmi1 bmi2 adx sha_ni vaes \
+                        vpclmulqdq avx512f avx512vl";
+
+impl Level {
+    /// What an image demands of a processor, of a process that was started for this level on a
+    /// node with `has`. `hidden`: the libraries within Eyrie's own were shown no more than the
+    /// level.
+    pub fn demanded(&self, has: &[u32; 8], hidden: bool) -> [u32; 8] {
+        let ours = if hidden { [0; 8] } else { bits_of(OURS) };
+        core::array::from_fn(|leaf| (self.features[leaf] | ours[leaf]) & has[leaf])
+    }
 }
 
 /// What one of both has, leaf by leaf.

@@ -5,6 +5,7 @@ use crate::inject::Injection;
 use crate::machine::schedule::Interval;
 use crate::record::LogLevel;
 use anyhow::bail;
+use eyrie_interface::options::CpuLevel;
 use eyrie_interface::{Order, RolesAt};
 use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::directory::MessagePath;
@@ -147,6 +148,8 @@ pub struct JobOptions {
     pub drop_sockets: bool,
     /// The lowest level of events that are shown as lines.
     pub show: LogLevel,
+    /// What ranks are started to use of their processors; else all.
+    pub cpu: Option<CpuLevel>,
     pub argv: Vec<OsString>,
 }
 
@@ -265,6 +268,7 @@ pub mod tests {
             traffic: None,
             drop_sockets: false,
             show: LogLevel::Normal,
+            cpu: None,
             argv: vec!["true".into()],
         }
     }
