@@ -9,7 +9,7 @@
 #include "pace.h"
 #include <sys/platform/x86.h>
 
-/* Upper half of a vector of AVX, which no call preserves and no function of this program touches. */
+/* Upper half of a vector of AVX, which no function of this program touches otherwise. */
 static void use_avx(uint64_t word) {
     uint64_t words[4] = {word, word, word, word | 1};
     __asm__ volatile("vmovdqu %0, %%ymm15" : : "m"(words) : "xmm15");

@@ -1,6 +1,6 @@
 //! What this rank may use of its processor (`eyrie run --cpu`), and this library with it: the
-//! libraries in it choose their code once, by what cpuid shows them, and a restored rank goes on with
-//! that choice. Must run before anything else here asks the processor.
+//! libraries in it choose their code once, by what cpuid shows them, and a restored rank goes on
+//! with that choice. Must run before anything else here asks the processor.
 
 use eyrie_image::hide;
 use eyrie_image::processor::{self, Level};

@@ -88,8 +88,8 @@ core::arch::global_asm!(
     vectors = sym VECTORS,
 );
 
-/// What vectors this processor has, as far as the rank may use them: 0 those of SSE, 1 those of AVX,
-/// 2 those of AVX-512.
+/// What vectors this processor has, as far as the rank may use them: 0 those of SSE, 1 those of
+/// AVX, 2 those of AVX-512.
 static VECTORS: AtomicU8 = AtomicU8::new(0);
 
 /// Finds out what vectors there are; to be called before the first [`run`].

@@ -158,8 +158,8 @@ fn add_tunables(level: &Level, env: &mut Environment, notes: &mut Vec<String>) {
 }
 
 /// The variables of the other libraries. Functions are bound when they are loaded: a function that
-/// is bound at its first call has all registers saved, in room of the size that the processor had at
-/// the start, and a richer processor would write beyond it.
+/// is bound at its first call has all registers saved, in room of the size that the processor had
+/// at the start, and a richer processor would write beyond it.
 fn variables(level: &Level) -> Vec<(&'static str, String)> {
     let kernel = KERNELS.iter().find(|(needs, ..)| level.has(needs));
     let (_, openblas, mkl) = kernel.unwrap_or(&KERNELS[KERNELS.len() - 1]);
@@ -172,6 +172,10 @@ fn variables(level: &Level) -> Vec<(&'static str, String)> {
         ("MKL_ENABLE_INSTRUCTIONS", mkl.to_string()),
         ("OPENSSL_ia32cap", format!("~{:#x}:~{:#x}", ecx << 32 | edx, ecx7 << 32 | ebx7)),
     ];
+    // Reductions of Open MPI that ask the processor themselves.
+    if !level.has(KERNELS[0].0) {
+        all.push(("OMPI_MCA_op", "^avx".to_string()));
+    }
     if !numpy.is_empty() {
         all.push(("NPY_DISABLE_CPU_FEATURES", numpy.join(" ")));
     }
@@ -203,6 +207,7 @@ mod tests {
         assert_eq!(value(&env, "OPENBLAS_CORETYPE"), "Haswell");
         assert_eq!(value(&env, "MKL_ENABLE_INSTRUCTIONS"), "AVX2");
         assert_eq!(value(&env, "LD_BIND_NOW"), "1");
+        assert_eq!(value(&env, "OMPI_MCA_op"), "^avx");
         let numpy = value(&env, "NPY_DISABLE_CPU_FEATURES");
         assert!(numpy.starts_with("FMA4 XOP AVX512F ") && numpy.contains("X86_V4"), "{numpy}");
         // AES is no part of the level: bit 25 of ecx. AVX-512F is bit 16 of leaf 7's ebx.

@@ -1,5 +1,5 @@
-//! A program that was started for a level, and keeps to it or does not: it computes in registers when
-//! its image is taken, within a signal handler that has interrupted other code that does.
+//! A program that was started for a level, and keeps to it or does not: it computes in registers
+//! when its image is taken, within a signal handler that has interrupted other code that does.
 
 use super::target::{print, report};
 use eyrie_image::processor::Level;
