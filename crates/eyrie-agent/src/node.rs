@@ -73,6 +73,8 @@ pub struct Agent {
     pub(super) reach: Reach,
     /// The user was told that writes of ranks cannot be tracked.
     pub(super) untracked: bool,
+    /// The user was told that ranks use more of the processor than they were started for.
+    pub(super) exceeds: bool,
     /// The user was told what to do about a rank that dies of a bus error.
     pub(super) bus_error_explained: bool,
     /// Files that images need, and when their names are checked next.
@@ -151,6 +153,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         measurements: Measurements::default(),
         reach: Reach::default(),
         untracked: false,
+        exceeds: false,
         bus_error_explained: false,
         holds: Holds::default(),
         watch_at: Instant::now(),
@@ -467,6 +470,7 @@ impl Agent {
                     }
                 }
             }
+            ToAgent::Environment(env) => self.setup.set_environment(env),
             ToAgent::Directory(directory) => {
                 for text in self.setup.hand_out(directory, self.processes.values()) {
                     self.connection.send(&FromAgent::Note { text });

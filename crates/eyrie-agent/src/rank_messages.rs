@@ -114,6 +114,19 @@ impl Agent {
                     self.connection.send(&FromAgent::Note { text });
                 }
             }
+            FromRank::Exceeds { registers } => {
+                if !std::mem::replace(&mut self.exceeds, true) {
+                    let rank = instance.rank;
+                    let text = format!(
+                        "rank {rank} uses {registers} registers, which --cpu was to keep it from: \
+                         images of such ranks are restored only where the CPU has all that this \
+                         host's has. The program, or a library of it, was built for them or asks \
+                         the processor itself: build it for the level (-march), or hold the \
+                         library back by a setting of its own"
+                    );
+                    self.connection.send(&FromAgent::Note { text });
+                }
+            }
             FromRank::Library { threads, text } => self.mpi_is_up(instance, threads, text),
             FromRank::Fatal { reason } => {
                 let reason = reason.to_string();

@@ -7,6 +7,7 @@ use anyhow::Context;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{JobOnHost, StartRank};
 use eyrie_wire::directory::Directory;
+use std::ffi::OsString;
 
 /// What processes of ranks are started with.
 pub struct Setup {
@@ -27,6 +28,13 @@ impl Setup {
     /// The controller has sent the job.
     pub fn join(&mut self, job: Box<JobOnHost>) {
         self.job = Some(job);
+    }
+
+    /// The controller has sent another environment for the ranks.
+    pub fn set_environment(&mut self, env: Vec<(OsString, OsString)>) {
+        if let Some(job) = &mut self.job {
+            job.program.env = env;
+        }
     }
 
     /// How many ranks the job has; `None`: it is not known yet.

@@ -20,6 +20,7 @@ pub mod host_clocks;
 mod inotify;
 pub mod interruption;
 mod job_start;
+mod level;
 mod next;
 pub mod observed;
 mod own_number;

@@ -1,7 +1,9 @@
 //! When this process becomes a rank. If the agent itself has started it, this is when the library
 //! is loaded. If a script has started it, the provider says when.
 
-use crate::{environment, files, interruption, observed, own_stack, process, program, random};
+use crate::{
+    environment, files, interruption, level, observed, own_stack, process, program, random,
+};
 
 /// The provider tells that this process is a rank, and by which signal images are asked for.
 pub extern "C" fn eyrie_calls_begin(capture_signal: libc::c_int) {
@@ -10,6 +12,7 @@ pub extern "C" fn eyrie_calls_begin(capture_signal: libc::c_int) {
 }
 
 fn begin() {
+    level::keep();
     random::begin();
     observed::begin(|stream| {
         process::begin(stream);

@@ -3,6 +3,7 @@
 
 use crate::node::obstacles;
 use eyrie_image::fingerprint::Obstacle;
+use eyrie_image::processor;
 use eyrie_wire::facts::{Facts, File, Limits, Platform, Role};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -63,10 +64,19 @@ impl fmt::Display for Difference {
     }
 }
 
+/// What ranks need of the hosts that they move between.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needs<'a> {
+    pub images: Images,
+    /// What ranks are started to use of the processors, if not all.
+    pub level: Option<&'a processor::Level>,
+}
+
 /// What the images of a job's ranks have of the program and its libraries.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Images {
     /// Only which files they are: a host without them cannot restore an image.
+    #[default]
     NeedFiles,
     /// Their content (`--self-contained`).
     HaveFiles,
@@ -75,13 +85,14 @@ pub enum Images {
 /// A host by its name.
 type Host<'a> = (&'a str, &'a Facts);
 
-/// The differences between two hosts; empty when a rank can move from each to the other.
-pub fn differences(of: Host, than: Host, images: Images) -> Vec<Difference> {
+/// The differences between two hosts; empty when a rank with these needs can move from each to the
+/// other.
+pub fn differences(of: Host, than: Host, needs: Needs) -> Vec<Difference> {
     let mut all = Vec::new();
     eyrie(of, than, &mut all);
-    node(of, than, &mut all);
+    node(of, than, needs.level, &mut all);
     limits(of, than, &mut all);
-    files(of, than, images, &mut all);
+    files(of, than, needs.images, &mut all);
     all
 }
 
@@ -130,7 +141,7 @@ fn eyrie((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
     }
 }
 
-fn node((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
+fn node((a, af): Host, (b, bf): Host, level: Option<&processor::Level>, all: &mut Vec<Difference>) {
     let v = af.node.kernel.clone();
     let w = bf.node.kernel.clone();
     if v != w {
@@ -140,19 +151,22 @@ fn node((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
         );
         all.push(one((Severity::Warn, What::Kernel), (a, v), (b, w), text));
     }
-    for obstacle in obstacles(&af.node, &bf.node) {
-        all.push(obstacle_between((a, af), (b, bf), obstacle));
+    for obstacle in obstacles(&af.node, &bf.node, level) {
+        all.push(obstacle_between((a, af), (b, bf), level.is_some(), obstacle));
     }
     // The other obstacles are the same in both directions.
-    for obstacle in obstacles(&bf.node, &af.node) {
-        if matches!(obstacle, Obstacle::Lacks(_)) {
-            all.push(obstacle_between((b, bf), (a, af), obstacle));
+    for obstacle in obstacles(&bf.node, &af.node, level) {
+        if matches!(obstacle, Obstacle::Lacks(_) | Obstacle::LacksRegisters(_)) {
+            all.push(obstacle_between((b, bf), (a, af), level.is_some(), obstacle));
         }
     }
 }
 
-/// Why `a` refuses images of `b`.
-fn obstacle_between((a, af): Host, (b, bf): Host, obstacle: Obstacle) -> Difference {
+/// What lets unequal processors be hosts of one job.
+const HELD: &str = "start the job with --cpu common or a level that both have (--cpu x86-64-v3)";
+
+/// Why `a` refuses images of `b`. `is_held`: of ranks that are started for a level.
+fn obstacle_between((a, af): Host, (b, bf): Host, is_held: bool, obstacle: Obstacle) -> Difference {
     let af = &af.node;
     let bf = &bf.node;
     let (what, value, other, text) = match obstacle {
@@ -166,12 +180,21 @@ fn obstacle_between((a, af): Host, (b, bf): Host, obstacle: Obstacle) -> Differe
             (What::CpuVendor, v, w, text)
         }
         Obstacle::Lacks(instructions) => {
-            let text = format!(
-                "{a}'s CPU lacks {instructions}, which {b}'s has: libraries choose their code by \
-                 what the CPU has when they are loaded, so an image of {b} would end by an illegal \
-                 instruction on {a}; use hosts with the same CPU (in Slurm: --constraint), or hide \
-                 these instructions where {b} is a virtual machine"
-            );
+            let text = if is_held {
+                format!(
+                    "{a}'s CPU lacks {instructions}, which ranks of {b} may use in spite of --cpu: \
+                     they are of the level, or Eyrie's own libraries use them and {b} has no means \
+                     to hide them; start the ranks on {a}, take a lower level, or use hosts with \
+                     the same CPU (in Slurm: --constraint)"
+                )
+            } else {
+                format!(
+                    "{a}'s CPU lacks {instructions}, which {b}'s has: libraries choose their code \
+                     by what the CPU has when they are loaded, so an image of {b} would end by an \
+                     illegal instruction on {a}; {HELD}, or use hosts with the same CPU (in Slurm: \
+                     --constraint)"
+                )
+            };
             let v = format!("lacks {instructions}");
             let w = format!("has {instructions}");
             (What::Instructions, v, w, text)
@@ -180,12 +203,22 @@ fn obstacle_between((a, af): Host, (b, bf): Host, obstacle: Obstacle) -> Differe
             let state = |n: &Platform| format!("{:#x}, {} bytes", n.xcr0, n.xsave_len);
             let text = format!(
                 "{a}'s CPU has the register state {}, {b}'s {}: neither restores images of the \
-                 other; use hosts with the same CPU (in Slurm: --constraint) and the same kernel \
-                 parameters (clearcpuid=, pku)",
+                 other; {HELD}, or use hosts with the same CPU (in Slurm: --constraint) and the same \
+                 kernel parameters (clearcpuid=, pku)",
                 state(af),
                 state(bf)
             );
             (What::RegisterState, state(af), state(bf), text)
+        }
+        Obstacle::LacksRegisters(components) => {
+            let text = format!(
+                "{a}'s CPU lacks the registers of {components}, or saves them in another place \
+                 than {b}'s: an image of {b} cannot be restored on {a}; take a level of --cpu \
+                 without them, or use hosts with the same CPU (in Slurm: --constraint)"
+            );
+            let v = format!("lacks {components}");
+            let w = format!("has {components}");
+            (What::RegisterState, v, w, text)
         }
     };
     one((Severity::Refuse, what), (a, value), (b, other), text)

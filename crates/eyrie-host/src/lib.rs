@@ -18,8 +18,9 @@ pub mod program;
 pub mod shell;
 pub mod trial;
 
-pub use differences::{differences, same_host, Difference, Images, Severity, What};
+pub use differences::{differences, same_host, Difference, Images, Needs, Severity, What};
 pub use facts::gather;
 pub use file::{look as look_at_file, mapped_by};
 pub use finding::{Finding, Level};
+pub use node::{in_common, lacking, level, look as look_at_node};
 pub use program::Start;

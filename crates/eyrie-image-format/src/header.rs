@@ -11,14 +11,12 @@ pub const VERSION: u32 = 7;
 /// Longest opaque `meta` in a Header record, bytes.
 pub const META_MAX: usize = 4096;
 
-/// What must be the same on the node an image was taken on and the one it is restored on.
+/// What a program may find of a node's processor, as its kernel lets programs use it.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fingerprint {
-    /// Kernel release as uname(2) says, NUL-padded.
-    pub kernel: [u8; 64],
+pub struct Processor {
     /// CPU vendor as cpuid says, NUL-padded.
-    pub cpu_vendor: [u8; 16],
+    pub vendor: [u8; 16],
     /// Instruction set bits a program can use, from cpuid leaves 1 (ecx, edx), 7.0 (ebx, ecx, edx),
     /// 7.1 (eax) and 0x80000001 (ecx, edx), masked to what user code can see.
     pub features: [u32; 8],
@@ -26,6 +24,18 @@ pub struct Fingerprint {
     pub xcr0: u64,
     /// Bytes of register state in a signal frame for those.
     pub xsave_len: u64,
+}
+// SAFETY: `repr(C)` with arrays and integers only, 16 + 32 + 2 * 8 bytes, no padding.
+unsafe impl Plain for Processor {}
+
+/// What must be the same on the node an image was taken on and the one it is restored on. An image
+/// that demands less of the processor says so in a record, see [`Demand`].
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fingerprint {
+    /// Kernel release as uname(2) says, NUL-padded.
+    pub kernel: [u8; 64],
+    pub processor: Processor,
     /// Lengths of the kernel's mappings in every process: vvar, vvar_vclock, vdso.
     pub vvar_len: u64,
     pub vvar_vclock_len: u64,
@@ -37,8 +47,31 @@ pub struct Fingerprint {
     /// itself is checked like every mapped file.
     pub libc_id: u64,
 }
-// SAFETY: `repr(C)` with arrays and integers only, 64 + 16 + 32 + 7 * 8 bytes, no padding.
+// SAFETY: `repr(C)`: 64 bytes, then a plain type aligned to 8, then 5 * 8 bytes; no padding.
 unsafe impl Plain for Fingerprint {}
+
+/// Components of the register state that have a place of their own in a signal frame; the first two
+/// (x87 and SSE) are where FXSAVE has them.
+pub const COMPONENTS: usize = 20;
+
+/// Content of the record [`crate::named::PROCESSOR`]: what the image of a process demands of its
+/// node's processor, in place of all that its first node had. Its process was started so that it
+/// uses no more.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Demand {
+    /// As [`Processor::features`].
+    pub features: [u32; 8],
+    /// Components of the register state, as in [`Processor::xcr0`].
+    pub xcr0: u64,
+    /// Bytes of the smallest signal stack of a thread; 0: none has one.
+    pub signal_stack: u64,
+    /// Where each component is in a signal frame of its node, bytes from the start of the register
+    /// state; 0: its node does not have it.
+    pub places: [u32; COMPONENTS],
+}
+// SAFETY: `repr(C)` with arrays and integers only, 32 + 2 * 8 + 80 bytes, no padding.
+unsafe impl Plain for Demand {}
 
 /// Payload of a Header record; `meta_len` opaque bytes follow.
 #[repr(C)]

@@ -17,7 +17,7 @@ pub const VDSO_MAX: usize = 32 << 10;
 
 /// The names that this version restores. The process itself brings the state of the first two back,
 /// with the code that its image contains.
-pub const KNOWN: [&str; 3] = [CONNECTIONS, FILES, VDSO];
+pub const KNOWN: [&str; 4] = [CONNECTIONS, FILES, VDSO, PROCESSOR];
 /// The connections of the provider, which a restored process makes anew.
 pub const CONNECTIONS: &str = "connections";
 /// What libeyrie-calls knows of the files that the program has open.
@@ -25,6 +25,9 @@ pub const FILES: &str = "files";
 /// The vDSO of the kernel on which the image was taken: the restorer needs it on another kernel. An
 /// image of which a thread was within that code does not have it.
 pub const VDSO: &str = "vdso";
+/// What the image demands of the processor, a [`crate::Demand`]. An image without this record
+/// demands all that its node had.
+pub const PROCESSOR: &str = "processor";
 
 /// A record with a name: what it is called, and its content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,92 +1,10 @@
-//! What a node is: kernel, vDSO and CPU, as far as a running program may depend on them; and which
-//! differences between two nodes forbid that an image of one becomes a process on the other.
+//! What a node is: kernel, vDSO and processor, as far as a running program may depend on them; and
+//! which differences between two nodes forbid that an image of one becomes a process on the other.
 //! Must not allocate or call a C library.
 
+use crate::processor::{self, Components, Instructions, Layout};
 use crate::{maps, sys};
-use core::arch::x86_64::{__cpuid_count, _xgetbv};
-use core::fmt;
-use eyrie_image_format::{map_flag, Fingerprint, MetaHash};
-
-/// Instructions that user code can see in cpuid and use, named as in /proc/cpuinfo, each after the
-/// number of its bit. The other features (power management, virtualization, what only kernels use)
-/// may differ between nodes. In the order of [`Fingerprint::features`].
-const FEATURES: [&str; 8] = [
-    // 1.ecx
-    "0 sse3 1 pclmulqdq 9 ssse3 12 fma 13 cx16 19 sse4_1 20 sse4_2 22 movbe 23 popcnt \
-     25 aes 26 xsave 27 osxsave 28 avx 29 f16c 30 rdrand",
-    // 1.edx
-    "0 fpu 4 tsc 8 cx8 15 cmov 19 clflush 23 mmx 24 fxsr 25 sse 26 sse2",
-    // 7.ebx
-    "0 fsgsbase 3 bmi1 5 avx2 8 bmi2 9 erms 11 rtm 16 avx512f 17 avx512dq 18 rdseed \
-     19 adx 21 avx512ifma 23 clflushopt 24 clwb 26 avx512pf 27 avx512er 28 avx512cd \
-     29 sha_ni 30 avx512bw 31 avx512vl",
-    // 7.ecx
-    "1 avx512vbmi 5 waitpkg 6 avx512_vbmi2 8 gfni 9 vaes 10 vpclmulqdq 11 avx512_vnni \
-     12 avx512_bitalg 14 avx512_vpopcntdq 22 rdpid 25 cldemote 27 movdiri 28 movdir64b",
-    // 7.edx
-    "2 avx512_4vnniw 3 avx512_4fmaps 4 fsrm 8 avx512_vp2intersect 14 serialize \
-     22 amx_bf16 23 avx512_fp16 24 amx_tile 25 amx_int8",
-    // 7.1.eax
-    "0 sha512 1 sm3 2 sm4 3 rao_int 4 avx_vnni 5 avx512_bf16 7 cmpccxadd 21 amx_fp16 \
-     23 avx_ifma",
-    // x1.ecx
-    "0 lahf_lm 5 abm 6 sse4a 8 3dnowprefetch 11 xop 16 fma4 21 tbm",
-    // x1.edx
-    "27 rdtscp",
-];
-
-/// The bits that [`FEATURES`] names.
-const MASKS: [u32; 8] = {
-    let mut masks = [0; 8];
-    let mut leaf = 0;
-    while leaf < 8 {
-        masks[leaf] = mask(FEATURES[leaf].as_bytes());
-        leaf += 1;
-    }
-    masks
-};
-
-/// The bits whose numbers are words of the text.
-const fn mask(text: &[u8]) -> u32 {
-    let mut mask = 0;
-    let mut i = 0;
-    while i < text.len() {
-        let mut number = 0;
-        let mut digits = true;
-        let first = i;
-        while i < text.len() && text[i] != b' ' {
-            digits &= text[i].is_ascii_digit();
-            number = if digits { 10 * number + (text[i] - b'0') as u32 } else { 0 };
-            i += 1;
-        }
-        if digits && i > first {
-            mask |= 1 << number;
-        }
-        i += 1;
-    }
-    mask
-}
-
-/// Instructions by name, from bits of one of [`Fingerprint::features`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Instructions {
-    pub leaf: usize,
-    pub bits: u32,
-}
-
-impl fmt::Display for Instructions {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let mut words = FEATURES[self.leaf].split_ascii_whitespace();
-        let mut separator = "";
-        while let (Some(number), Some(name)) = (words.next(), words.next()) {
-            if number.parse().is_ok_and(|n: u32| self.bits & (1 << n) != 0) {
-                write!(f, "{separator}{name}")?;
-                separator = ", ";
-            }
-        }
-        Ok(())
-    }
-}
+use eyrie_image_format::{map_flag, Demand, Fingerprint, MetaHash, Processor};
 
 /// Why an image of one node cannot become a process on another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,21 +15,62 @@ pub enum Obstacle {
     Lacks(Instructions),
     /// The register state in signal frames has other parts or another size.
     RegisterState,
+    /// The image demands these registers, and the node lacks them or saves them in another place.
+    LacksRegisters(Components),
 }
 
-/// Names everything for which a restore here refuses an image from there.
-pub fn obstacles(here: &Fingerprint, there: &Fingerprint, mut found: impl FnMut(Obstacle)) {
-    if here.cpu_vendor != there.cpu_vendor {
+/// Room on a signal stack beside the register state: the rest of the kernel's frame, and what a
+/// short handler needs, bytes.
+const HANDLER_ROOM: u64 = 1024;
+
+/// Names everything for which a restore here refuses an image that demands all that its node had.
+pub fn obstacles(here: &Processor, there: &Processor, mut found: impl FnMut(Obstacle)) {
+    in_common(here, there, &there.features, &mut found);
+    if (here.xcr0, here.xsave_len) != (there.xcr0, there.xsave_len) {
+        found(Obstacle::RegisterState);
+    }
+}
+
+/// As [`obstacles`], of an image that says what it demands. `layout` is this node's.
+pub fn obstacles_to(
+    (here, layout): (&Processor, &Layout),
+    there: &Processor,
+    demand: &Demand,
+    mut found: impl FnMut(Obstacle),
+) {
+    in_common(here, there, &demand.features, &mut found);
+    let lacks = |part: usize| {
+        let is_elsewhere = layout.places[part] != demand.places[part];
+        demand.xcr0 & 1 << part != 0 && (here.xcr0 & 1 << part == 0 || is_elsewhere)
+    };
+    match (2..layout.places.len()).filter(|part| lacks(*part)).fold(0, |all, part| all | 1 << part)
+    {
+        0 => {}
+        parts => found(Obstacle::LacksRegisters(Components(parts))),
+    }
+}
+
+/// Whether a signal stack of the image has no room for a signal frame of this node, though it had
+/// for one of its own node.
+pub fn lacks_signal_room(layout: &Layout, there: &Processor, demand: &Demand) -> bool {
+    (1..layout.len + HANDLER_ROOM).contains(&demand.signal_stack)
+        && layout.len > processor::frame_len(there.xcr0, &demand.places)
+}
+
+fn in_common(
+    here: &Processor,
+    there: &Processor,
+    wanted: &[u32; 8],
+    found: &mut impl FnMut(Obstacle),
+) {
+    if here.vendor != there.vendor {
         found(Obstacle::CpuVendor);
     }
-    for (leaf, (here, there)) in here.features.iter().zip(&there.features).enumerate() {
-        match there & !here {
+    for (leaf, (here, wanted)) in here.features.iter().zip(wanted).enumerate() {
+        match wanted & !here {
             0 => {}
             bits => found(Obstacle::Lacks(Instructions { leaf, bits })),
         }
-    }
-    if (here.xcr0, here.xsave_len) != (there.xcr0, there.xsave_len) {
-        found(Obstacle::RegisterState);
     }
 }
 
@@ -166,10 +125,7 @@ pub fn of_this_process() -> Result<(Fingerprint, [Special; 3]), (&'static str, i
 pub fn of_this_node() -> Fingerprint {
     let mut fp = Fingerprint {
         kernel: [0; 64],
-        cpu_vendor: [0; 16],
-        features: [0; 8],
-        xcr0: 0,
-        xsave_len: 0,
+        processor: processor::of_this_node(),
         vvar_len: 0,
         vvar_vclock_len: 0,
         vdso_len: 0,
@@ -180,7 +136,6 @@ pub fn of_this_node() -> Fingerprint {
     // SAFETY: the kernel writes struct utsname, six fields of 65 bytes, which `uts` holds.
     let _ = unsafe { sys::call3(sys::nr::UNAME, uts.as_mut_ptr() as usize, 0, 0) };
     fp.kernel.copy_from_slice(&uts[2][..64]);
-    cpu(&mut fp);
     fp
 }
 
@@ -192,44 +147,6 @@ pub fn boot_id() -> [u8; 40] {
         sys::close(fd);
     }
     text
-}
-
-fn cpu(fp: &mut Fingerprint) {
-    let leaf0 = __cpuid_count(0, 0);
-    fp.cpu_vendor[0..4].copy_from_slice(&leaf0.ebx.to_le_bytes());
-    fp.cpu_vendor[4..8].copy_from_slice(&leaf0.edx.to_le_bytes());
-    fp.cpu_vendor[8..12].copy_from_slice(&leaf0.ecx.to_le_bytes());
-    let leaf1 = __cpuid_count(1, 0);
-    let mut raw = [leaf1.ecx, leaf1.edx, 0, 0, 0, 0, 0, 0];
-    if leaf0.eax >= 7 {
-        let leaf7 = __cpuid_count(7, 0);
-        (raw[2], raw[3], raw[4]) = (leaf7.ebx, leaf7.ecx, leaf7.edx);
-        if leaf7.eax >= 1 {
-            raw[5] = __cpuid_count(7, 1).eax;
-        }
-    }
-    if __cpuid_count(0x8000_0000, 0).eax >= 0x8000_0001 {
-        let ext = __cpuid_count(0x8000_0001, 0);
-        (raw[6], raw[7]) = (ext.ecx, ext.edx);
-    }
-    for i in 0..8 {
-        fp.features[i] = raw[i] & MASKS[i];
-    }
-    if leaf1.ecx & (1 << 27) != 0 {
-        // SAFETY: cpuid has shown OSXSAVE, so xgetbv exists and register 0 may be read.
-        fp.xcr0 = unsafe { xcr0() };
-        if leaf0.eax >= 0xd {
-            fp.xsave_len = __cpuid_count(0xd, 0).ebx as u64;
-        }
-    }
-}
-
-/// # Safety
-/// The CPU must have OSXSAVE.
-#[target_feature(enable = "xsave")]
-unsafe fn xcr0() -> u64 {
-    // SAFETY: the caller guarantees that the CPU has OSXSAVE.
-    unsafe { _xgetbv(0) }
 }
 
 /// Hash of the GNU build id in an ELF image whose first bytes are `elf`; 0 if none is found there.
@@ -275,36 +192,84 @@ pub fn build_id(elf: &[u8]) -> u64 {
 mod tests {
     extern crate std;
     use super::*;
-    use std::string::ToString;
+    use crate::processor::Level;
     use std::vec::Vec;
 
-    #[test]
-    fn each_leaf_has_its_bits_by_name() {
-        assert_eq!(MASKS[0], 0x7ed8_3203);
-        assert_eq!(MASKS[7], 1 << 27);
-        let both = Instructions { leaf: 2, bits: 1 << 5 | 1 << 16 };
-        assert_eq!(both.to_string(), "avx2, avx512f");
-        for (leaf, mask) in MASKS.into_iter().enumerate() {
-            let names = Instructions { leaf, bits: u32::MAX }.to_string();
-            assert_eq!(names.split(", ").count(), mask.count_ones() as usize, "{names}");
-        }
+    fn between(here: &Processor, there: &Processor) -> Vec<Obstacle> {
+        let mut all = Vec::new();
+        obstacles(here, there, |obstacle| all.push(obstacle));
+        all
     }
 
     #[test]
     fn a_node_that_has_more_takes_the_image_of_one_that_has_less() {
-        let (rich, _) = of_this_process().unwrap();
-        assert!(rich.vdso_len > 0 && rich.vdso_id != 0 && rich.xsave_len > 0);
+        let (fingerprint, _) = of_this_process().unwrap();
+        assert!(fingerprint.vdso_len > 0 && fingerprint.vdso_id != 0);
+        let rich = fingerprint.processor;
+        assert!(rich.xsave_len > 0);
         let mut poor = rich;
         let lowest = poor.features[0] & poor.features[0].wrapping_neg();
         poor.features[0] &= !lowest;
-        let between = |here: &Fingerprint, there: &Fingerprint| {
-            let mut all = Vec::new();
-            obstacles(here, there, |obstacle| all.push(obstacle));
-            all
-        };
         assert_eq!(between(&rich, &rich), []);
         assert_eq!(between(&rich, &poor), []);
         let lacks = Obstacle::Lacks(Instructions { leaf: 0, bits: lowest });
         assert_eq!(between(&poor, &rich), [lacks]);
+        poor = Processor { xsave_len: rich.xsave_len + 64, ..rich };
+        assert_eq!(between(&poor, &rich), [Obstacle::RegisterState]);
+    }
+
+    /// A processor with AVX-512 and one without, with their layouts as Intel's have them.
+    fn pair() -> [(Processor, Layout); 2] {
+        let level = |name: &str| Level::named(name).unwrap();
+        let made = |level: Level, xcr0: u64, parts: &[(usize, u32)]| {
+            let mut layout = Layout::EMPTY;
+            parts.iter().for_each(|(part, place)| layout.places[*part] = *place);
+            layout.len = processor::frame_len(xcr0, &layout.places);
+            let vendor = *b"GenuineIntel\0\0\0\0";
+            let xsave_len = layout.len;
+            (Processor { vendor, features: level.features, xcr0, xsave_len }, layout)
+        };
+        let avx = (2, 576);
+        let wide = [avx, (5, 1088), (6, 1152), (7, 1664), (9, 2688)];
+        [made(level("x86-64-v4"), 0x2e7, &wide), made(level("x86-64-v3"), 0x7, &[avx])]
+    }
+
+    fn demanded(of: &(Processor, Layout), level: &str, signal_stack: u64) -> Demand {
+        let level = Level::named(level).unwrap();
+        let xcr0 = level.xcr0 & of.0.xcr0;
+        Demand { features: level.features, xcr0, signal_stack, places: of.1.places }
+    }
+
+    fn to(here: &(Processor, Layout), there: &(Processor, Layout), d: &Demand) -> Vec<Obstacle> {
+        let mut all = Vec::new();
+        obstacles_to((&here.0, &here.1), &there.0, d, |obstacle| all.push(obstacle));
+        all
+    }
+
+    #[test]
+    fn an_image_that_demands_a_level_goes_from_rich_to_poor_and_back() {
+        let [rich, poor] = pair();
+        assert!(between(&poor.0, &rich.0).contains(&Obstacle::RegisterState));
+        let v3 = demanded(&rich, "x86-64-v3", 8192);
+        assert_eq!(to(&poor, &rich, &v3), []);
+        assert_eq!(to(&rich, &poor, &demanded(&poor, "x86-64-v3", 8192)), []);
+        let v4 = to(&poor, &rich, &demanded(&rich, "x86-64-v4", 8192));
+        let wide = Obstacle::LacksRegisters(Components(0xe0));
+        assert!(v4.contains(&wide) && v4.len() == 2, "{v4:?}");
+        let mut elsewhere = poor;
+        elsewhere.1.places[2] = 640;
+        let avx = Obstacle::LacksRegisters(Components(1 << 2));
+        assert_eq!(to(&elsewhere, &rich, &v3), [avx], "another place in the frame");
+    }
+
+    #[test]
+    fn a_signal_stack_must_hold_the_larger_frame() {
+        let [rich, poor] = pair();
+        let stack = |bytes| demanded(&poor, "x86-64-v3", bytes);
+        let lacks =
+            |here: &(Processor, Layout), bytes| lacks_signal_room(&here.1, &poor.0, &stack(bytes));
+        assert!(lacks(&rich, 2048) && !lacks(&rich, 8192));
+        assert!(!lacks(&poor, 1700), "it had room there");
+        assert!(!lacks(&rich, 0), "no thread has one");
     }
 }

@@ -9,8 +9,11 @@ compile_error!(
 );
 
 pub mod fingerprint;
+pub mod frame;
+pub mod hide;
 pub mod holes;
 pub mod maps;
 pub mod names;
+pub mod processor;
 pub mod sys;
 pub mod vdso;

@@ -14,8 +14,8 @@ pub mod restore;
 pub mod start;
 mod tracker;
 
-pub use capture::is_made_up;
-pub use eyrie_image_kernel::fingerprint;
+pub use capture::{beyond_level, is_made_up};
+pub use eyrie_image_kernel::{fingerprint, hide, processor};
 pub use holder::{Claim, Given, Holder};
 pub use mapped::number_in_maps;
 pub use outcome::Outcome;

@@ -3,6 +3,7 @@
 use crate::holder::Holder;
 use crate::tracker::Tracker;
 use core::ffi::{c_void, CStr};
+use eyrie_image_kernel::processor::Level;
 
 /// Which process writes the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +78,12 @@ pub struct Request<'a> {
     /// be held.
     pub written: Option<&'a dyn Fn(u64)>,
     pub hooks: Hooks,
+    /// What the process was started to use of its processor, at most. `None`: the image demands all
+    /// that the processor has.
+    pub level: Option<&'a Level>,
+    /// What the kernel has passed to the signal handler of the calling thread in which this is
+    /// called; null: it is called in none.
+    pub context: *const c_void,
     /// `None`: a full image, and nothing is tracked for the next one.
     pub track: Option<Track<'a>>,
 }
@@ -101,6 +108,8 @@ impl Request<'static> {
             starter_pid: 0,
             written: None,
             hooks: Hooks { interrupted: None, clock_jumped: None },
+            level: None,
+            context: core::ptr::null(),
             track: None,
         }
     }

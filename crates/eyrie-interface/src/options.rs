@@ -53,6 +53,36 @@ pub enum Order {
     SelfTimed,
 }
 
+/// What ranks are started to use of their processors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum CpuLevel {
+    /// SSE4.2
+    #[cfg_attr(feature = "clap", value(name = "x86-64-v2"))]
+    V2,
+    /// AVX2 and FMA
+    #[cfg_attr(feature = "clap", value(name = "x86-64-v3"))]
+    V3,
+    /// AVX-512 as the first servers had it
+    #[cfg_attr(feature = "clap", value(name = "x86-64-v4"))]
+    V4,
+    /// What all hosts of the job have
+    #[cfg_attr(feature = "clap", value(name = "common"))]
+    Common,
+}
+
+impl CpuLevel {
+    /// As it is written on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            CpuLevel::V2 => "x86-64-v2",
+            CpuLevel::V3 => "x86-64-v3",
+            CpuLevel::V4 => "x86-64-v4",
+            CpuLevel::Common => "common",
+        }
+    }
+}
+
 /// Where routers and the store of a job run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]

@@ -8,7 +8,8 @@ use crate::ending::{fatal, or_end};
 use crate::identity::process_id;
 use crate::observing::{self, Held};
 use crate::sockets::Sockets;
-use crate::{channel, entry, interrupted, memory, stack};
+use crate::{channel, entry, interrupted, level, memory, stack};
+use eyrie_image::processor::Components;
 use eyrie_image::{Claim, Holder, Hooks, Mode, Outcome, Request, Track, Tracker};
 use eyrie_image_format::named::{self, Named, CONTENT_MAX};
 use eyrie_wire::agent::{
@@ -77,7 +78,7 @@ extern "C" fn on_signal(_: c_int, _: *mut libc::siginfo_t, context: *mut libc::c
     // on.
     if asked_before && !entry::inside() {
         PENDING.store(false, Ordering::Relaxed);
-        take();
+        take(context);
     }
     // SAFETY: the context is the kernel's, and the errno this thread's own.
     unsafe {
@@ -93,7 +94,7 @@ pub fn run_pending() {
         && !entry::inside()
         && PENDING.swap(false, Ordering::Relaxed)
     {
-        if !take() {
+        if !take(std::ptr::null()) {
             // At the end of another call.
             return;
         }
@@ -101,13 +102,14 @@ pub fn run_pending() {
 }
 
 /// Takes the image that the agent has asked for, if it has. It waits for the end of a call that
-/// another thread has begun in this moment; false: now there can be none.
-fn take() -> bool {
+/// another thread has begun in this moment; false: now there can be none. `context` is what the
+/// kernel has passed to the signal handler that this is, if it is one.
+fn take(context: *const libc::c_void) -> bool {
     // Before this process was a rank, no agent could ask.
     let done = entry::enter_for_image(|rank| {
         let _held = Held::new()?;
         if let Some(order) = order() {
-            take_image(&mut rank.path, order);
+            take_image(&mut rank.path, order, context);
         }
         Some(())
     });
@@ -121,6 +123,7 @@ fn take() -> bool {
 fn take_image(
     path: &mut impl Path<World = Sockets>,
     Order { image, sync, base, hold, self_contained, out }: Order,
+    context: *const libc::c_void,
 ) {
     let start = Instant::now();
     let Some(starter_pid) = may_begin(path, image.0) else { return };
@@ -155,6 +158,8 @@ fn take_image(
             interrupted: Some(let_go_on),
             clock_jumped: Some(interrupted::clock_jumped),
         },
+        level: level::level(),
+        context,
         track: TRACKER.is_started().then(|| Track {
             tracker: &TRACKER,
             image: image.0,
@@ -162,9 +167,15 @@ fn take_image(
             marks: TRACKER.pays(),
         }),
     };
+    let exceeded_before = eyrie_image::beyond_level();
     // SAFETY: the rank can continue in another process: each part of its state that the kernel does
     // not know has a holder.
-    match without_pipe_signal(|| unsafe { eyrie_image::capture(&request) }) {
+    let outcome = without_pipe_signal(|| unsafe { eyrie_image::capture(&request) });
+    // A restored process was told of when its image was taken.
+    if exceeded_before == 0 && !matches!(outcome, Outcome::Restored) {
+        tell_beyond_level();
+    }
+    match outcome {
         // `written` has reported it, and has closed the descriptor.
         Outcome::Captured { .. } if sync && hold => std::mem::forget(out),
         Outcome::Captured { child_pid, .. } => {
@@ -181,6 +192,20 @@ fn take_image(
         }
         // The descriptor is not open here.
         Outcome::Restored => std::mem::forget(out),
+    }
+}
+
+/// Tells the agent, if it is so, that the rank uses registers beyond its level.
+fn tell_beyond_level() {
+    let beyond = eyrie_image::beyond_level();
+    if beyond != 0 {
+        let mut text = [0u8; 64];
+        let mut rest = &mut text[..];
+        // A text that does not fit is cut.
+        let _ = write!(rest, "{}", Components(beyond));
+        let len = 64 - rest.len();
+        let registers = std::str::from_utf8(&text[..len]).unwrap_or("more");
+        channel::send(&FromRank::Exceeds { registers });
     }
 }
 
@@ -378,7 +403,7 @@ impl ImagePoint for Sockets {
         if PENDING.swap(false, Ordering::Relaxed) {
             let Some(_held) = Held::new() else { return PENDING.store(true, Ordering::Relaxed) };
             if let Some(order) = order() {
-                take_image(path, order);
+                take_image(path, order, std::ptr::null());
             }
         }
     }

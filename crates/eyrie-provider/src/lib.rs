@@ -12,6 +12,7 @@ mod entry;
 mod identity;
 mod interrupted;
 mod ledger_host;
+mod level;
 mod memory;
 mod mpi_library;
 mod observing;

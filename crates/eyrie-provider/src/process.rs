@@ -10,7 +10,7 @@ use crate::entry::ThisRank;
 use crate::identity::{self, process_id, Identity};
 use crate::observing::Inside;
 use crate::sockets::Sockets;
-use crate::{calls, capture, channel, entry, stack};
+use crate::{calls, capture, channel, entry, level, stack};
 use eyrie_wire::agent::{FromRank, ToRank};
 
 /// Makes this process a rank, once; [`memory::reserve`] has succeeded.
@@ -23,6 +23,7 @@ pub fn join() -> Result<(), String> {
     }
     calls::begin(store)?;
     let _inside = Inside::new();
+    level::prepare();
     stack::prepare();
     // The C library makes this library's thread-local memory, with the program's malloc, when it is
     // first used: that must be now, and not when a message comes.

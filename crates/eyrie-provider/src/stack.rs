@@ -4,7 +4,7 @@
 //! linker saves all registers on the program's stack when it binds a function.) One call at a time
 //! may use it.
 
-use crate::memory;
+use crate::{level, memory};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -88,12 +88,15 @@ core::arch::global_asm!(
     vectors = sym VECTORS,
 );
 
-/// What vectors this processor has: 0 those of SSE, 1 those of AVX, 2 those of AVX-512.
+/// What vectors this processor has, as far as the rank may use them: 0 those of SSE, 1 those of
+/// AVX, 2 those of AVX-512.
 static VECTORS: AtomicU8 = AtomicU8::new(0);
 
 /// Finds out what vectors there are; to be called before the first [`run`].
 pub fn prepare() {
-    let has = match (is_x86_feature_detected!("avx512f"), is_x86_feature_detected!("avx")) {
+    let may_use = |name: &str| level::level().is_none_or(|level| level.has(name));
+    let wide = is_x86_feature_detected!("avx512f") && may_use("avx512f");
+    let has = match (wide, is_x86_feature_detected!("avx") && may_use("avx")) {
         (true, _) => 2,
         (_, true) => 1,
         _ => 0,

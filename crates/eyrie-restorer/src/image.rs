@@ -3,7 +3,7 @@
 
 use crate::fail::{self, malformed};
 use crate::watched::watched_paths;
-use eyrie_image_format::named::{Named, Unknown, Verdict, VDSO};
+use eyrie_image_format::named::{Named, Unknown, Verdict, PROCESSOR, VDSO};
 use eyrie_image_format::stream::{Kind, RecordHeader, MAX_PAYLOAD, RECORD_HEADER_LEN};
 use eyrie_image_format::*;
 use eyrie_image_kernel::sys::{self, nr, IoVec, PAGE};
@@ -53,6 +53,8 @@ pub struct Image {
     pub descriptors: &'static [DescriptorEntry],
     /// The vDSO of the kernel on which it was taken; empty: the image does not have it.
     pub vdso: &'static [u8],
+    /// What it demands of the processor; `None`: all that its node had.
+    pub demand: Option<Demand>,
 }
 
 impl Image {
@@ -401,6 +403,7 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
     let mut descriptors = List::<DescriptorEntry>::new(arena, DESCRIPTORS_MAX);
 
     let mut vdso: &'static [u8] = &[];
+    let mut demand = None;
     let header = read_header(input, room);
     let (base, context) = read_base(input);
     let Process { context, cwd, pending } = read_context(input, &context, room, arena);
@@ -422,12 +425,17 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
                 }
                 mappings.push(mapping);
             }
-            (Kind::Named, _) => {
-                let named = known(&record, payload);
-                if let Some(Named { name: VDSO, content, .. }) = named {
-                    vdso = arena.keep(content);
+            (Kind::Named, _) => match known(&record, payload) {
+                Some(Named { name: VDSO, content, .. }) => vdso = arena.keep(content),
+                Some(Named { name: PROCESSOR, content, .. }) => {
+                    let (demanded, rest) = fixed::<Demand>(content);
+                    if !rest.is_empty() {
+                        malformed("what it demands of the processor has another length");
+                    }
+                    demand = Some(demanded);
                 }
-            }
+                _ => {}
+            },
             _ => malformed("a record is in a place where it is not allowed"),
         }
     }
@@ -444,6 +452,7 @@ pub fn read_description(input: &mut Input, arena: &mut Arena) -> Image {
         objects: objects.done(),
         descriptors: descriptors.done(),
         vdso,
+        demand,
     };
     validate(&image);
     image

@@ -10,7 +10,10 @@ use crate::fail::{self, malformed, Bytes};
 use crate::image::Image;
 use crate::mapping::mmap;
 use eyrie_image_format::{exit, map_flag, Fingerprint, Mapping, WINDOW_START};
-use eyrie_image_kernel::fingerprint::{self, obstacles, same_mappings, Obstacle, Special};
+use eyrie_image_kernel::fingerprint::{
+    self, lacks_signal_room, obstacles, obstacles_to, same_mappings, Obstacle, Special,
+};
+use eyrie_image_kernel::processor::Layout;
 use eyrie_image_kernel::sys::{self, nr};
 use eyrie_image_kernel::vdso;
 
@@ -37,7 +40,27 @@ impl Here {
     pub fn check(&self, image: &Image) {
         let here = &self.fingerprint;
         let there = &image.header.fingerprint;
-        obstacles(here, there, |obstacle| self.refuse(there, obstacle));
+        let refuse = |obstacle| self.refuse(there, obstacle);
+        match &image.demand {
+            None => obstacles(&here.processor, &there.processor, refuse),
+            Some(demand) => {
+                let layout = Layout::of_this_node();
+                obstacles_to((&here.processor, &layout), &there.processor, demand, refuse);
+                if lacks_signal_room(&layout, &there.processor, demand) {
+                    let len = demand.signal_stack;
+                    let more = layout.len;
+                    fail::now(
+                        exit::FINGERPRINT,
+                        format_args!(
+                            "a thread of the image has a signal stack of {len} bytes, and this \
+                             node's CPU saves {more} bytes of registers for a signal: let the \
+                             program ask for more (sysconf(_SC_SIGSTKSZ)), or restore it on a CPU \
+                             with fewer registers"
+                        ),
+                    );
+                }
+            }
+        }
         if vdso_of(image).is_some() && image.vdso.is_empty() && !self.is_alike(image) {
             let (here, there) = (Bytes(&here.kernel), Bytes(&there.kernel));
             fail::now(
@@ -62,24 +85,31 @@ impl Here {
     }
 
     fn refuse(&self, there: &Fingerprint, obstacle: Obstacle) -> ! {
-        let here = &self.fingerprint;
+        let here = &self.fingerprint.processor;
+        let there = &there.processor;
         let refuse = |what: core::fmt::Arguments| fail::now(exit::FINGERPRINT, what);
         match obstacle {
             Obstacle::CpuVendor => {
-                let (here, there) = (Bytes(&here.cpu_vendor), Bytes(&there.cpu_vendor));
+                let (here, there) = (Bytes(&here.vendor), Bytes(&there.vendor));
                 refuse(format_args!("the image is from a CPU of {there}, this node has {here}"))
             }
             Obstacle::Lacks(instructions) => refuse(format_args!(
-                "this node's CPU lacks features of the image's: {instructions}"
+                "this node's CPU lacks features that the image demands: {instructions}; start the \
+                 job with --cpu common or a level that all hosts have, or restore it on a CPU that \
+                 has them"
             )),
             Obstacle::RegisterState => {
                 let here = here.xcr0;
                 let there = there.xcr0;
                 refuse(format_args!(
                     "the CPU's register state differs: {there:#x} in the image, {here:#x} on this \
-                     node"
+                     node; start the job with --cpu common or a level that all hosts have"
                 ))
             }
+            Obstacle::LacksRegisters(components) => refuse(format_args!(
+                "the image demands the registers of {components}, which this node's CPU lacks or \
+                 saves elsewhere: restore it on a CPU that has them"
+            )),
         }
     }
 

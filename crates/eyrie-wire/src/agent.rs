@@ -28,6 +28,10 @@ pub const ENV_DIR: &str = "EYRIE_JOB_DIR";
 pub const OLD_STATES: &str = "old-states";
 pub const OLD_STATE: &str = ".eyrie-was-";
 
+/// What the rank may use of its processor, where that is less than all: as the level of
+/// eyrie-image-kernel is written. libeyrie-calls and the provider read it.
+pub const ENV_CPU: &str = "EYRIE_CPU";
+
 /// "off": what a rank observes besides messages is not recorded.
 pub const ENV_RECORD: &str = "EYRIE_RECORD";
 /// The first byte of a message that precedes all others when a program that has run before is
@@ -109,6 +113,11 @@ pub enum FromRank<'a> {
     /// The writes of the rank cannot be tracked: all its images are full ones.
     Untracked {
         reason: &'a str,
+    },
+    /// The rank was started to use less of its processor than there is ([`ENV_CPU`]), and uses
+    /// these registers beyond that: its images demand all that this processor has.
+    Exceeds {
+        registers: &'a str,
     },
     /// MPI_Init is over: the text of MPI_Get_library_version, and the thread level that the library
     /// gave (MPI_THREAD_SINGLE: 0). Sent once in all incarnations of a rank.
@@ -193,6 +202,7 @@ impl<'a> FromRank<'a> {
             FromRank::Fatal { reason } => put(buf, 5, &[], reason),
             FromRank::Untracked { reason } => put(buf, 6, &[], reason),
             FromRank::Library { threads, text } => put(buf, 7, &[threads.into()], text),
+            FromRank::Exceeds { registers } => put(buf, 8, &[], registers),
         }
     }
 
@@ -217,6 +227,7 @@ impl<'a> FromRank<'a> {
             5 => FromRank::Fatal { reason: text(bytes, 0)? },
             6 => FromRank::Untracked { reason: text(bytes, 0)? },
             7 => FromRank::Library { threads: n(0)?.try_into().ok()?, text: text(bytes, 1)? },
+            8 => FromRank::Exceeds { registers: text(bytes, 0)? },
             _ => return None,
         })
     }
@@ -258,6 +269,7 @@ mod tests {
             FromRank::Captured { image: ImageId(1), child_pid: 2, pause_ns: 3 },
             FromRank::Refused { image: ImageId(9), reason: "fd 7 is a UDP socket" },
             FromRank::Untracked { reason: "no userfaultfd" },
+            FromRank::Exceeds { registers: "AVX-512" },
             FromRank::Library { threads: 2, text: "MPICH Version: 5.0.2" },
         ] {
             let n = m.encode(&mut buf);

@@ -247,6 +247,9 @@ pub enum ToAgent {
     /// The first message; answered by [`FromAgent::Joined`].
     Join(Box<JobOnHost>),
     Start(Box<StartRank>),
+    /// The environment of every rank is this instead of the one that came with the job: what was
+    /// to be found out of all hosts first is in it. Before the first [`ToAgent::Start`].
+    Environment(Vec<(OsString, OsString)>),
     /// Start the process of a role on this host. It connects to the controller by itself.
     /// [`FromAgent::RoleEnded`] reports its end.
     StartRole(Role),

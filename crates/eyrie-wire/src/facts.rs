@@ -113,11 +113,17 @@ pub struct Platform {
     pub kernel: String,
     /// As cpuid says.
     pub cpu_vendor: String,
-    /// See `Fingerprint::features` of `eyrie-image`.
+    /// See `Processor::features` of `eyrie-image-format`.
     pub features: [u32; 8],
     /// Register state components that the kernel has enabled, and their bytes in a signal frame.
     pub xcr0: u64,
     pub xsave_len: u64,
+    /// Where each of them is in a signal frame, bytes; 0: it is not there.
+    #[serde(default)]
+    pub places: [u32; 20],
+    /// Whether the libraries within Eyrie's own can be shown less of the processor than there is.
+    #[serde(default)]
+    pub hides: bool,
 }
 
 /// Cuts a text to its bound.

@@ -1,8 +1,11 @@
 //! Whether the hosts of a job are alike enough for ranks to go from one to another: each is
 //! compared with the first that has come; and whether they are hosts of their own.
 
+use super::cpu::Held;
 use super::journal::Beginning;
-use eyrie_host::{differences, same_host, Difference, Images, Severity, What};
+use eyrie_host::{differences, in_common, lacking, same_host};
+use eyrie_host::{Difference, Images, Needs, Severity, What};
+use eyrie_image::processor::Level;
 use eyrie_wire::facts::Facts;
 use eyrie_wire::NodeId;
 use std::collections::BTreeMap;
@@ -20,6 +23,8 @@ pub struct Alike {
     first: Option<(String, Facts)>,
     /// For each node that has come what its kernel says.
     identities: BTreeMap<NodeId, String>,
+    /// What ranks are started to use of the hosts' processors.
+    held: Held,
 }
 
 /// A host that is to take part.
@@ -54,7 +59,20 @@ impl Alike {
 
     /// All hosts are compared with that one.
     pub fn of(first: Option<(String, Facts)>, identities: BTreeMap<NodeId, String>) -> Alike {
-        Alike { first, identities }
+        Alike { first, identities, held: Held::No }
+    }
+
+    /// As it is, of ranks that are held to this.
+    pub fn held(self, held: Held) -> Alike {
+        Alike { held, ..self }
+    }
+
+    /// The level that all hosts have which have come, if ranks are held to that and it is not
+    /// settled yet. From now on it is.
+    pub fn settle(&mut self) -> Option<Level> {
+        let Held::Common(Some(level)) = self.held else { return None };
+        self.held = Held::To(level);
+        Some(level)
     }
 
     /// So they are with one of an earlier run of the job.
@@ -69,7 +87,8 @@ impl Alike {
     /// Why ranks that were saved elsewhere cannot go on at a host; nothing when they can.
     pub fn obstacle(&self, host: &str, facts: &Facts, images: Images) -> Option<String> {
         let (first, known) = self.first.as_ref()?;
-        let found = self.differences((host, facts), (first, known), images);
+        let needs = Needs { images, level: self.held.level() };
+        let found = self.differences((host, facts), (first, known), needs);
         in_words(found.into_iter().filter(|d| d.severity == Severity::Refuse))
     }
 
@@ -79,11 +98,17 @@ impl Alike {
         &self,
         of: (&str, &Facts),
         first: (&str, &Facts),
-        images: Images,
+        needs: Needs,
     ) -> Vec<Difference> {
-        let all = differences(of, first, images).into_iter();
+        let all = differences(of, first, needs).into_iter();
         let is_earlier = first.0.ends_with(EARLIER);
-        all.filter(|d| !(is_earlier && d.what == What::Instructions && d.host == first.0)).collect()
+        // Of ranks that are held to no level, another register state forbids both ways.
+        let lacks = |what| match what {
+            What::Instructions => true,
+            What::RegisterState => needs.level.is_some(),
+            _ => false,
+        };
+        all.filter(|d| !(is_earlier && lacks(d.what) && d.host == first.0)).collect()
     }
 
     /// Compares a host with the first one, and with those of all nodes that are up, by name: why it
@@ -102,14 +127,35 @@ impl Alike {
             return (Some(same.text), vec![]);
         }
         self.identities.insert(node, facts.identity.clone());
+        let level = match self.level_with(facts) {
+            Ok(level) => level,
+            Err(why) => return (Some(why), vec![]),
+        };
         let Some((first, known)) = &self.first else {
             self.first = Some((host.into(), facts.clone()));
             return (None, vec![]);
         };
-        let found = self.differences((host, facts), (first, known), images);
+        let needs = Needs { images, level: level.as_ref() };
+        let found = self.differences((host, facts), (first, known), needs);
         let (refused, told): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|d| d.severity == Severity::Refuse);
         (in_words(refused.into_iter()), told.into_iter().map(|d| d.text).collect())
+    }
+}
+
+impl Alike {
+    /// The level that ranks are held to with this host; an error in words, if the host lacks some
+    /// of it.
+    fn level_with(&mut self, facts: &Facts) -> Result<Option<Level>, String> {
+        let Some(has) = in_common([&facts.node].into_iter()) else { return Ok(None) };
+        let level = self.held.come(has);
+        match level.and_then(|level| lacking(&level, &facts.node)) {
+            Some(lacking) => Err(format!(
+                "its CPU lacks {lacking}, which --cpu lets ranks use: start the job with a lower \
+                 level, or with --cpu common when this host takes part from the beginning"
+            )),
+            None => Ok(level),
+        }
     }
 }
 
@@ -197,5 +243,32 @@ mod tests {
         let words =
             Alike::of_earlier(at(&saved)).obstacle("new", &here, Images::NeedFiles).unwrap();
         assert!(words.contains("Other") && words.contains(&here.node.cpu_vendor), "{words}");
+    }
+
+    #[test]
+    fn unequal_processors_take_part_in_a_job_that_is_held_to_what_they_have_in_common() {
+        let rich = eyrie_host::gather("1.0", None, &[]);
+        let without = |leaf: usize| {
+            let mut poor = rich.clone();
+            let features = &mut poor.node.features[leaf];
+            *features &= !(*features & features.wrapping_neg());
+            poor
+        };
+        let poor = without(0);
+        let mut free = Alike::default();
+        assert_eq!(compare(&mut free, NodeId(0), "rich", &rich), None);
+        let refused = compare(&mut free, NodeId(1), "poor", &poor).unwrap();
+        assert!(refused.contains("poor's CPU lacks") && refused.contains("--cpu common"));
+        assert_eq!(free.settle(), None);
+
+        let mut held = Alike::default().held(Held::Common(None));
+        assert_eq!(compare(&mut held, NodeId(0), "rich", &rich), None);
+        assert_eq!(compare(&mut held, NodeId(1), "poor", &poor), None);
+        let level = held.settle();
+        assert_eq!(level, in_common([&rich.node, &poor.node].into_iter()));
+        assert_eq!(held.settle(), None, "it is settled once");
+        assert_eq!(compare(&mut held, NodeId(2), "as rich", &rich), None);
+        let late = compare(&mut held, NodeId(3), "late", &without(7)).unwrap();
+        assert!(late.starts_with("its CPU lacks rdtscp, which --cpu lets ranks use"), "{late}");
     }
 }

@@ -5,6 +5,7 @@ use super::agents::{Agents, Returns};
 use super::alike::Alike;
 use super::children::Children;
 use super::clock::Clock;
+use super::cpu::Held;
 use super::end::End;
 use super::event_file::EventFile;
 use super::images_dir::{ImagesDir, SavedJob};
@@ -131,6 +132,7 @@ pub fn assemble(
         }
     };
     let machine = machine.place_by(placement);
+    let alike = alike.held(Held::of(beginning.options.cpu, &beginning.program.env));
     let job = Job {
         agents: Agents::default(),
         returns: Returns::default(),

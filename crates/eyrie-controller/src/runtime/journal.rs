@@ -38,7 +38,7 @@ const LONG_TIMES: u64 = 4;
 const PREFIX: usize = 16;
 
 /// The form of journals and saved jobs, which changes more often than the version of the command.
-const FORM: u32 = 3;
+const FORM: u32 = 4;
 
 /// The version of Eyrie, as journals and saved jobs have it: only the same one goes on with them.
 pub fn this_version() -> String {

@@ -10,6 +10,7 @@ mod backlog;
 mod children;
 mod clock;
 mod commands;
+mod cpu;
 mod deadline;
 mod durable;
 mod elsewhere;
@@ -66,7 +67,10 @@ use alike::Alike;
 use anyhow::{bail, Context};
 use assembly::{assemble, channels, finish, wake, Parts};
 use backlog::SavedOutput;
+use cpu::Held;
 use event_file::EventFile;
+use eyrie_host::{in_common, lacking, look_at_node};
+use eyrie_image::processor::Level;
 use eyrie_placement::Placement;
 use eyrie_store::role::StoreCommand;
 use eyrie_wire::agent::{ENV_DROP_SOCKETS, ENV_RECORD};
@@ -139,7 +143,7 @@ pub fn run(
         }
         return Ok(code);
     }
-    let mut beginning = begin(options, saved.as_ref())?;
+    let (mut beginning, of_cpu) = begin(options, saved.as_ref())?;
     let base = jobdir::base(beginning.options.dir.as_deref())?;
     let Beginning { name, kvsname, options, .. } = &beginning;
     let (dir, secret) = JobDir::create(&base, name, options.routers, kvsname, options.ranks)?;
@@ -169,7 +173,8 @@ pub fn run(
     ];
     let anew = (goes_on && job.needed_images.is_none())
         .then(|| "nothing was saved there: the job starts from its beginning".to_string());
-    let said = cleaned.into_iter().chain(warnings.into_iter().flatten()).chain(note).chain(anew);
+    let said = cleaned.into_iter().chain(warnings.into_iter().flatten());
+    let said = said.chain(note).chain(anew).chain(of_cpu);
     said.for_each(|text| job.take(Event::Note(text)));
     if job.needed_images.is_some() {
         job.send_store(THE_STORE, StoreCommand::Inventory);
@@ -229,27 +234,60 @@ fn without_saved_job(path: &std::path::Path) -> anyhow::Result<ImagesDir> {
 }
 
 /// What a job is made for: what users ask for now, but for what its ranks know already.
-fn begin(options: JobOptions, saved: Option<&SavedJob>) -> anyhow::Result<Beginning> {
+fn begin(
+    options: JobOptions,
+    saved: Option<&SavedJob>,
+) -> anyhow::Result<(Beginning, Vec<String>)> {
     let version = journal::this_version();
     if let Some(SavedJob { beginning: before, .. }) = saved {
-        let JobOptions { ranks, routers, dir, argv, self_contained, .. } = before.options.clone();
+        let JobOptions { ranks, routers, dir, argv, self_contained, cpu, .. } =
+            before.options.clone();
         if options.self_contained && !self_contained {
             bail!(
                 "the saved job was started without --self-contained, so its images need the files \
                  of its program: leave it out to go on with them"
             );
         }
-        let options = JobOptions { ranks, routers, dir, argv, self_contained, ..options };
+        if options.cpu.is_some() && options.cpu != cpu {
+            bail!(
+                "the ranks of the saved job were started with {}: leave --cpu out",
+                cpu.map_or("all of their processors".into(), |cpu| format!("--cpu {}", cpu.name()))
+            );
+        }
+        let options = JobOptions { ranks, routers, dir, argv, self_contained, cpu, ..options };
         let name = options.job.clone().unwrap_or_else(|| before.name.clone());
-        return Ok(Beginning { version, name, options, provided: vec![], ..before.clone() });
+        let beginning = Beginning { version, name, options, provided: vec![], ..before.clone() };
+        return Ok((beginning, vec![]));
     }
     let mut program = program::prepare(&options.argv)?;
     if options.drop_sockets {
         program.env.push((ENV_DROP_SOCKETS.into(), "1".into()));
     }
+    let level = known_level(&options)?;
+    let notes = level.map(|level| cpu::hold(&level, &mut program.env)).unwrap_or_default();
     let name = options.job.clone().unwrap_or_else(|| format!("job-{}", std::process::id()));
     let kvsname = eyrie_supervision::place::new_name();
-    Ok(Beginning { version, name, kvsname, options, program, provided: vec![] })
+    Ok((Beginning { version, name, kvsname, options, program, provided: vec![] }, notes))
+}
+
+/// The level that ranks are held to; `None`: to none, or to what hosts have that have not come yet.
+///
+/// # Errors
+/// When the ranks run on this host, which lacks it.
+fn known_level(options: &JobOptions) -> anyhow::Result<Option<Level>> {
+    let Some(asked) = options.cpu else { return Ok(None) };
+    let is_here = options.cluster.is_none();
+    let here = look_at_node();
+    let Some(level) = Level::named(asked.name()) else {
+        return Ok(in_common([&here].into_iter()).filter(|_| is_here));
+    };
+    match lacking(&level, &here).filter(|_| is_here) {
+        Some(lacking) => bail!(
+            "this host's CPU lacks {lacking} of --cpu {}: take a lower level, or --cpu common",
+            asked.name()
+        ),
+        None => Ok(Some(level)),
+    }
 }
 
 /// Puts what ranks need into the job's directory, and tells their program where it is. `known`: it
@@ -273,11 +311,9 @@ fn provide(beginning: &mut Beginning, dir: &std::path::Path, known: bool) -> any
 fn can_go_on_here(beginning: &Beginning, saved: Option<&SavedJob>) -> anyhow::Result<()> {
     let Some(saved) = saved.filter(|_| beginning.options.cluster.is_none()) else { return Ok(()) };
     let (name, facts) = alike::this_host(beginning);
-    match Alike::of_earlier(saved.alike.clone()).obstacle(
-        &name,
-        &facts,
-        beginning.options.image_files(),
-    ) {
+    let held = Held::of(beginning.options.cpu, &beginning.program.env);
+    let images = beginning.options.image_files();
+    match Alike::of_earlier(saved.alike.clone()).held(held).obstacle(&name, &facts, images) {
         Some(why) => bail!("the saved job cannot go on here: {why}. What was saved stays"),
         None => Ok(()),
     }

@@ -6,6 +6,7 @@ use crate::machine::schedule::Interval;
 use crate::record::LogLevel;
 use anyhow::bail;
 use eyrie_host::Images;
+use eyrie_interface::options::CpuLevel;
 use eyrie_interface::{Order, RolesAt};
 use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::directory::MessagePath;
@@ -151,6 +152,8 @@ pub struct JobOptions {
     pub self_contained: bool,
     /// The lowest level of events that are shown as lines.
     pub show: LogLevel,
+    /// What ranks are started to use of their processors; else all.
+    pub cpu: Option<CpuLevel>,
     pub argv: Vec<OsString>,
 }
 
@@ -279,6 +282,7 @@ pub mod tests {
             drop_sockets: false,
             self_contained: false,
             show: LogLevel::Normal,
+            cpu: None,
             argv: vec!["true".into()],
         }
     }

@@ -3,7 +3,7 @@
 
 use anyhow::{bail, Context};
 use eyrie_agent::mpi;
-use eyrie_wire::agent::ENV_RANDOM;
+use eyrie_wire::agent::{ENV_CPU, ENV_RANDOM};
 use eyrie_wire::control::Program;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -191,8 +191,10 @@ pub fn prepare(argv: &[OsString]) -> anyhow::Result<Program> {
     let all: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     check_settings(&all)?;
     let ours = |key: &OsString| fixed.iter().any(|(name, _)| key == name);
+    // What holds ranks to a level of the processor comes from this job's options alone.
+    let is_kept = |key: &OsString| !ours(key) && key != "FI_PROVIDER_PATH" && key != ENV_CPU;
     let mut env: Vec<(OsString, OsString)> =
-        all.into_iter().filter(|(key, _)| !ours(key) && key != "FI_PROVIDER_PATH").collect();
+        all.into_iter().filter(|(key, _)| is_kept(key)).collect();
     add_defaults(&mut env);
     env.extend(fixed.into_iter().map(|(k, v)| (k.into(), v.into())));
     Ok(Program { exe: exe.into(), argv: argv.to_vec(), env, cwd: cwd.into() })

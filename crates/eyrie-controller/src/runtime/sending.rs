@@ -1,5 +1,6 @@
 //! What goes out to agents and roles. Nothing here waits for them, or decides.
 
+use super::cpu;
 use super::inbound::{Heard, Inbound};
 use super::job::Job;
 use super::link::{encode, Link, Session};
@@ -20,16 +21,24 @@ impl Job {
 
     /// Sends a message of the machine.
     pub fn send_to(&mut self, to: ToPeer) {
-        let progress = self.journal.progress();
         match to {
             // It is asked for again.
             ToPeer::Agent(node, message @ ToAgent::Heartbeat { .. }) => {
                 self.agents.send_passing(node, encode(&message))
             }
-            ToPeer::Agent(node, message) => self.send(node, &message),
-            ToPeer::Agents(message) => self.agents.send_all(progress, &encode(&message)),
-            ToPeer::Router(id, message) => self.roles.send_router(progress, id, message),
-            ToPeer::Routers(message) => self.roles.send_routers(progress, &message),
+            ToPeer::Agent(node, message) => {
+                if matches!(message, ToAgent::Start(_)) {
+                    self.settle_level();
+                }
+                self.send(node, &message)
+            }
+            ToPeer::Agents(message) => {
+                self.agents.send_all(self.journal.progress(), &encode(&message))
+            }
+            ToPeer::Router(id, message) => {
+                self.roles.send_router(self.journal.progress(), id, message)
+            }
+            ToPeer::Routers(message) => self.roles.send_routers(self.journal.progress(), &message),
             ToPeer::Store(store, message) => self.send_store(store, message),
             ToPeer::Stores(message) => {
                 for store in self.roles.stores() {
@@ -37,6 +46,18 @@ impl Job {
                 }
             }
         }
+    }
+
+    /// Before the first rank starts: holds all of them to what the hosts have in common that have
+    /// come by now, if that was asked for.
+    fn settle_level(&mut self) {
+        let Some(level) = self.alike.settle() else { return };
+        let mut env = self.beginning.program.env.clone();
+        let notes = cpu::hold(&level, &mut env);
+        self.beginning.program.env.clone_from(&env);
+        let message = encode(&ToAgent::Environment(env));
+        self.agents.send_all(self.journal.progress(), &message);
+        notes.into_iter().for_each(|text| self.events.push_back(Event::Note(text)));
     }
 
     /// Sends to a store. One that is lost is sent nothing: its session would keep it for ever.

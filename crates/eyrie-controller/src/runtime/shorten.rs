@@ -3,6 +3,7 @@
 
 use super::agents::Agents;
 use super::alike::Alike;
+use super::cpu::Held;
 use super::job::Job;
 use super::snapshot::Snapshot;
 use anyhow::Context;
@@ -59,7 +60,8 @@ impl Job {
         self.roles.go_on_with(snapshot.roles);
         self.figures.set_store_bytes(snapshot.store_bytes);
         self.role_addresses.set_directory(snapshot.directory);
-        self.alike = Alike::of(snapshot.alike, snapshot.identities);
+        let held = Held::of(self.beginning.options.cpu, &self.beginning.program.env);
+        self.alike = Alike::of(snapshot.alike, snapshot.identities).held(held);
         self.stdin.go_on_wanting(snapshot.stdin_wanted);
         self.refusals = snapshot.refusals;
         self.users.go_on_after(snapshot.last_request);

@@ -5,6 +5,13 @@ use crate::facts::gather;
 use crate::file;
 use proptest::prelude::*;
 
+/// Of a processor with these components.
+fn places(of: &[(usize, u32)]) -> [u32; 20] {
+    let mut places = [0; 20];
+    of.iter().for_each(|(part, place)| places[*part] = *place);
+    places
+}
+
 fn file(role: Role, path: &str) -> File {
     File { size: 100, modified_ns: 5, build_id: 7, ..File::unknown(role, path, "") }
 }
@@ -20,6 +27,8 @@ fn facts() -> Facts {
             features: [1 << 28, 1, 1 << 5, 0, 0, 0, 0, 0],
             xcr0: 7,
             xsave_len: 832,
+            places: places(&[(2, 576)]),
+            hides: true,
         },
         limits: Limits {
             overcommit: 0,
@@ -40,7 +49,7 @@ fn only(change: impl FnOnce(&mut Facts)) -> Difference {
     let a = facts();
     let mut b = facts();
     change(&mut b);
-    let mut all = differences(("b", &b), ("a", &a), NeedFiles);
+    let mut all = differences(("b", &b), ("a", &a), Needs::default());
     assert_eq!(all.len(), 1, "{all:#?}");
     all.remove(0)
 }
@@ -100,12 +109,73 @@ fn each_difference_is_one_sentence_with_hosts_and_remedy() {
     }
 }
 
+/// Hosts with AVX-512 and without, which hide instructions or do not.
+fn unequal(hides: bool) -> (Facts, Facts) {
+    let mut rich = facts();
+    rich.node.features[2] |= 1 << 16;
+    rich.node.xcr0 = 0xe7;
+    rich.node.xsave_len = 2688;
+    rich.node.places = places(&[(2, 576), (5, 1088), (6, 1152), (7, 1664)]);
+    let mut poor = facts();
+    rich.node.hides = hides;
+    poor.node.hides = hides;
+    (rich, poor)
+}
+
+#[test]
+fn a_level_that_both_have_makes_unequal_processors_equal() {
+    let (rich, poor) = unequal(true);
+    let between = |level: Option<&processor::Level>| {
+        differences(("rich", &rich), ("poor", &poor), Needs { level, ..Needs::default() })
+    };
+    let refused = between(None);
+    assert_eq!(refused.len(), 2, "{refused:#?}");
+    assert!(refused.iter().all(|d| d.text.contains("--cpu common")), "{refused:#?}");
+    let v3 = processor::Level::named("x86-64-v3").unwrap();
+    assert_eq!(between(Some(&v3)), []);
+    let common = crate::in_common([&rich.node, &poor.node].into_iter()).unwrap();
+    assert_eq!(between(Some(&common)), []);
+    let v4 = processor::Level::named("x86-64-v4").unwrap();
+    let refused = between(Some(&v4));
+    assert_eq!(refused.len(), 2, "{refused:#?}");
+    assert!(refused[0].text.contains("poor's CPU lacks avx512f"), "{refused:#?}");
+    assert!(refused[1].text.contains("registers of AVX-512"), "{refused:#?}");
+    assert!(crate::lacking(&v4, &poor.node).unwrap().contains("avx512f"));
+}
+
+#[test]
+fn what_cannot_be_hidden_from_our_libraries_is_refused_by_name() {
+    let (rich, poor) = unequal(false);
+    let v3 = processor::Level::named("x86-64-v3").unwrap();
+    let refused = differences(
+        ("rich", &rich),
+        ("poor", &poor),
+        Needs { level: Some(&v3), ..Needs::default() },
+    );
+    assert_eq!(refused.len(), 1, "{refused:#?}");
+    assert!(refused[0].text.contains("avx512f") && refused[0].text.contains("no means to hide"));
+}
+
+#[test]
+fn registers_in_another_place_are_refused() {
+    let (rich, mut poor) = unequal(true);
+    poor.node.places = places(&[(2, 640)]);
+    let v3 = processor::Level::named("x86-64-v3").unwrap();
+    let refused = differences(
+        ("rich", &rich),
+        ("poor", &poor),
+        Needs { level: Some(&v3), ..Needs::default() },
+    );
+    assert!(refused.iter().all(|d| d.what == What::RegisterState), "{refused:#?}");
+    assert!(refused[0].text.contains("registers of AVX"), "{refused:#?}");
+}
+
 #[test]
 fn a_library_of_another_place_is_named() {
     let d = differences(
         ("b", &Facts { files: vec![file(Role::Library, "/usr/lib/libx.so")], ..facts() }),
         ("a", &Facts { files: vec![file(Role::Library, "/opt/lib/libx.so")], ..facts() }),
-        NeedFiles,
+        Needs::default(),
     );
     assert_eq!(d.len(), 2);
     assert!(d[0].text.contains("loads /usr/lib/libx.so instead"), "{}", d[0]);
@@ -118,19 +188,22 @@ fn a_copy_without_its_time_is_refused_with_what_helps() {
         File { build_id: 0, content, modified_ns, ..file(Role::Library, "/opt/numpy.so") }
     };
     let with = |file: File| Facts { files: vec![file], ..facts() };
-    let d = differences(("b", &with(plain(1_000_000_005))), ("a", &with(plain(6))), NeedFiles);
+    let d =
+        differences(("b", &with(plain(1_000_000_005))), ("a", &with(plain(6))), Needs::default());
     assert_eq!((d.len(), d[0].what), (1, What::FileTime));
     assert!(d[0].text.contains("of the time 1.000000005 on b") && d[0].text.contains("cp -p"));
     // A script is read, not mapped.
     let script = |ns| with(File { role: Role::Script, ..plain(ns) });
-    assert_eq!(differences(("b", &script(1)), ("a", &script(2)), NeedFiles), []);
+    assert_eq!(differences(("b", &script(1)), ("a", &script(2)), Needs::default()), []);
 }
 
 #[test]
 fn images_that_have_the_files_do_not_need_them() {
     let with = |files: Vec<File>| Facts { files, ..facts() };
     let program = || file(Role::Program, "/opt/solver");
-    let between = |b: &Facts, a: &Facts| differences(("b", b), ("a", a), HaveFiles);
+    let between = |b: &Facts, a: &Facts| {
+        differences(("b", b), ("a", a), Needs { images: HaveFiles, level: None })
+    };
     let d = between(&with(vec![]), &with(vec![program()]));
     assert_eq!((d.len(), d[0].severity, d[0].what), (1, Warn, What::MissingFile));
     assert!(d[0].text.contains("a rank without an image does not start on b"), "{}", d[0]);
@@ -143,7 +216,7 @@ fn images_that_have_the_files_do_not_need_them() {
         |modified_ns| File { build_id: 0, content: content.clone(), modified_ns, ..program() };
     assert_eq!(between(&with(vec![plain(1)]), &with(vec![plain(2)])), []);
     // What helps without it.
-    for d in differences(("b", &with(vec![])), ("a", &with(vec![program()])), NeedFiles) {
+    for d in differences(("b", &with(vec![])), ("a", &with(vec![program()])), Needs::default()) {
         assert!(d.text.ends_with("or use --self-contained"), "{d}");
     }
 }
@@ -153,7 +226,7 @@ fn facts_can_be_sent() {
     let host = gather("1", None, &["/proc/self/exe".as_ref()]);
     let text = serde_json::to_string(&host).unwrap();
     assert_eq!(serde_json::from_str::<Facts>(&text).unwrap(), host);
-    assert_eq!(differences(("a", &host), ("a", &host), NeedFiles), []);
+    assert_eq!(differences(("a", &host), ("a", &host), Needs::default()), []);
 }
 
 fn any_file() -> impl Strategy<Value = File> {
@@ -212,7 +285,7 @@ fn whichever_first(d: Difference) -> (Severity, What, [(String, String); 2]) {
 proptest! {
     #[test]
     fn equal_hosts_do_not_differ(a in any_facts()) {
-        prop_assert_eq!(differences(("a", &a), ("b", &a.clone()), NeedFiles), []);
+        prop_assert_eq!(differences(("a", &a), ("b", &a.clone()), Needs::default()), []);
     }
 
     #[test]
@@ -222,8 +295,8 @@ proptest! {
             all.sort();
             all
         };
-        let one = differences(("a", &a), ("b", &b), NeedFiles);
-        let other = differences(("b", &b), ("a", &a), NeedFiles);
+        let one = differences(("a", &a), ("b", &b), Needs::default());
+        let other = differences(("b", &b), ("a", &a), Needs::default());
         prop_assert_eq!(sorted(one), sorted(other));
     }
 
@@ -232,8 +305,8 @@ proptest! {
     fn it_agrees_with_the_restorer(a in any_facts(), b in any_facts()) {
         let a = Facts { node: a.node, ..facts() };
         let b = Facts { node: b.node, ..facts() };
-        let refused = differences(("a", &a), ("b", &b), NeedFiles).iter().any(|d| d.severity == Severity::Refuse);
-        let obstacles = obstacles(&a.node, &b.node).len() + obstacles(&b.node, &a.node).len();
+        let refused = differences(("a", &a), ("b", &b), Needs::default()).iter().any(|d| d.severity == Severity::Refuse);
+        let obstacles = obstacles(&a.node, &b.node, None).len() + obstacles(&b.node, &a.node, None).len();
         prop_assert_eq!(refused, obstacles > 0);
     }
 }

@@ -8,6 +8,7 @@
 
 use super::enter::{eyrie_image_clone, eyrie_image_enter};
 use super::proc::{for_each_number, read_file, PathBuf};
+use super::registers;
 use super::scratch::{List, Scratch};
 use super::thread_state::{give_up, Thread};
 use super::vdso;
@@ -218,7 +219,7 @@ extern "C" {
 pub struct Own(Slot);
 
 /// Begins a stop: claims a slot for the calling thread, and stores what its restored self needs.
-pub fn begin(hooks: Hooks, begun_ns: u64) -> Result<Own, Refusal> {
+pub fn begin(hooks: Hooks, begun_ns: u64, context: *const c_void) -> Result<Own, Refusal> {
     let slot = Slot::claim().ok_or(TOO_MANY)?;
     // SAFETY: this thread has just claimed the slot and does not stand still yet.
     let thread = unsafe { slot.thread_mut() };
@@ -226,6 +227,7 @@ pub fn begin(hooks: Hooks, begun_ns: u64) -> Result<Own, Refusal> {
         slot.free();
         return Err(refusal);
     }
+    thread.context = context as usize;
     let stop = BOARD.stop.load(Ordering::Relaxed) + 1;
     BOARD.arrived.store(half(stop), Ordering::Relaxed);
     BOARD.begun_ns.store(begun_ns, Ordering::Relaxed);
@@ -265,6 +267,9 @@ impl Own {
                 let then = BOARD.begun_ns.load(Ordering::Relaxed);
                 tell(now.wrapping_sub(then) as i64);
             }
+            // SAFETY: all threads stand still in the handlers whose contexts these are: this one is
+            // the only one yet, and the others go on from there.
+            unsafe { registers::fit(Slot::all_in(stop).map(|slot| slot.thread().context)) };
             for slot in Slot::all_in(stop).filter(|slot| *slot != self.0) {
                 // SAFETY: the slot's thread stood still in the image, and each slot is started
                 // once.
@@ -393,6 +398,17 @@ impl Threads {
         Slot::all_in(self.stop)
             .filter(move |slot| *slot != first)
             .map(|slot| -> &Thread { slot.thread() })
+    }
+
+    /// What the kernel has passed to the handlers in which they stand still; 0: to none.
+    pub fn contexts(&self) -> impl Iterator<Item = usize> {
+        Slot::all_in(self.stop).map(|slot| slot.thread().context)
+    }
+
+    /// Bytes of the smallest signal stack; 0: none has one.
+    pub fn smallest_signal_stack(&self) -> u64 {
+        let stacks = Slot::all_in(self.stop).map(|slot| slot.thread().altstack[2]);
+        stacks.filter(|len| *len != 0).min().unwrap_or(0)
     }
 
     /// Whether one of them stands still within the kernel's vDSO.
@@ -648,6 +664,7 @@ unsafe extern "C" fn on_stop(signal: i32, info: *mut StopInfo, context: *mut c_v
     // asked to stop.
     let interrupted = unsafe {
         *slot.body().result.get() = look(slot);
+        slot.thread_mut().context = context as usize;
         (*BOARD.hooks.get()).interrupted
     };
     let mut job = Stopping { slot, stop };

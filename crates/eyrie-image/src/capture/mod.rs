@@ -12,6 +12,7 @@ mod memory;
 mod object;
 mod output;
 mod proc;
+mod registers;
 mod scratch;
 mod state;
 mod surroundings;
@@ -23,6 +24,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 pub use kernel_files::is_made_up;
+pub use registers::beyond as beyond_level;
 
 use crate::carried::Notes;
 use crate::outcome::Outcome;
@@ -60,7 +62,7 @@ struct Job<'a> {
 pub unsafe fn capture(request: &Request) -> Outcome {
     let mask = sys::block_all_signals();
     let started_ns = sys::clock_ns(1);
-    let outcome = match all_threads::begin(request.hooks, started_ns) {
+    let outcome = match all_threads::begin(request.hooks, started_ns, request.context) {
         // SAFETY: the caller keeps the contract of `crate::capture`, and all signals are blocked
         // since above.
         Ok(own) => unsafe { capture_with(request, own, started_ns) },
@@ -182,6 +184,8 @@ struct Engine<'a> {
     spared: Spared,
     /// A thread stands still within the kernel's vDSO.
     within_vdso: bool,
+    /// What the image demands of a processor; `None`: all that this one has.
+    demand: Option<Described>,
     taken_unix_ns: u64,
     pid: u32,
     /// The thread that takes the image. /proc has the memory of this process by its id.
@@ -223,6 +227,15 @@ impl Engine<'_> {
         let state =
             unsafe { CapturedState::take(scratch, status, request.starter_pid, threads.leader())? };
         state.context.rip = eyrie_image_resume as *const () as u64;
+        let demand = match request.level {
+            // SAFETY: the result is dropped before the scratch is released. The caller guarantees
+            // that no other thread runs: each stands still in the handler of its context.
+            Some(level) => Some(unsafe {
+                let signal_stack = threads.smallest_signal_stack();
+                registers::describe(scratch, level, threads.contexts(), signal_stack)?
+            }),
+            None => None,
+        };
         // SAFETY: the results are dropped before the scratch is released.
         let (table, described, look, lifted) = unsafe {
             let tracking = tracker.map_or(-1, |t| t.descriptor());
@@ -263,6 +276,7 @@ impl Engine<'_> {
             lifted,
             unwiped: false,
             within_vdso: threads.is_within_vdso(),
+            demand,
             taken_unix_ns: sys::clock_ns(0),
             pid: sys::getpid() as u32,
             tid: sys::gettid() as u64,
@@ -582,7 +596,7 @@ impl Engine<'_> {
         let context = bytes_of(&*self.state.context);
         let parts = [context, self.state.pending.as_flattened(), self.state.cwd];
         out.describe(Kind::Context, 0, &parts).map_err(output)?;
-        for state in self.described.as_slice() {
+        for state in self.described.as_slice().iter().chain(&self.demand) {
             out.named(state.header, state.payload).map_err(output)?;
         }
         let mut regions = space.regions.as_slice().iter();

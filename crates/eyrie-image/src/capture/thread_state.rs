@@ -24,6 +24,8 @@ pub struct Thread {
     pub tid: i32,
     /// Stack pointer with which the restored thread continues, see [`super::enter`].
     pub rsp: u64,
+    /// What the kernel has passed to the signal handler that it is in; 0: it is in none.
+    pub context: usize,
     pub fs_base: u64,
     pub gs_base: u64,
     /// The address that the kernel clears when the thread ends: its id in the C library's record.
@@ -55,6 +57,7 @@ impl Thread {
     pub const NONE: Thread = Thread {
         tid: 0,
         rsp: 0,
+        context: 0,
         fs_base: 0,
         gs_base: 0,
         tid_address: 0,

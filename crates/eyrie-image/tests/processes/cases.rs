@@ -1,12 +1,13 @@
-//! The tests. Their targets are in target.rs (the walk), shapes.rs, threads.rs, within.rs and
-//! tracked.rs.
+//! The tests. Their targets are in target.rs (the walk), shapes.rs, threads.rs, within.rs,
+//! registers.rs and tracked.rs.
 
 use super::harness::*;
 use super::target::Random;
 use eyrie_image::inspect::summary;
-use eyrie_image_format::named::VDSO;
+use eyrie_image::processor::Level;
+use eyrie_image_format::named::{PROCESSOR, VDSO};
 use eyrie_image_format::stream::{Kind, RecordHeader};
-use eyrie_image_format::{exit, object_kind, writer_exit, MetaHash};
+use eyrie_image_format::{bytes_of, exit, object_kind, take, writer_exit, Demand, MetaHash};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -88,6 +89,8 @@ pub const TESTS: &[Test] = &[
     ("random_streams_are_refused", random_streams),
     ("damaged_descriptions_never_run", damaged),
     ("other_nodes_images_are_refused", other_node),
+    ("a_process_that_keeps_to_its_level_demands_no_more", keeps_to_its_level),
+    ("registers_beyond_the_level_are_demanded_and_kept", registers_beyond_the_level),
     ("another_kernels_clocks_are_found_where_the_old_ones_were_async", || other_kernel("async")),
     ("another_kernels_clocks_are_found_where_the_old_ones_were_sync", || other_kernel("sync")),
     ("changed_files_are_refused", changed_files),
@@ -1025,6 +1028,86 @@ fn other_node() {
     let ended = restore(dir.path(), &without).wait();
     assert_eq!(ended.status.code(), Some(exit::FINGERPRINT), "{:?}", ended.reports);
     assert!(ended.reports[0].contains("a thread was within the code"), "{:?}", ended.reports);
+}
+
+/// Starts the process of [`super::registers`], takes an image of it and kills it. The C library
+/// uses no more than the level either.
+fn image_of_level(dir: &Path, avx: &str) -> (Vec<u8>, Demand) {
+    let tunables = "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX512BW";
+    let running = start_as(dir, &["registers", "x86-64-v2", avx], |command| {
+        command.env("GLIBC_TUNABLES", tunables).env("LD_BIND_NOW", "1");
+    });
+    running.wait_for_output();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let (image, report) = running.capture(libc::SIGUSR1);
+    assert!(report.starts_with("captured"), "{report}");
+    running.kill();
+    let what = summary(&image[..]).unwrap();
+    let named = what.named.iter().find(|named| named.name == PROCESSOR).unwrap();
+    let (demand, _) = take::<Demand>(&named.content).unwrap();
+    (image, demand)
+}
+
+/// The image with another demand.
+fn demanding(image: &[u8], demand: &Demand) -> Vec<u8> {
+    let mut other = image.to_vec();
+    let at = other.windows(PROCESSOR.len()).position(|w| w == PROCESSOR.as_bytes()).unwrap();
+    let content = at + PROCESSOR.len();
+    other[content..content + size_of::<Demand>()].copy_from_slice(bytes_of(demand));
+    rewritten(&other, |_, _| true)
+}
+
+fn goes_on(dir: &Path, image: &[u8], reports: &[&str]) {
+    let mut running = restore(dir, image);
+    assert_eq!(running.next_report(), "restored");
+    drop(running.input.take());
+    for report in reports {
+        assert_eq!(running.next_report(), *report);
+    }
+    succeeded(&running.wait());
+}
+
+fn keeps_to_its_level() {
+    let dir = make_dir();
+    let (image, demand) = image_of_level(dir.path(), "none");
+    let v2 = Level::named("x86-64-v2").unwrap();
+    assert_eq!((demand.features, demand.xcr0), (v2.features, v2.xcr0), "{:x?}", demand.places);
+    assert!(demand.signal_stack >= 2048, "{}", demand.signal_stack);
+    goes_on(dir.path(), &image, &[]);
+    // Its node had an instruction and registers that this one lacks.
+    let release = summary(&image[..]).unwrap().header.fingerprint.kernel;
+    let at = image.windows(64).position(|w| w == release).unwrap();
+    let mut richer = image.clone();
+    richer[at + 64 + 16 + 4 * 4] |= 1 << 2;
+    richer[at + 112 + 2] |= 1 << 3;
+    goes_on(dir.path(), &rewritten(&richer, |_, _| true), &[]);
+}
+
+fn registers_beyond_the_level() {
+    if !std::is_x86_feature_detected!("avx") {
+        return println!("skipped: this processor has no AVX");
+    }
+    let dir = make_dir();
+    let (image, demand) = image_of_level(dir.path(), "avx");
+    assert_eq!(demand.xcr0, 7);
+    let here = summary(&image[..]).unwrap().header.fingerprint.processor;
+    assert_eq!(demand.features, here.features, "who uses more is not trusted with the rest");
+    goes_on(
+        dir.path(),
+        &image,
+        &["the handler kept its registers", "the program kept its registers"],
+    );
+    let refused = |change: fn(&mut Demand)| {
+        let mut other = demand;
+        change(&mut other);
+        let ended = restore(dir.path(), &demanding(&image, &other)).wait();
+        assert_eq!(ended.status.code(), Some(exit::FINGERPRINT), "{:?}", ended.reports);
+        ended.reports[0].clone()
+    };
+    let said = refused(|demand| demand.features[4] |= 1 << 2);
+    assert!(said.contains("avx512_4vnniw") && said.contains("--cpu common"), "{said}");
+    let said = refused(|demand| demand.places[2] += 64);
+    assert!(said.contains("the registers of AVX"), "{said}");
 }
 
 /// Where the id of the vDSO is, from the kernel's release on.

@@ -5,6 +5,7 @@
 mod cases;
 mod harness;
 mod holders;
+mod registers;
 mod shapes;
 mod target;
 mod threads;

@@ -3,12 +3,13 @@
 //! pipe DIR/image. On standard error they report how it ended.
 
 use eyrie_image::{capture, Claim, Holder, Hooks, Mode, Outcome, Request};
+use std::ffi::c_void;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 
 /// Bytes written to standard output, the `rsn` of the images.
 static WRITTEN: AtomicU64 = AtomicU64::new(0);
@@ -24,6 +25,8 @@ pub static SELF_CONTAINED: AtomicBool = AtomicBool::new(false);
 pub static MAPS_AGAIN: AtomicBool = AtomicBool::new(false);
 /// The first of [`CONNECTIONS`] descriptors that are dropped.
 pub static DROPPED_FD: AtomicI32 = AtomicI32::new(-1);
+/// What the kernel has passed to the handler that takes an image.
+static CONTEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 /// More than an image once held; the restorer opens each twice, below a limit of 1024.
 pub const CONNECTIONS: i32 = 300;
 
@@ -95,6 +98,8 @@ pub fn take_image_with(mode: Mode, holders: &[&dyn Holder]) -> Outcome {
             starter_pid: STARTER_PID.load(Ordering::Relaxed),
             written: None,
             hooks: Hooks { interrupted: None, clock_jumped: None },
+            level: super::registers::level(),
+            context: CONTEXT.load(Ordering::Relaxed),
             track: None,
         };
         // SAFETY: captures are made in signal handlers that mask each other, or by the only thread.
@@ -118,8 +123,10 @@ pub fn take_image_with(mode: Mode, holders: &[&dyn Holder]) -> Outcome {
     outcome
 }
 
-extern "C" fn on_signal(signal: i32) {
+extern "C" fn on_signal(signal: i32, _: *mut libc::siginfo_t, context: *mut c_void) {
+    CONTEXT.store(context, Ordering::Relaxed);
     take_image(if signal == libc::SIGUSR1 { Mode::Async } else { Mode::Sync });
+    CONTEXT.store(std::ptr::null_mut(), Ordering::Relaxed);
 }
 
 fn install(dir: &Path) {
@@ -142,7 +149,7 @@ fn install(dir: &Path) {
         for signal in [libc::SIGUSR1, libc::SIGUSR2] {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_signal as *const () as usize;
-            action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+            action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK | libc::SA_SIGINFO;
             libc::sigemptyset(&mut action.sa_mask);
             libc::sigaddset(&mut action.sa_mask, libc::SIGUSR1);
             libc::sigaddset(&mut action.sa_mask, libc::SIGUSR2);
@@ -188,6 +195,7 @@ pub fn run(args: &[String]) -> i32 {
     match args[0].as_str() {
         "walk" => walk(&dir, args[2].parse().unwrap()),
         "pool" => super::threads::pool(args[2].parse().unwrap()),
+        "registers" => super::registers::run(args[2].as_str(), &args[3]),
         "tracked" => super::tracked::run(&dir, args[2].parse().unwrap()),
         name => super::shapes::run(name, &dir, &args[2..]),
     }

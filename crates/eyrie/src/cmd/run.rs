@@ -10,7 +10,7 @@ use eyrie_controller::runtime::{
 };
 use eyrie_host::enough;
 use eyrie_interface::options::{
-    self, CheckpointEvery, LaunchBy, OnNotice, Order, ReachBy, Recording, RolesAt,
+    self, CheckpointEvery, CpuLevel, LaunchBy, OnNotice, Order, ReachBy, Recording, RolesAt,
 };
 use eyrie_interface::record::LogLevel;
 use eyrie_interface::Injection;
@@ -130,6 +130,13 @@ pub struct RunArgs {
     /// that it observes the same, and does nothing twice, when it is executed again
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
     record: Recording,
+    /// Start ranks so that they use no more of their processors than this, and can be restored on
+    /// poorer ones: a level of the psABI, or `common`, what all hosts have
+    ///
+    /// Libraries that choose their code by what the processor has are told so by their variables; a
+    /// program that asks the processor itself is not. What an image really uses is looked at.
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    cpu: Option<CpuLevel>,
     /// Take images of ranks with sockets that lead out of them: in a restored rank these are broken
     /// connections, as when the other side has hung up
     #[arg(long, hide_short_help = true)]
@@ -451,6 +458,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
             (_, true) => LogLevel::Error,
             _ => LogLevel::Normal,
         },
+        cpu: args.cpu,
         argv: args.program,
     };
     let placement = placement(&options)?;

@@ -12,6 +12,7 @@ use clap::Args;
 use eyrie_cli::out;
 use eyrie_controller::hosts;
 use eyrie_host::trial::{ask_library, be_a_rank, be_captured, show_start};
+use eyrie_interface::options::CpuLevel;
 use eyrie_wire::role_address::{Interface, Ports};
 use report::HostReport;
 use std::ffi::OsString;
@@ -49,6 +50,9 @@ pub struct CheckArgs {
     /// The TCP ports that roles may listen at [default: any]
     #[arg(long, value_name = "FIRST-LAST")]
     port_range: Option<Ports>,
+    /// Compare the hosts for ranks that are started for this level, as for `eyrie run`
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    cpu: Option<CpuLevel>,
     /// Try one thing, in a process that `eyrie check` has started for it
     #[arg(long, hide = true, exclusive = true, num_args = 1.., value_name = "WORD")]
     trial: Vec<OsString>,
@@ -80,7 +84,7 @@ pub fn run(args: CheckArgs) -> anyhow::Result<i32> {
         return show_one(&here, args.json);
     }
     let answers = remote::ask_all(&hosts, &args)?;
-    let several = report::Several::new(here, answers);
+    let several = report::Several::new(here, answers, args.cpu);
     if args.json {
         out::line(serde_json::to_string(&several)?)?
     } else {

@@ -1,6 +1,9 @@
 //! What was found, on one host or on several, for people and for programs. No I/O.
 
-use eyrie_host::{differences, same_host, Difference, Finding, Images, Level, Severity, What};
+use eyrie_host::{
+    differences, level, same_host, Difference, Finding, Images, Level, Needs, Severity, What,
+};
+use eyrie_interface::options::CpuLevel;
 use eyrie_wire::facts::{Facts, Role};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -57,18 +60,22 @@ pub struct Several {
 }
 
 impl Several {
-    pub fn new(here: HostReport, hosts: Vec<Answer>) -> Several {
+    /// `cpu`: what ranks would be started to use of the processors, if not all.
+    pub fn new(here: HostReport, hosts: Vec<Answer>, cpu: Option<CpuLevel>) -> Several {
+        let platforms = hosts.iter().filter_map(|a| Some(&a.report.as_ref()?.facts.node));
+        let level = cpu.and_then(|cpu| level(cpu.name(), platforms));
         let mut answered = hosts.iter().filter_map(|a| Some((&*a.host, &a.report.as_ref()?.facts)));
         let mut all = Vec::new();
         if let Some(first) = answered.next() {
             // No rank runs here: it is only to talk with those who run them.
             let of_eyrie = |d: &Difference| matches!(d.what, What::Version | What::Build);
-            let to_here = differences(first, ("this host", &here.facts), Images::NeedFiles);
+            let to_here = differences(first, ("this host", &here.facts), Needs::default());
             all.extend(to_here.into_iter().filter(of_eyrie));
             for other in answered {
                 // Where there is no program, that is said already, not of each of its libraries.
                 let both = [first, other].iter().all(|(_, facts)| has_program(facts));
-                let found = differences(other, first, Images::NeedFiles).into_iter();
+                let needs = Needs { level: level.as_ref(), ..Needs::default() };
+                let found = differences(other, first, needs).into_iter();
                 all.extend(found.filter(|d| both || !of_files(d)));
             }
         }
@@ -177,8 +184,11 @@ mod tests {
     #[test]
     fn hosts_that_are_well_are_a_line_each() {
         let well = || report(Level::Ok, "1");
-        let several =
-            Several::new(well(), vec![answer("n1", Some(well())), answer("n2", Some(well()))]);
+        let several = Several::new(
+            well(),
+            vec![answer("n1", Some(well())), answer("n2", Some(well()))],
+            None,
+        );
         assert_eq!(
             several.to_string(),
             "ok    this host: 1 of 1 checks are well\nok    n1: 1 of 1 checks are well\n\
@@ -190,7 +200,7 @@ mod tests {
             report.facts.identity = "n1".into();
         }
         let hosts = vec![answer("n1", Some(well())), answer("n2", Some(well())), again];
-        let several = Several::new(well(), hosts);
+        let several = Several::new(well(), hosts, None);
         assert!(several.fails());
         let last = several.to_string().lines().last().unwrap_or_default().to_string();
         assert!(last.starts_with("fail  n1 and n3: n1 and n3 are one host: "), "{last}");
@@ -201,7 +211,8 @@ mod tests {
         let mut late = answer("n1", Some(report(Level::Warn, "1")));
         late.clock_skew_s = -3.25;
         let newer = answer("n3", Some(report(Level::Ok, "2")));
-        let several = Several::new(report(Level::Ok, "1"), vec![late, answer("n2", None), newer]);
+        let several =
+            Several::new(report(Level::Ok, "1"), vec![late, answer("n2", None), newer], None);
         let text = several.to_string();
         for line in [
             "warn  n1: 0 of 1 checks are well\nwarn  n1: disk: small; name another\n",

@@ -1,0 +1,94 @@
+//! A program that was started for a level, and keeps to it or does not: it computes in registers
+//! when its image is taken, within a signal handler that has interrupted other code that does.
+
+use super::target::{print, report};
+use eyrie_image::processor::Level;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
+
+static LEVEL: OnceLock<Level> = OnceLock::new();
+/// Ends the loops of [`hold`]: this is the restored process.
+static GO_ON: AtomicBool = AtomicBool::new(false);
+
+/// What the process was started for.
+pub fn level() -> Option<&'static Level> {
+    LEVEL.get()
+}
+
+/// `use_avx` is "avx" where the process uses more than x86-64-v2.
+pub fn run(level: &str, use_avx: &str) {
+    LEVEL.set(Level::named(level).unwrap()).unwrap();
+    // SAFETY: the handler has the type that the action asks for.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        let handler = if use_avx == "avx" { with_avx } else { without };
+        action.sa_sigaction = handler as *const () as usize;
+        libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut());
+    }
+    std::thread::spawn(|| {
+        let mut byte = 0u8;
+        // SAFETY: reads into a local variable. The input ends when the test has restored the
+        // process.
+        while unsafe { libc::read(0, (&raw mut byte).cast(), 1) } < 0 {}
+        GO_ON.store(true, Ordering::Relaxed);
+    });
+    print("ready\n");
+    if use_avx == "avx" {
+        report_kept("the program", hold(0x11, Some(libc::SIGALRM)));
+    } else {
+        // SAFETY: the signal has a handler.
+        unsafe { libc::raise(libc::SIGALRM) };
+    }
+    print("done\n");
+}
+
+fn report_kept(who: &str, kept: bool) {
+    report(format_args!("{who} {} its registers", if kept { "kept" } else { "lost" }));
+}
+
+extern "C" fn with_avx(_: i32) {
+    report_kept("the handler", hold(0x22, None));
+}
+
+extern "C" fn without(_: i32) {
+    while !GO_ON.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
+    }
+}
+
+/// Has a pattern in both halves of a vector register of AVX while this process is restored, or
+/// until a signal that it sends itself is handled. Whether the pattern is there afterwards.
+fn hold(byte: u8, signal: Option<i32>) -> bool {
+    let pattern = [byte; 32];
+    let mut after = [0u8; 32];
+    // SAFETY: the instructions exist where the test runs this. The signal has a handler that
+    // returns; the flag is a byte that another thread sets.
+    unsafe {
+        let tid = libc::syscall(libc::SYS_gettid);
+        std::arch::asm!(
+            "vmovdqu ymm9, [{pattern}]",
+            "test edx, edx",
+            "jz 2f",
+            "syscall",
+            "jmp 3f",
+            "2:",
+            "pause",
+            "cmp byte ptr [{flag}], 0",
+            "je 2b",
+            "3:",
+            "vmovdqu [{after}], ymm9",
+            "vzeroupper",
+            pattern = in(reg) pattern.as_ptr(),
+            after = in(reg) after.as_mut_ptr(),
+            flag = in(reg) GO_ON.as_ptr(),
+            inlateout("rax") libc::SYS_tgkill => _,
+            in("rdi") libc::getpid(),
+            in("rsi") tid,
+            in("rdx") signal.unwrap_or(0),
+            lateout("rcx") _,
+            lateout("r11") _,
+            out("xmm9") _,
+        );
+    }
+    after == pattern
+}
