@@ -1,4 +1,4 @@
-use super::Images::{HaveFiles, NeedFiles};
+use super::Images::HaveFiles;
 use super::Severity::Warn;
 use super::*;
 use crate::facts::gather;

@@ -1,7 +1,7 @@
 //! What was found, on one host or on several, for people and for programs. No I/O.
 
 use eyrie_host::{
-    differences, level, same_host, Difference, Finding, Images, Level, Needs, Severity, What,
+    differences, level, same_host, Difference, Finding, Level, Needs, Severity, What,
 };
 use eyrie_interface::options::CpuLevel;
 use eyrie_wire::facts::{Facts, Role};
