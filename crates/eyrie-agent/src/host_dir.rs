@@ -117,20 +117,28 @@ impl HostDir {
 }
 
 /// Checks that the program and its working directory exist: without them all facts would differ.
+/// Where images are self-contained, ranks can come by them without the program.
 ///
 /// # Errors
 /// What is missing, and the remedy.
-pub fn check(program: &Program) -> Result<(), String> {
+pub fn check(job: &JobOnHost) -> Result<(), String> {
+    let JobOnHost { program, self_contained, .. } = job;
     let cwd = Path::new(&program.cwd);
     let exe = Path::new(&program.exe);
     if let Err(e) = std::fs::read_dir(cwd) {
         let cwd = cwd.display();
         return Err(format!("no working directory {cwd}: {e}; run in one that all hosts share"));
     }
-    std::fs::metadata(exe).map(drop).map_err(|e| {
-        let exe = exe.display();
-        format!("no program {exe}: {e}; it must be at the same path on all hosts")
-    })
+    match std::fs::metadata(exe) {
+        Err(e) if !self_contained => {
+            let exe = exe.display();
+            Err(format!(
+                "no program {exe}: {e}; it must be at the same path on all hosts, or use \
+                 --self-contained"
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Longest description of a host, in bytes: it must fit into a message.
@@ -272,10 +280,25 @@ mod tests {
             kvsname: "k".into(),
             ranks: 2,
             program: Default::default(),
+            self_contained: false,
             compared: false,
             orphans: None,
             notices: Notices::default(),
         }
+    }
+
+    #[test]
+    fn a_host_without_the_program_takes_part_where_images_have_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut job = job(dir.path(), "/bin/sh");
+        job.program.cwd = dir.path().into();
+        job.program.exe = dir.path().join("program").into();
+        let why = check(&job).unwrap_err();
+        assert!(why.contains("no program") && why.ends_with("or use --self-contained"), "{why}");
+        job.self_contained = true;
+        assert_eq!(check(&job), Ok(()));
+        job.program.cwd = dir.path().join("nowhere").into();
+        assert!(check(&job).unwrap_err().contains("no working directory"));
     }
 
     fn enter(dir: &Path) -> HostDir {

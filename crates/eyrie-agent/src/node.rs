@@ -509,7 +509,7 @@ impl Agent {
     /// Makes this host ready for ranks of the job.
     fn join(&mut self, job: &JobOnHost) -> Result<(), String> {
         if job.compared {
-            host_dir::check(&job.program)?;
+            host_dir::check(job)?;
         }
         let dir = self.dir.insert(HostDir::enter(
             job,

@@ -300,8 +300,13 @@ fn files(a: Host, b: Host, images: Images, all: &mut Vec<Difference>) {
     let find = |facts: &'_ Facts, path: &str| {
         facts.files.iter().find(|file| file.path == path && file.problem.is_empty()).cloned()
     };
-    let paths: BTreeSet<&str> =
-        a.1.files.iter().chain(&b.1.files).map(|file| file.path.as_str()).collect();
+    // Where there is no program, nothing is known of its libraries.
+    let is_program = |file: &&File| file.role == Role::Program;
+    let has_program =
+        |facts: &Facts| facts.files.iter().any(|f| is_program(&f) && f.problem.is_empty());
+    let all_count = images == Images::NeedFiles || has_program(a.1) && has_program(b.1);
+    let named = a.1.files.iter().chain(&b.1.files).filter(|file| all_count || is_program(file));
+    let paths: BTreeSet<&str> = named.map(|file| file.path.as_str()).collect();
     for path in paths {
         match (find(a.1, path), find(b.1, path)) {
             (Some(here), Some(there)) => all.extend(file((a.0, &here), (b.0, &there), images)),

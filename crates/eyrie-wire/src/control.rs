@@ -209,6 +209,8 @@ pub struct JobOnHost {
     pub kvsname: String,
     pub ranks: u32,
     pub program: Program,
+    /// Images have the content of the program and its libraries: the host may lack these.
+    pub self_contained: bool,
     /// The host is to be compared with others, because there is more than one.
     pub compared: bool,
     /// How long the host waits for another controller when it has lost this one.

@@ -45,6 +45,7 @@ impl Job {
             kvsname: self.beginning.kvsname.clone(),
             ranks: self.beginning.options.ranks,
             program: self.beginning.program.clone(),
+            self_contained: self.beginning.options.self_contained,
             compared: !self.machine.hosts().is_empty(),
             orphans: self.beginning.options.can_be_resumed().then(|| self.orphans(node)),
             notices: self.beginning.options.notices.clone(),

@@ -207,6 +207,11 @@ fn images_that_have_the_files_do_not_need_them() {
     let d = between(&with(vec![]), &with(vec![program()]));
     assert_eq!((d.len(), d[0].severity, d[0].what), (1, Warn, What::MissingFile));
     assert!(d[0].text.contains("a rank without an image does not start on b"), "{}", d[0]);
+    let library = || file(Role::Library, "/lib/libc.so.6");
+    let d = between(&with(vec![]), &with(vec![program(), library()]));
+    assert_eq!(d.len(), 1, "it is not said of each library: {d:?}");
+    let d = between(&with(vec![program()]), &with(vec![program(), library()]));
+    assert_eq!((d.len(), d[0].severity, d[0].what), (1, Warn, What::MissingFile));
     let d = between(&with(vec![File { size: 99, ..program() }]), &with(vec![program()]));
     assert_eq!((d.len(), d[0].severity, d[0].what), (1, Warn, What::OtherFile));
     assert!(d[0].text.contains("starts with the one that is there"), "{}", d[0]);

@@ -256,6 +256,7 @@ fn common(ranks: u32) -> JobOnHost {
         kvsname: "scale".into(),
         ranks,
         program: Program { argv: vec![argument], ..Program::default() },
+        self_contained: false,
         compared: true,
         orphans: None,
         notices: Notices::default(),
