@@ -243,6 +243,9 @@ def built(name, *args, ranks=2):
         def measure(way, library):
             path = BUILD / "programs" / name.replace("*", library.folder)
             program = Program((str(path), *map(str, args)), ranks)
+            # A library's own mpiexec says where its parts are; Eyrie does not.
+            if way.is_eyrie and library.folder == "intelmpi":
+                program = library.of(program)
             return read(way.run(program, options))
 
         return measure
