@@ -1,5 +1,5 @@
-//! The libraries of this crate choose their code by what cpuid shows, once. In a process of its own,
-//! since what they have chosen stays.
+//! The libraries of this crate choose their code by what cpuid shows, once. In a process of its
+//! own, since what they have chosen stays.
 
 use eyrie_image_kernel::hide::{hidden, is_possible};
 use eyrie_image_kernel::processor::Level;
