@@ -138,8 +138,8 @@ fn set_process(c: &Context) {
 }
 
 /// Asks for the part of the register state that a process gets only when it asks for it: before its
-/// signal stack is set, which must have room for it. The image names the other parts, too, as far as
-/// its processor had them. A kernel refuses to be asked for those.
+/// signal stack is set, which must have room for it. The image names the other parts, too, as far
+/// as its processor had them. A kernel refuses to be asked for those.
 fn set_register_state(c: &Context) {
     if c.register_state & 1 << ASKED_FOR == 0 {
         return;

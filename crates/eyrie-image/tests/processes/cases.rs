@@ -39,6 +39,7 @@ pub const TESTS: &[Test] = &[
     ("pipes_and_waiters_sync", || same_sight("within", &["sync"])),
     ("files_of_the_kernel_async", || same_sight("kernel files", &["async"])),
     ("files_of_the_kernel_sync", || same_sight("kernel files", &["sync"])),
+    ("a_setting_that_this_kernel_lacks", setting_of_another_kernel),
     ("settings_async", || same_sight("settings", &["async"])),
     ("settings_sync", || same_sight("settings", &["sync"])),
     ("locks_async", || same_sight("locks", &["async"])),
@@ -1033,6 +1034,20 @@ fn other_node() {
     let ended = restore(dir.path(), &without).wait();
     assert_eq!(ended.status.code(), Some(exit::FINGERPRINT), "{:?}", ended.reports);
     assert!(ended.reports[0].contains("a thread was within the code"), "{:?}", ended.reports);
+}
+
+/// Its kernel has a setting that this one lacks.
+fn setting_of_another_kernel() {
+    let dir = make_dir();
+    let (mut image, original) = capture_itself(dir.path(), "setting of the kernel", &["async"]);
+    let [here, there] = ["/proc/sys/kernel/osrelease", "/proc/sys/kernel/absent/it"];
+    assert_eq!(original.output, format!("{here} None\n").into_bytes());
+    let at = image.windows(here.len()).position(|w| w == here.as_bytes()).unwrap();
+    image[at..at + there.len()].copy_from_slice(there.as_bytes());
+    let restored = restore(dir.path(), &rewritten(&image, |_, _| true)).wait();
+    succeeded(&restored);
+    let expected = "/proc/sys/kernel Some(IsADirectory)\n";
+    assert_eq!(String::from_utf8_lossy(&restored.output), expected);
 }
 
 /// Starts the process of [`super::registers`], takes an image of it and kills it. The C library
