@@ -34,7 +34,8 @@ SIZE = ("--nx", 40, "--ny", 40, "--steps", 3000, "--every", 500, "--out", "plate
 HEAT = slow("heat2d", *SIZE, ms=400, ranks=2)
 PROGRAMS = {"mpich": HEAT, "intelmpi": over_intel_mpi(HEAT), "openmpi": over_open_mpi(HEAT)}
 # One that prints all that it computes, and reads its clock; it goes on on another kernel.
-BETWEEN_KERNELS = slow("heat2d", "--nx", 40, "--ny", 40, "--steps", 3000, ms=400, ranks=2)
+OFTEN = ("--nx", 40, "--ny", 40, "--steps", 3000, "--every", 5)
+BETWEEN_KERNELS = slow("heat2d", *OFTEN, ms=200, ranks=2)
 # Heartbeat timeout in seconds, for a machine where everything is slow.
 HEARTBEAT = ("--heartbeat-timeout", "120s")
 # Programs that use files, each with two ranks; they rest for so long that they can be disturbed.

@@ -103,7 +103,8 @@ pub struct Context {
     /// set_mempolicy(2): mode, and nodes up to 64.
     pub memory_policy: u32,
     pub memory_nodes: u64,
-    /// Parts of the register state that the process has asked for (ARCH_GET_XCOMP_PERM).
+    /// Parts of the register state that the process may use (ARCH_GET_XCOMP_PERM): those that every
+    /// process may, and those that it has asked for.
     pub register_state: u64,
     /// start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start,
     /// arg_end, env_start, env_end: the order of `struct prctl_mm_map`.

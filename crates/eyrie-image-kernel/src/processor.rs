@@ -109,7 +109,7 @@ const AMX: u64 = 3 << 17;
 /// content is never missed.
 pub const PKRU: u64 = 1 << 9;
 /// The component that a process gets only if it asks for it (ARCH_REQ_XCOMP_PERM).
-const ASKED_FOR: usize = 18;
+pub const ASKED_FOR: usize = 18;
 /// Register state of FXSAVE and the header of XSAVE: where the other components begin, bytes.
 pub const LEGACY_LEN: u32 = 576;
 

@@ -6,6 +6,7 @@ use crate::fail::{self, Errno};
 use crate::image::Image;
 use core::arch::asm;
 use eyrie_image_format::*;
+use eyrie_image_kernel::processor::ASKED_FOR;
 use eyrie_image_kernel::sys::{self, nr};
 
 pub fn parent() -> usize {
@@ -136,22 +137,17 @@ fn set_process(c: &Context) {
     }
 }
 
-/// Parts of the register state that a process gets only when it asks for them: before its signal
-/// stack is set, which must have room for them.
+/// Asks for the part of the register state that a process gets only when it asks for it: before its
+/// signal stack is set, which must have room for it. The image names the other parts, too, as far
+/// as its processor had them. A kernel refuses to be asked for those.
 fn set_register_state(c: &Context) {
-    let mut here = 0u64;
-    // SAFETY: the kernel writes one word, which is ours; the rest are numbers.
-    unsafe {
-        let at = &raw mut here as usize;
-        // A kernel before 5.16 has no part that must be asked for.
-        if sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_XCOMP_PERM, at, 0).is_err() {
-            return;
-        }
-        for part in (0..64).filter(|part| c.register_state & !here & 1 << part != 0) {
-            if let Err(e) = sys::call3(nr::ARCH_PRCTL, sys::ARCH_REQ_XCOMP_PERM, part, 0) {
-                fail::kernel("asking for the processor's whole register state", e);
-            }
-        }
+    if c.register_state & 1 << ASKED_FOR == 0 {
+        return;
+    }
+    // SAFETY: the kernel takes numbers and changes a setting of this process.
+    let asked = unsafe { sys::call3(nr::ARCH_PRCTL, sys::ARCH_REQ_XCOMP_PERM, ASKED_FOR, 0) };
+    if let Err(e) = asked {
+        fail::kernel("asking for the processor's whole register state", e);
     }
 }
 

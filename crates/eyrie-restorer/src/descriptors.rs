@@ -273,7 +273,7 @@ impl Table {
                 fd
             }
             fd_kind::KERNEL => self
-                .raise(sys::open(entry.path, flags, 0))
+                .raise(files::open_of_kernel(entry.path, r.file_type, flags))
                 .unwrap_or_else(|e| files::missing(entry.path, Missing::Errno(e))),
             fd_kind::OBJECT => self
                 .raise(Link::new(self.objects[r.arg as usize]).open(flags))

@@ -64,6 +64,28 @@ pub fn build_id_of(fd: i32) -> u64 {
     fingerprint::build_id(&front[..len])
 }
 
+/// Opens a file that the kernel generates. `path` ends with a NUL.
+///
+/// One kernel has settings (/proc/sys) that another lacks: Yama's, for one, which MPICH leaves
+/// open. Then the nearest directory that is there stands for the file. To read it fails (EISDIR),
+/// so the process is given no wrong content, and later images can open it anywhere.
+pub fn open_of_kernel(path: &[u8], file_type: u32, flags: u32) -> Result<i32, i32> {
+    let opened = sys::open(path, flags, 0);
+    let is_setting = file_type == sys::S_IFREG && path.starts_with(b"/proc/sys/");
+    if opened != Err(sys::ENOENT) || !is_setting {
+        return opened;
+    }
+    let mut front = path;
+    loop {
+        front = names::directory(front);
+        let above = Path::join(&[front]).filter(|_| !front.is_empty()).ok_or(sys::ENOENT)?;
+        let opened = sys::open(above.as_c(), flags | sys::O_DIRECTORY, 0);
+        if opened != Err(sys::ENOENT) {
+            return opened;
+        }
+    }
+}
+
 /// What this node knows of the image's files.
 pub struct Finder {
     held: [i32; SLOTS_MAX - HELD_FROM],

@@ -11,7 +11,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use eyrie_image_format::named::{Named, PROCESSOR};
 use eyrie_image_format::{bytes_of, Demand, COMPONENTS};
 use eyrie_image_kernel::frame::{content_in_use, for_each_state};
-use eyrie_image_kernel::processor::{self, Layout, Level, PKRU};
+use eyrie_image_kernel::processor::{self, Layout, Level, ASKED_FOR, PKRU};
+use eyrie_image_kernel::sys::{self, nr};
 
 /// Components that were found in use beyond the level, in any capture of this process. Code that
 /// has used them once will again.
@@ -52,7 +53,7 @@ pub unsafe fn describe(
     // SAFETY: the caller does not use the room after the scratch is released.
     let own = unsafe { of_this_thread(&mut scratch.take::<Area>(1)?[0], here.xcr0, &layout) };
     // SAFETY: the caller keeps this contract.
-    let used = unsafe { in_use(contexts, &layout.places) | own } & !level.xcr0;
+    let used = unsafe { in_use(contexts, &layout.places) | own | asked_for() } & !level.xcr0;
     let beyond = BEYOND.fetch_or(used, Ordering::Relaxed) | used;
     let demanded = Demand {
         features: if beyond == 0 {
@@ -72,6 +73,16 @@ pub unsafe fn describe(
     name.copy_from_slice(PROCESSOR.as_bytes());
     content.copy_from_slice(named.content);
     Ok(Described { header, payload })
+}
+
+/// The component that the process may use because it has asked for it; 0: it has not. Who asks for
+/// it will use it, and a processor without it refuses to be asked.
+fn asked_for() -> u64 {
+    let mut may_use = 0u64;
+    let at = &raw mut may_use as usize;
+    // SAFETY: the kernel writes one word, which is ours, or fails: before 5.16 there is none.
+    let _ = unsafe { sys::call3(nr::ARCH_PRCTL, sys::ARCH_GET_XCOMP_PERM, at, 0) };
+    may_use & 1 << ASKED_FOR
 }
 
 /// What XSAVE writes into.

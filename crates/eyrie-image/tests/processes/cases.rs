@@ -7,9 +7,13 @@ use eyrie_image::inspect::summary;
 use eyrie_image::processor::Level;
 use eyrie_image_format::named::{PROCESSOR, VDSO};
 use eyrie_image_format::stream::{Kind, RecordHeader};
-use eyrie_image_format::{bytes_of, exit, object_kind, take, writer_exit, Demand, MetaHash};
+use eyrie_image_format::{
+    bytes_of, exit, object_kind, take, writer_exit, Context, Demand, MetaHash,
+};
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -35,6 +39,7 @@ pub const TESTS: &[Test] = &[
     ("pipes_and_waiters_sync", || same_sight("within", &["sync"])),
     ("files_of_the_kernel_async", || same_sight("kernel files", &["async"])),
     ("files_of_the_kernel_sync", || same_sight("kernel files", &["sync"])),
+    ("a_setting_that_this_kernel_lacks", setting_of_another_kernel),
     ("settings_async", || same_sight("settings", &["async"])),
     ("settings_sync", || same_sight("settings", &["sync"])),
     ("locks_async", || same_sight("locks", &["async"])),
@@ -91,6 +96,7 @@ pub const TESTS: &[Test] = &[
     ("other_nodes_images_are_refused", other_node),
     ("a_process_that_keeps_to_its_level_demands_no_more", keeps_to_its_level),
     ("registers_beyond_the_level_are_demanded_and_kept", registers_beyond_the_level),
+    ("registers_that_are_asked_for_are_demanded", asks_for_registers_beyond_the_level),
     ("another_kernels_clocks_are_found_where_the_old_ones_were_async", || other_kernel("async")),
     ("another_kernels_clocks_are_found_where_the_old_ones_were_sync", || other_kernel("sync")),
     ("changed_files_are_refused", changed_files),
@@ -1030,11 +1036,25 @@ fn other_node() {
     assert!(ended.reports[0].contains("a thread was within the code"), "{:?}", ended.reports);
 }
 
+/// Its kernel has a setting that this one lacks.
+fn setting_of_another_kernel() {
+    let dir = make_dir();
+    let (mut image, original) = capture_itself(dir.path(), "setting of the kernel", &["async"]);
+    let [here, there] = ["/proc/sys/kernel/osrelease", "/proc/sys/kernel/absent/it"];
+    assert_eq!(original.output, format!("{here} None\n").into_bytes());
+    let at = image.windows(here.len()).position(|w| w == here.as_bytes()).unwrap();
+    image[at..at + there.len()].copy_from_slice(there.as_bytes());
+    let restored = restore(dir.path(), &rewritten(&image, |_, _| true)).wait();
+    succeeded(&restored);
+    let expected = "/proc/sys/kernel Some(IsADirectory)\n";
+    assert_eq!(String::from_utf8_lossy(&restored.output), expected);
+}
+
 /// Starts the process of [`super::registers`], takes an image of it and kills it. The C library
 /// uses no more than the level either.
-fn image_of_level(dir: &Path, avx: &str) -> (Vec<u8>, Demand) {
+fn image_of_level(dir: &Path, used: &str) -> (Vec<u8>, Demand) {
     let tunables = "glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX512BW";
-    let running = start_as(dir, &["registers", "x86-64-v2", avx], |command| {
+    let running = start_as(dir, &["registers", "x86-64-v2", used], |command| {
         command.env("GLIBC_TUNABLES", tunables).env("LD_BIND_NOW", "1");
     });
     running.wait_for_output();
@@ -1080,7 +1100,26 @@ fn keeps_to_its_level() {
     let mut richer = image.clone();
     richer[at + 64 + 16 + 4 * 4] |= 1 << 2;
     richer[at + 112 + 2] |= 1 << 3;
+    // Every process there may use registers that no process may here.
+    let context = Cell::new(0);
+    rewritten(&image, |kind, payload| {
+        if kind == Kind::Context {
+            context.set(payload.as_ptr().addr() - image.as_ptr().addr());
+        }
+        true
+    });
+    richer[context.get() + offset_of!(Context, register_state) + 2] |= 1 << 7;
     goes_on(dir.path(), &rewritten(&richer, |_, _| true), &[]);
+}
+
+fn asks_for_registers_beyond_the_level() {
+    if !std::fs::read_to_string("/proc/cpuinfo").unwrap().contains(" amx_tile") {
+        return println!("skipped: this processor has no AMX");
+    }
+    let dir = make_dir();
+    let (image, demand) = image_of_level(dir.path(), "tiles");
+    assert_eq!(demand.xcr0, 3 | 1 << 18);
+    goes_on(dir.path(), &image, &[]);
 }
 
 fn registers_beyond_the_level() {

@@ -15,13 +15,21 @@ pub fn level() -> Option<&'static Level> {
     LEVEL.get()
 }
 
-/// `use_avx` is "avx" where the process uses more than x86-64-v2.
-pub fn run(level: &str, use_avx: &str) {
+/// `used` is what the process uses beyond x86-64-v2: "avx", "tiles", for which it only asks, or
+/// "none".
+pub fn run(level: &str, used: &str) {
     LEVEL.set(Level::named(level).unwrap()).unwrap();
+    if used == "tiles" {
+        const ARCH_REQ_XCOMP_PERM: i32 = 0x1023;
+        const TILES: i32 = 18;
+        // SAFETY: the call takes numbers and changes a setting of this process.
+        let asked = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILES) };
+        assert_eq!(asked, 0);
+    }
     // SAFETY: the handler has the type that the action asks for.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        let handler = if use_avx == "avx" { with_avx } else { without };
+        let handler = if used == "avx" { with_avx } else { without };
         action.sa_sigaction = handler as *const () as usize;
         libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut());
     }
@@ -33,7 +41,7 @@ pub fn run(level: &str, use_avx: &str) {
         GO_ON.store(true, Ordering::Relaxed);
     });
     print("ready\n");
-    if use_avx == "avx" {
+    if used == "avx" {
         report_kept("the program", hold(0x11, Some(libc::SIGALRM)));
     } else {
         // SAFETY: the signal has a handler.

@@ -23,6 +23,7 @@ pub fn run(name: &str, dir: &Path, args: &[String]) {
         "files" => files(dir, mode),
         "kernel files" => kernel_files(mode),
         "settings" => settings(mode),
+        "setting of the kernel" => setting_of_the_kernel(mode),
         "within" => super::within::of_every_kind(mode, dir),
         "locks" => locks(dir, mode),
         "timers" => timers(mode),
@@ -717,6 +718,18 @@ fn kernel_files(mode: Mode) {
     for file in &directories {
         println!("{}", name(file));
     }
+}
+
+/// Has a setting of the kernel open, and says where it is and what a read of it gives.
+fn setting_of_the_kernel(mode: Mode) {
+    let mut file = File::open("/proc/sys/kernel/osrelease").unwrap();
+    file.read_exact(&mut [0; 1]).unwrap();
+
+    must_capture(mode);
+
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+    let error = file.read(&mut [0; 8]).err().map(|e| e.kind());
+    println!("{} {error:?}", path.display());
 }
 
 /// Has settings of every kind that a process may change for itself, and prints them. Settings that
