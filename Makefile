@@ -34,7 +34,8 @@ test: ## what each change must pass: formatting, lints, unit tests, whole jobs, 
 	@scripts/test.sh
 
 test-more: build ## the longer checks (hours): every combination, hundreds of kills, more of mpi4py's
-	@scripts/test.sh more_unit more_jobs more_router more_hosts more_guests more_mpi4py more_ulfm more_install
+	@scripts/test.sh more_unit more_jobs more_router more_hosts more_guests more_mpi4py more_ulfm \
+		more_install
 
 referee: setup ## compare placement plans with SimGrid
 	@referee/run.sh

@@ -203,8 +203,8 @@ fn obstacle_between((a, af): Host, (b, bf): Host, is_held: bool, obstacle: Obsta
             let state = |n: &Platform| format!("{:#x}, {} bytes", n.xcr0, n.xsave_len);
             let text = format!(
                 "{a}'s CPU has the register state {}, {b}'s {}: neither restores images of the \
-                 other; {HELD}, or use hosts with the same CPU (in Slurm: --constraint) and the same \
-                 kernel parameters (clearcpuid=, pku)",
+                 other; {HELD}, or use hosts with the same CPU (in Slurm: --constraint) and the \
+                 same kernel parameters (clearcpuid=, pku)",
                 state(af),
                 state(bf)
             );

@@ -551,7 +551,8 @@ impl Record {
             Record::Checkpoint { rank, image, bytes, file_bytes, pause, total } => (
                 Detail,
                 format!(
-                    "checkpoint of rank {rank}: image {image}, {}{}, stood still {}, stored after {}",
+                    "checkpoint of rank {rank}: image {image}, {}{}, stood still {}, \
+                     stored after {}",
                     units::bytes(*bytes),
                     of_files(*file_bytes),
                     time(*pause),

@@ -130,8 +130,8 @@ pub fn hold(level: &Level, env: &mut Environment) -> Vec<String> {
 fn theirs_stays(name: &str, theirs: &OsStr) -> String {
     let theirs = theirs.to_string_lossy();
     format!(
-        "{name}={theirs} is set, so --cpu leaves it: see that it allows no more than all hosts have, \
-         or unset it"
+        "{name}={theirs} is set, so --cpu leaves it: see that it allows no more than all hosts \
+         have, or unset it"
     )
 }
 

@@ -57,7 +57,7 @@ impl Job {
         self.beginning.program.env.clone_from(&env);
         let message = encode(&ToAgent::Environment(env));
         self.agents.send_all(self.journal.progress(), &message);
-        notes.into_iter().for_each(|text| self.events.push_back(Event::Note(text)));
+        self.events.extend(notes.into_iter().map(Event::Note));
     }
 
     /// Sends to a store. One that is lost is sent nothing: its session would keep it for ever.
