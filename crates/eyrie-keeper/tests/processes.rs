@@ -45,6 +45,7 @@ fn config(dir: &Path, saved: Option<SavedAt>) -> Config {
         log_disk: 0,
         kept_until: KeptUntil::Logged,
         takes_over: false,
+        gateway: None,
         saved,
         incarnations: vec![Incarnation(1); RANKS as usize],
     }

@@ -2,6 +2,7 @@
 
 use crate::protocol::SavedAt;
 use eyrie_wire::directory::KeptUntil;
+use eyrie_wire::domains::Domains;
 use eyrie_wire::role_address::Bind;
 use eyrie_wire::{Incarnation, RouterId};
 use serde::{Deserialize, Serialize};
@@ -31,4 +32,14 @@ pub struct Config {
     pub saved: Option<SavedAt>,
     /// For each rank of the job the incarnation that may connect at the start.
     pub incarnations: Vec<Incarnation>,
+    /// This router is the gateway of its domain: the primary router of all ranks of other domains.
+    pub gateway: Option<Gateway>,
+}
+
+/// What a gateway needs to know besides.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Gateway {
+    pub domains: Domains,
+    /// The port at which it listens, on all interfaces, for gateways of other domains.
+    pub port: u16,
 }

@@ -12,7 +12,7 @@ pub mod space;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use config::Config;
+pub use config::{Config, Gateway};
 use crossbeam_channel::Sender;
 use event_loop::{Loop, Mailbox, Order};
 use eyrie_wire::auth::Secret;

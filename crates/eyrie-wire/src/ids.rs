@@ -90,6 +90,12 @@ id! {
 index!(RouterId);
 
 id! {
+    /// A domain of the job, numbered from 0 in the order of its file.
+    DomainId, u32
+}
+index!(DomainId);
+
+id! {
     /// A store: 0 for the first, never used again for another.
     StoreId, u32
 }

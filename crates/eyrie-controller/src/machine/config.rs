@@ -5,6 +5,7 @@ use crate::inject::Injection;
 use eyrie_interface::Order;
 use eyrie_wire::control::CheckpointMode;
 use eyrie_wire::directory::MessagePath;
+use eyrie_wire::domains::Domains;
 use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -53,6 +54,10 @@ pub struct Config {
     /// Until then they may come back to it.
     pub agents_come_back: bool,
     pub injections: Vec<Injection>,
+    /// The domains of the job, where it has several.
+    pub domains: Option<Domains>,
+    /// The node of the gateway to other domains.
+    pub gateway: Option<NodeId>,
 }
 
 #[cfg(test)]
@@ -92,6 +97,8 @@ impl Config {
             alone_for: Duration::from_secs(60),
             agents_come_back: true,
             injections: vec![],
+            domains: None,
+            gateway: None,
         }
     }
 }

@@ -137,6 +137,7 @@ impl Machine {
                 };
                 self.out.end(1, Some(format!("{who} cannot go on: {reason}")))
             }
+            R::Line { .. } | R::FromDomain { .. } => {}
             // For users: nothing is decided by them.
             R::Stats(_) => {}
         }

@@ -278,6 +278,8 @@ impl Cluster {
             alone_for: Duration::from_secs(60),
             agents_come_back: true,
             injections,
+            domains: None,
+            gateway: None,
         };
         let machine = Machine::new(config.clone());
         Cluster {

@@ -218,6 +218,8 @@ fn config(options: &JobOptions, name: &str) -> Config {
         alone_for: options.alone_for(),
         agents_come_back: options.can_be_resumed(),
         injections: options.injections.clone(),
+        domains: options.domains.as_ref().map(|of| of.domains.clone()),
+        gateway: options.domains.as_ref().map(|of| of.gateway),
     }
 }
 

@@ -58,7 +58,7 @@ pub use event_file::appended;
 pub use eyrie_keeper::check as check_ledgers;
 pub use journal::Beginning;
 pub use launcher::{lead, Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
-pub use options::{JobOptions, Reach};
+pub use options::{InDomain, JobOptions, Reach};
 pub use program::NotRunnable;
 pub use resume::{resume, Resume};
 

@@ -10,6 +10,7 @@ use eyrie_interface::options::CpuLevel;
 use eyrie_interface::{Order, RolesAt};
 use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::directory::MessagePath;
+use eyrie_wire::domains::Domains;
 use eyrie_wire::role_address::{Bind, Interface, Ports, Security};
 use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
@@ -154,7 +155,22 @@ pub struct JobOptions {
     pub show: LogLevel,
     /// What ranks are started to use of their processors; else all.
     pub cpu: Option<CpuLevel>,
+    /// The domains of the job: this controller's ranks, nodes and roles are those of one of them.
+    pub domains: Option<InDomain>,
     pub argv: Vec<OsString>,
+}
+
+/// What a domain's controller is told of the domains. `ranks` of the options counts those of all
+/// domains, while `Cluster::start` has a node for each: for a rank of another domain the gateway's.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct InDomain {
+    pub domains: Domains,
+    /// The node that the gateway runs on: the one that other domains reach.
+    pub gateway: NodeId,
+    /// The port at which it listens there.
+    pub port: u16,
+    /// Name of the job's PMI key value space, the same in all domains.
+    pub kvsname: String,
 }
 
 impl JobOptions {
@@ -283,6 +299,7 @@ pub mod tests {
             self_contained: false,
             show: LogLevel::Normal,
             cpu: None,
+            domains: None,
             argv: vec!["true".into()],
         }
     }

@@ -1,8 +1,10 @@
 //! The commands of the controller to a router, and the events of a router to the controller.
 
 use eyrie_wire::data::{Determinant, ObservedPart};
+use eyrie_wire::directory::Directory;
+use eyrie_wire::domains::Letter;
 use eyrie_wire::role_address::Addr;
-use eyrie_wire::{Rank, RankInstance};
+use eyrie_wire::{DomainId, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -26,6 +28,11 @@ pub enum RouterCommand {
     Save(SavedAt),
     /// Asks for figures. Answered by [`RouterEvent::Stats`].
     Stats,
+    /// To a gateway: where the routers of its domain are.
+    Directory(Directory),
+    /// To a gateway: a letter to the controller of another domain. It is lost while there is no
+    /// line to that domain.
+    ToDomain { domain: DomainId, letter: Letter },
 }
 
 /// The place where all that a router holds is saved.
@@ -99,6 +106,10 @@ pub enum RouterEvent {
     Saved(Result<u64, String>),
     /// Figures of the router at present.
     Stats(Stats),
+    /// A gateway has a line to another domain from now on, or has none any more.
+    Line { domain: DomainId, up: bool },
+    /// A letter of the controller of another domain.
+    FromDomain { domain: DomainId, letter: Letter },
     /// The router cannot go on.
     Fatal { reason: String },
 }

@@ -459,6 +459,7 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
             _ => LogLevel::Normal,
         },
         cpu: args.cpu,
+        domains: None,
         argv: args.program,
     };
     let placement = placement(&options)?;

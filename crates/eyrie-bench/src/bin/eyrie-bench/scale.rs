@@ -80,6 +80,8 @@ impl Job {
             alone_for: Duration::from_secs(600),
             agents_come_back: true,
             injections: vec![],
+            domains: None,
+            gateway: None,
         };
         let machine = Machine::new(config);
         let now = Duration::ZERO;

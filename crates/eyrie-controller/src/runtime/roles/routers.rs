@@ -44,6 +44,7 @@ fn config(
         id: RouterId(role.id),
         kept_until: KeptUntil::Logged,
         takes_over: false,
+        gateway: None,
         saved: None,
         incarnations: vec![Incarnation(1); is_primary.len()],
         is_primary,

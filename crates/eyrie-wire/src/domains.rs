@@ -1,0 +1,137 @@
+//! The domains of a job: sites with a network, a controller and a secret of their own, which reach
+//! each other's gateway only. What the controllers of two domains tell each other is here, too.
+
+use crate::auth::{Secret, SECRET_LEN};
+use crate::entries::Entry;
+use crate::{DomainId, Rank};
+use serde::{Deserialize, Serialize};
+
+/// The key of two domains, made for one job. By it their gateways prove themselves to each other.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineKey([u8; SECRET_LEN]);
+
+impl LineKey {
+    /// A key that no other two domains have.
+    pub fn new() -> LineKey {
+        LineKey(crate::auth::random())
+    }
+
+    /// The key as the handshake takes it.
+    pub fn secret(&self) -> Secret {
+        Secret(self.0)
+    }
+}
+
+impl Default for LineKey {
+    fn default() -> LineKey {
+        LineKey::new()
+    }
+}
+
+impl std::fmt::Debug for LineKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LineKey(..)")
+    }
+}
+
+/// A domain, as all others know it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Domain {
+    pub name: String,
+    /// Its ranks: runs of consecutive ones, the first and the last of each, in order.
+    pub ranks: Vec<(Rank, Rank)>,
+    /// `HOST:PORT` by which other domains reach its gateway.
+    pub gateway: String,
+}
+
+impl Domain {
+    /// Whether the rank is in it.
+    pub fn has(&self, rank: Rank) -> bool {
+        self.ranks.iter().any(|(first, last)| (*first..=*last).contains(&rank))
+    }
+
+    /// Its ranks, in order.
+    pub fn ranks(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.ranks.iter().flat_map(|(first, last)| (first.0..=last.0).map(Rank))
+    }
+}
+
+/// All domains of a job, as one of them knows them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Domains {
+    /// The one that knows this.
+    pub own: DomainId,
+    /// All of them, by their numbers.
+    pub all: Vec<Domain>,
+    /// The keys that it has in common with each of them; none with itself.
+    pub keys: Vec<Option<LineKey>>,
+}
+
+impl Domains {
+    /// The domain that knows this.
+    pub fn own(&self) -> &Domain {
+        &self.all[self.own.index()]
+    }
+
+    /// The others, by their numbers.
+    pub fn others(&self) -> impl Iterator<Item = (DomainId, &Domain)> {
+        let numbered = (0..).map(DomainId).zip(&self.all);
+        numbered.filter(|(id, _)| *id != self.own)
+    }
+
+    /// The domain of a rank.
+    pub fn of(&self, rank: Rank) -> Option<DomainId> {
+        self.all.iter().position(|domain| domain.has(rank)).map(|at| DomainId(at as u32))
+    }
+
+    /// The key in common with another domain.
+    pub fn key(&self, domain: DomainId) -> Option<&LineKey> {
+        self.keys.get(domain.index())?.as_ref()
+    }
+}
+
+/// What the controller of a domain tells another one. Each is told everything once, in order.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum DomainSays {
+    /// What its ranks have put into the PMI key value space.
+    Put(Vec<Entry>),
+    /// All of its ranks have arrived at this PMI barrier, and what they had put before was told.
+    Arrived { barrier: u32 },
+    /// The programs of all its ranks have ended, with this code together.
+    Finished { code: i32 },
+    /// The job must end there, and so everywhere.
+    Ended { code: i32, cause: String },
+}
+
+/// What goes from controller to controller, by their gateways. It may be lost on the way, and is
+/// sent again until it is confirmed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Letter {
+    /// Its number, from 1; 0: it only confirms.
+    pub number: u64,
+    /// The last letter that its sender has received in order.
+    pub heard: u64,
+    pub says: Option<DomainSays>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rank_is_in_one_domain() {
+        let domain = |name: &str, ranks: &[(u32, u32)]| Domain {
+            name: name.into(),
+            ranks: ranks.iter().map(|(first, last)| (Rank(*first), Rank(*last))).collect(),
+            gateway: format!("{name}:7411"),
+        };
+        let all = vec![domain("home", &[(0, 1), (4, 4)]), domain("cloud", &[(2, 3)])];
+        let keys = vec![None, Some(LineKey::new())];
+        let domains = Domains { own: DomainId(0), all, keys };
+        assert_eq!(domains.own().ranks().collect::<Vec<_>>(), [0, 1, 4].map(Rank));
+        assert_eq!(domains.of(Rank(3)), Some(DomainId(1)));
+        assert_eq!((domains.of(Rank(4)), domains.of(Rank(5))), (Some(DomainId(0)), None));
+        assert_eq!(domains.others().map(|(id, _)| id).collect::<Vec<_>>(), [DomainId(1)]);
+        assert!(domains.key(DomainId(0)).is_none() && domains.key(DomainId(1)).is_some());
+    }
+}
