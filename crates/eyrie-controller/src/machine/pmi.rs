@@ -118,8 +118,8 @@ impl Pmi {
         self.elsewhere.get(&domain).is_some_and(|arrived| *arrived < self.here())
     }
 
-    /// What other domains are to be told, when all ranks of this one have arrived at a barrier: what
-    /// these have put, and then the barrier.
+    /// What other domains are to be told, when all ranks of this one have arrived at a barrier:
+    /// what these have put, and then the barrier.
     pub fn take_untold(&mut self) -> Vec<DomainSays> {
         let barrier = self.here();
         if self.elsewhere.is_empty() || barrier <= self.told {

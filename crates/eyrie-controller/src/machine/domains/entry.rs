@@ -13,7 +13,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_AT_MOST: Duration = Duration::from_secs(32);
 
 /// How long the first line may take: also to a domain that a user starts by hand.
-pub const FIRST_LINE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+const FIRST_LINE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// The line to a domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -130,10 +130,9 @@ impl OtherDomain {
         (self.line.up && !self.unconfirmed.is_empty()).then_some(self.again)
     }
 
-    /// When something is to be looked at: also, whether there was a line by then.
-    pub fn next(&self) -> Option<Duration> {
-        let first = self.line.since.is_none().then_some(FIRST_LINE_TIMEOUT);
-        self.again().or(first)
+    /// Until when there must have been a line, if there was none.
+    pub fn first_line_until(&self) -> Option<Duration> {
+        self.line.since.is_none().then_some(FIRST_LINE_TIMEOUT)
     }
 
     fn letters(&self) -> impl Iterator<Item = Letter> + '_ {

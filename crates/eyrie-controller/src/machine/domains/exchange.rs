@@ -1,7 +1,7 @@
 //! The exchange with other domains: what is told to them, and what follows from what they say.
 
-use super::entry::{OtherDomain, FIRST_LINE_TIMEOUT};
-use super::OtherDomains;
+use super::entry::OtherDomain;
+use super::{OtherDomains, FINISH_TIMEOUT, LINE_TIMEOUT};
 use crate::machine::config::Config;
 use crate::machine::io::{Command, ToPeer};
 use crate::machine::outbox::Outbox;
@@ -48,7 +48,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// Sends again what was not confirmed in time; ends the job when a domain never came.
+    /// Sends again what was not confirmed in time. Ends the job when another domain never came, or
+    /// is out of reach for too long.
     pub fn look(&mut self) {
         let now = self.out.now();
         for id in self.ids() {
@@ -56,16 +57,38 @@ impl Exchange<'_> {
             if other.again().is_some_and(|at| at <= now) {
                 let letters = other.send_again(now);
                 self.send(id, letters);
-            } else if other.line().since.is_none() && now >= FIRST_LINE_TIMEOUT {
-                let limit = eyrie_units::time(FIRST_LINE_TIMEOUT);
-                let text = format!(
-                    "domain {} has not come within {limit}: does it run, and do its gateway and this \
-                     domain's reach each other (`eyrie check --domains`)?",
-                    other.name()
-                );
-                return self.out.end(1, Some(text));
             }
         }
+        if self.out.has_ended() {
+            return;
+        }
+        if let Some(text) = self.never_came().or_else(|| self.out_of_reach()) {
+            return self.out.end(1, Some(text));
+        }
+        self.end_if_all_have();
+    }
+
+    fn never_came(&self) -> Option<String> {
+        let now = self.out.now();
+        let is_late = |other: &&OtherDomain| other.first_line_until().is_some_and(|at| at <= now);
+        let late = self.domains.all.values().find(is_late)?;
+        let waited = eyrie_units::time(now);
+        Some(format!(
+            "domain {} has not come within {waited}: does it run there, and do its gateway and this \
+             domain's reach each other?",
+            late.name()
+        ))
+    }
+
+    fn out_of_reach(&self) -> Option<String> {
+        let now = self.out.now();
+        let (other, _) = self.domains.out_of_reach().find(|(_, until)| *until <= now)?;
+        let waited = eyrie_units::time(LINE_TIMEOUT);
+        Some(format!(
+            "all ranks here have finished, and there was no line to domain {} for {waited}: whether \
+             its ranks have finished is not known",
+            other.name()
+        ))
     }
 
     /// A letter of another domain has come. What it may not say is not taken.
@@ -83,6 +106,8 @@ impl Exchange<'_> {
             self.send(id, vec![confirmation]);
         }
         match says {
+            // It may have confirmed the last letter.
+            None if !self.out.has_ended() => self.end_if_all_have(),
             None => {}
             Some(DomainSays::Ended { code, cause, domain }) => self.ended(id, code, cause, domain),
             // The job has ended here: nothing else counts.
@@ -146,12 +171,18 @@ impl Exchange<'_> {
     /// The programs of all ranks here have ended by themselves.
     pub fn finish(&mut self) {
         let code = self.ranks.code();
+        self.domains.finished_here = Some(self.out.now());
         self.tell_all(&DomainSays::Finished { code });
         self.end_if_all_have();
     }
 
+    /// Ends the job when all domains have finished, and each other one knows that this one has.
     fn end_if_all_have(&mut self) {
-        if let Some(code) = self.domains.code().filter(|_| self.ranks.have_all_finished()) {
+        let code = self.domains.code().filter(|_| self.domains.finished_here.is_some());
+        let Some(code) = code else { return };
+        let now = self.out.now();
+        let since = *self.domains.finished.get_or_insert(now);
+        if !self.domains.must_confirm() || now >= since + FINISH_TIMEOUT {
             self.out.end(code | self.ranks.code(), None);
         }
     }

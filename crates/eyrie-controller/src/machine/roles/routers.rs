@@ -25,8 +25,8 @@ use eyrie_wire::{NodeId, Rank, RankInstance, RouterId};
 use std::time::Duration;
 
 /// For each rank its primary router. Ranks of one node have one primary router, so that there is
-/// always another node for it; so have those of nodes in a row, so that the directory is short. That
-/// of ranks of other domains is the gateway.
+/// always another node for it; so have those of nodes in a row, so that the directory is short.
+/// That of ranks of other domains is the gateway.
 fn primaries(config: &Config) -> Vec<RouterId> {
     let start = &config.start;
     let nodes = start.iter().max().map_or(1, |last| u64::from(last.0) + 1);
