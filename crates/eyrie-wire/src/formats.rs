@@ -30,10 +30,22 @@ pub const SAVED_LEDGERS: Format = Format { magic: *b"EYRIELDG", name: "saved led
 /// How much of a job's output was written.
 pub const WRITTEN: Format =
     Format { magic: *b"EYRIEOUT", name: "the file that says how much output was written" };
+/// What the controller of another domain is told to start with.
+pub const ORDER: Format =
+    Format { magic: *b"EYRIEORD", name: "the order of a domain's controller" };
 
 /// All of them.
-pub const ALL: [&Format; 8] =
-    [&IMAGE, &MANIFEST, &JOURNAL, &SNAPSHOT, &SAVED_JOB, &SAVED_ROUTER, &SAVED_LEDGERS, &WRITTEN];
+pub const ALL: [&Format; 9] = [
+    &IMAGE,
+    &MANIFEST,
+    &JOURNAL,
+    &SNAPSHOT,
+    &SAVED_JOB,
+    &SAVED_ROUTER,
+    &SAVED_LEDGERS,
+    &WRITTEN,
+    &ORDER,
+];
 
 impl Format {
     /// What follows the magic number; `None` where the bytes are of no such format.
