@@ -27,6 +27,8 @@ pub const SAVED_JOB: Format = Format { magic: *b"EYRIEJOB", name: "a saved job" 
 pub const SAVED_ROUTER: Format = Format { magic: *b"EYRIERTR", name: "a saved router" };
 /// The ledgers of a job's ranks, that a keeper has saved.
 pub const SAVED_LEDGERS: Format = Format { magic: *b"EYRIELDG", name: "saved ledgers" };
+/// A connection from the gateway of one domain to that of another one.
+pub const LINE: Format = Format { magic: *b"EYRIELIN", name: "a connection between domains" };
 /// How much of a job's output was written.
 pub const WRITTEN: Format =
     Format { magic: *b"EYRIEOUT", name: "the file that says how much output was written" };
@@ -35,7 +37,7 @@ pub const ORDER: Format =
     Format { magic: *b"EYRIEORD", name: "the order of a domain's controller" };
 
 /// All of them.
-pub const ALL: [&Format; 9] = [
+pub const ALL: [&Format; 10] = [
     &IMAGE,
     &MANIFEST,
     &JOURNAL,
@@ -43,6 +45,7 @@ pub const ALL: [&Format; 9] = [
     &SAVED_JOB,
     &SAVED_ROUTER,
     &SAVED_LEDGERS,
+    &LINE,
     &WRITTEN,
     &ORDER,
 ];

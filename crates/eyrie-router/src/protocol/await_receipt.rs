@@ -127,6 +127,9 @@ impl<S: Store> AwaitReceipt<'_, S> {
         adoptions: &Adoptions,
         out: &mut impl Output<S::File>,
     ) {
+        if self.kept.is_gateway() {
+            return;
+        }
         let senders = self.conns.of_kind(StreamKind::Send);
         let late = senders.filter(|(_, conn)| {
             conn.unreceived.flush.is_some_and(|(_, since)| now > since + FLUSH)

@@ -39,6 +39,9 @@ impl<S: Store> Deliver<'_, S> {
                         if conn.passes_files {
                             pass_segment(id, &mut conn.segments, self.space, segment, out);
                         } else if let Some((from, len)) = stream.ahead.next(&logged.deliver) {
+                            if from == 0 && self.kept.is_elsewhere(rank) {
+                                out.frame(id, &Header::Announced(logged.deliver), &[]);
+                            }
                             let offset = offset + from;
                             let piece = &mut buffer[..len];
                             if let Err(e) = self.space.read_piece(segment, offset, piece) {

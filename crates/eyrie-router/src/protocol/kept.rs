@@ -14,6 +14,8 @@ pub struct Kept {
     is_primary: Vec<bool>,
     /// Those that it was the primary router of.
     left: BTreeSet<Rank>,
+    /// This is the gateway of a domain: the ranks whose primary router it is are in others.
+    is_gateway: bool,
     /// Empty ones for the ranks that have another primary router.
     logs: Vec<Log>,
     /// Bytes of frames in memory.
@@ -31,13 +33,36 @@ impl Kept {
         let count = is_primary.len() as u32;
         let log = |here: &bool| Log::new(if *here { count } else { 0 });
         let logs = is_primary.iter().map(log).collect();
-        let left = BTreeSet::new();
-        Kept { is_primary, left, logs, memory: 0, messages: 0, bytes: 0, dirty: Vec::new() }
+        Kept {
+            is_primary,
+            left: BTreeSet::new(),
+            is_gateway: false,
+            logs,
+            memory: 0,
+            messages: 0,
+            bytes: 0,
+            dirty: Vec::new(),
+        }
     }
 
     /// For each rank of the job whether this is its primary router.
     pub fn is_primary(&self) -> &[bool] {
         &self.is_primary
+    }
+
+    /// The ranks whose primary router this is are in other domains.
+    pub fn become_gateway(&mut self) {
+        self.is_gateway = true;
+    }
+
+    pub fn is_gateway(&self) -> bool {
+        self.is_gateway
+    }
+
+    /// Whether the rank is in another domain: no image of it is taken here, and what it does is
+    /// nothing to the controller.
+    pub fn is_elsewhere(&self, rank: Rank) -> bool {
+        self.is_gateway && self.is_primary_of(rank)
     }
 
     pub fn is_primary_of(&self, rank: Rank) -> bool {

@@ -28,6 +28,7 @@ mod room;
 mod saved;
 mod scarcity;
 mod segments;
+mod sign_of_life;
 mod streams;
 mod truncate;
 mod verify;
@@ -62,6 +63,7 @@ use room::Room;
 use saved::{Restore, Save};
 use scarcity::Scarcity;
 use segments::GiveSegments;
+use sign_of_life::SignOfLife;
 use std::io;
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -105,6 +107,15 @@ impl<S: Store> Protocol<S> {
         self
     }
 
+    /// Makes this router the gateway of a domain. The receivers of the ranks whose primary router it
+    /// is are couriers of other domains. A message is acknowledged only when a courier has said
+    /// that it is safe there, and truncated then.
+    #[must_use]
+    pub fn as_gateway(mut self) -> Self {
+        self.kept.become_gateway();
+        self.keeping_until_received(u64::MAX)
+    }
+
     /// Sets the incarnations that may connect at the start.
     #[must_use]
     pub fn beginning_with(mut self, incarnations: &[Incarnation]) -> Self {
@@ -116,7 +127,11 @@ impl<S: Store> Protocol<S> {
     #[must_use]
     pub fn taking_over(mut self) -> Self {
         self.ranks.must_report();
-        self.adoptions.take_over(self.kept.is_primary());
+        if self.kept.is_gateway() {
+            self.adoptions.take_over_nothing();
+        } else {
+            self.adoptions.take_over(self.kept.is_primary());
+        }
         self
     }
 
@@ -357,6 +372,7 @@ impl<S: Store> Protocol<S> {
         let Protocol { conns, ranks, kept, receipts, adoptions, room, space, .. } = self;
         Scarcity { ranks, kept, room, space }.report(out);
         AwaitReceipt { conns, ranks, kept, receipts, space }.end_flushes(now, adoptions, out);
+        SignOfLife { conns, ranks, kept, receipts, room }.show(out);
     }
 
     fn sending(&mut self) -> FromSender<'_, S> {
@@ -370,8 +386,8 @@ impl<S: Store> Protocol<S> {
     }
 
     fn close(&mut self) -> Close<'_, S> {
-        let Protocol { conns, room, space, .. } = self;
-        Close { conns, room, space }
+        let Protocol { conns, kept, room, space, .. } = self;
+        Close { conns, kept, room, space }
     }
 
     fn deliver(&mut self, rank: Rank, out: &mut impl Output<S::File>) -> bool {

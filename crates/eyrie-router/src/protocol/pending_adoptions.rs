@@ -100,6 +100,12 @@ impl Adoptions {
         self.ranks[rank.index()] = Some(Adoption { moved: true, ..Adoption::default() });
     }
 
+    /// This router has taken over from a lost gateway. A gateway acknowledges only what is safe in
+    /// another domain, so the senders have all that it had, and send it again.
+    pub fn take_over_nothing(&mut self) {
+        self.takes_over = true;
+    }
+
     /// Whether this router has taken over from a lost one.
     pub fn takes_over(&self) -> bool {
         self.takes_over

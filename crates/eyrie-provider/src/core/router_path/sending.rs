@@ -147,6 +147,8 @@ impl<H: Host> RouterPath<H> {
             let came = self.exchange_all(&mut pending, want)?;
             let Some(first) = pending.first().copied() else { return Ok(()) };
             if came {
+                // The router lives. A gateway whose line is broken says so from time to time.
+                begun = self.host.now();
                 continue;
             }
             if given != self.given(&pending) {
