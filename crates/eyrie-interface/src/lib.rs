@@ -23,8 +23,8 @@ pub use status::{Status, Summary};
 mod tests {
     use super::answer::{Checkpoints, Outcome};
     use super::record::Line;
-    use super::status::{CopiesMissing, ImageStatus, Kept, LogStatus, MoveStatus};
-    use super::status::{OverdueStatus, RankStatus, RoleStatus};
+    use super::status::{CopiesMissing, DomainStatus, ImageStatus, Kept, LineStatus, LogStatus};
+    use super::status::{MoveStatus, OverdueStatus, RankStatus, RoleStatus};
     use super::*;
     use eyrie_wire::RankInstance;
     use eyrie_wire::{ImageId, Incarnation, NodeId, Rank, RouterId};
@@ -84,12 +84,18 @@ mod tests {
         let role = RoleStatus { role: "router 0".into(), node: NodeId(1) };
         let moving =
             MoveStatus { rank: Rank(3), to: None, rounds: 2, bytes: 9, took: 0.25, slowed: 20 };
+        let line = Some(LineStatus { up: true, seconds: 1.5 });
+        let name = "cloud".to_string();
+        let gateway = "gw:7411".to_string();
+        let other = DomainStatus { name, ranks: 4, gateway, line, letters: 1, finished: Some(0) };
         let text = survives(&Status {
             job: "melt".into(),
             program: "./melt".into(),
             nodes_up: vec![true, false],
             drained: vec![NodeId(1)],
             hosts: vec!["a".into(), "b".into()],
+            domain: Some("home".into()),
+            domains: vec![other],
             ranks: vec![rank],
             moves: vec![moving],
             roles: vec![role],

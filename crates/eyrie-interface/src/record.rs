@@ -298,6 +298,19 @@ pub enum Record {
         fault: String,
         cause: Cause,
     },
+    /// The gateway has a line to another domain.
+    LineUp {
+        domain: String,
+    },
+    /// The line to another domain is broken. Messages wait until it is back.
+    LineDown {
+        domain: String,
+    },
+    /// The programs of all ranks of another domain have ended, with this code together.
+    DomainFinished {
+        domain: String,
+        code: i32,
+    },
     /// The controller had died, and another one goes on with the job.
     Resumed,
     /// The job is being saved: its ranks are imaged, then they stop.
@@ -471,6 +484,15 @@ impl Record {
             Record::Saved { dir, bytes } => {
                 let bytes = units::bytes(*bytes);
                 (Detail, format!("the job is saved in {dir}: {bytes} of messages besides the images"))
+            }
+            Record::LineUp { domain } => (Normal, format!("there is a line to domain {domain}")),
+            Record::LineDown { domain } => (
+                Normal,
+                format!("the line to domain {domain} is broken: messages wait until it is back"),
+            ),
+            Record::DomainFinished { domain, code } => {
+                let with = if *code == 0 { String::new() } else { format!(", with code {code}") };
+                (Detail, format!("all ranks of domain {domain} have finished{with}"))
             }
             Record::Resumed => {
                 (Normal, "another controller goes on with the job, from its journal".into())
@@ -685,6 +707,9 @@ mod tests {
             Record::CopiesMissing { what: Kept::Images, cause: cause() },
             Record::CopiesRestored { what: Kept::Journal },
             Record::NodeRefused { node },
+            Record::LineUp { domain: "cloud".into() },
+            Record::LineDown { domain: "cloud".into() },
+            Record::DomainFinished { domain: "cloud".into(), code: 0 },
             Record::Resumed,
             Record::Saving,
             Record::Saved { dir: "/d".into(), bytes: 7 },

@@ -104,6 +104,29 @@ pub struct MoveStatus {
     pub slowed: u8,
 }
 
+/// Another domain of the job, as this one sees it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DomainStatus {
+    pub name: String,
+    /// How many ranks it has.
+    pub ranks: u32,
+    /// Where its gateway is reached.
+    pub gateway: String,
+    /// Whether there is a line to it, and for how many seconds that has been so; `None`: there was
+    /// none yet.
+    pub line: Option<LineStatus>,
+    /// Letters of the controller that it has not confirmed.
+    pub letters: usize,
+    /// The exit code of its ranks together, once all have ended.
+    pub finished: Option<i32>,
+}
+
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LineStatus {
+    pub up: bool,
+    pub seconds: f64,
+}
+
 /// The answer to [`Request::Status`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Status {
@@ -114,6 +137,10 @@ pub struct Status {
     pub drained: Vec<NodeId>,
     /// Names of the hosts that the nodes are; empty on one machine.
     pub hosts: Vec<String>,
+    /// The name of this domain, and the other ones, where the job has several.
+    pub domain: Option<String>,
+    pub domains: Vec<DomainStatus>,
+    /// Those of this domain.
     pub ranks: Vec<RankStatus>,
     pub moves: Vec<MoveStatus>,
     /// Roles that run on nodes.

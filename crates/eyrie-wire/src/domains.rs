@@ -99,8 +99,8 @@ pub enum DomainSays {
     Arrived { barrier: u32 },
     /// The programs of all its ranks have ended, with this code together.
     Finished { code: i32 },
-    /// The job must end there, and so everywhere.
-    Ended { code: i32, cause: String },
+    /// The job must end everywhere, because it had to in this domain.
+    Ended { code: i32, cause: String, domain: DomainId },
 }
 
 /// What goes from controller to controller, by their gateways. It may be lost on the way, and is

@@ -95,6 +95,21 @@ pub enum Entry {
 }
 
 impl Entry {
+    /// Keys and values, as ranks read them.
+    pub fn texts(&self) -> Vec<(String, String)> {
+        match self {
+            Entry::Text { key, value } => vec![(key.clone(), value.clone())],
+            Entry::Addresses { pattern, first, last } => {
+                let [before, after] = &pattern.key;
+                let text = |rank| {
+                    let key = format!("{before}{rank}{after}");
+                    (key, pattern.value_of(Rank(rank)))
+                };
+                (first.0..=last.0).map(text).collect()
+            }
+        }
+    }
+
     /// Most bytes that it can take in a message.
     pub fn most_bytes(&self) -> usize {
         const NUMBERS: usize = 32;

@@ -1,6 +1,8 @@
 //! The machine: its components, and what each handler borrows of them. It decides nothing.
 
 use super::config::Config;
+use super::domains::exchange::Exchange;
+use super::domains::OtherDomains;
 use super::ending::EndOfRanks;
 use super::faults::moments::Injecting;
 use super::faults::pending::Faults;
@@ -65,10 +67,11 @@ pub struct Machine {
     pub(super) signals: Signals,
     pub(super) gathered: Gathered,
     pub(super) leftovers: Leftovers,
+    pub(super) domains: OtherDomains,
 }
 
 /// The form of a snapshot: it goes up with each change of what is in it.
-const FORM: u32 = 6;
+const FORM: u32 = 7;
 
 /// A handler that borrows these components.
 macro_rules! borrow {
@@ -86,16 +89,18 @@ impl Machine {
         // Stores on nodes come later.
         let stores = if config.roles_on_nodes { archive.into() } else { config.stores };
         let Config { checkpoint_every, checkpoint_order, .. } = config;
+        let ranks = Ranks::new(&config);
+        let domains = OtherDomains::new(&config);
         Machine {
             placement: Placement::default(),
             out: Outbox::new(Summary { ranks: config.ranks, ..Summary::default() }),
             nodes: Nodes::new(nodes, spares, hosts.clone(), heartbeat_timeout),
             contact: Contact::default(),
             reach: Reach::default(),
-            ranks: Ranks::new(&config.start),
-            roles: Roles::after(archive),
+            pmi: Pmi::new(&ranks, domains.iter().map(|(id, _)| id)),
+            ranks,
+            roles: Roles::of_job(&config),
             redundancy: Redundancy::default(),
-            pmi: Pmi::new(config.ranks),
             output: Ledger::new(config.ranks),
             stores: Stores::new(stores, archive),
             schedule: Schedule::new(checkpoint_every, checkpoint_order, config.ranks),
@@ -107,6 +112,7 @@ impl Machine {
             signals: Signals::default(),
             gathered: Gathered::default(),
             leftovers: Leftovers::new(config.ranks),
+            domains,
             config,
         }
     }
@@ -235,6 +241,10 @@ impl Machine {
 
     pub(super) fn end_of_ranks(&mut self) -> EndOfRanks<'_> {
         borrow!(self, EndOfRanks { out, ranks, signals })
+    }
+
+    pub(super) fn exchange(&mut self) -> Exchange<'_> {
+        borrow!(self, Exchange { config, out, ranks, roles, pmi, domains })
     }
 
     pub(super) fn saver(&mut self) -> Saver<'_> {

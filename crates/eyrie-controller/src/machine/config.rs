@@ -6,7 +6,7 @@ use eyrie_interface::Order;
 use eyrie_wire::control::CheckpointMode;
 use eyrie_wire::directory::MessagePath;
 use eyrie_wire::domains::Domains;
-use eyrie_wire::NodeId;
+use eyrie_wire::{NodeId, Rank, RouterId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -58,6 +58,19 @@ pub struct Config {
     pub domains: Option<Domains>,
     /// The node of the gateway to other domains.
     pub gateway: Option<NodeId>,
+}
+
+impl Config {
+    /// Whether it is a rank of another domain.
+    pub fn is_elsewhere(&self, rank: Rank) -> bool {
+        self.domains.as_ref().is_some_and(|domains| !domains.own().has(rank))
+    }
+
+    /// The gateway: one more router than those of this domain's ranks, and the primary router of
+    /// all other ranks.
+    pub fn gateway_router(&self) -> Option<RouterId> {
+        self.gateway.map(|_| RouterId(self.routers))
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::recovery::gathered::Replay;
 use crate::record::Record;
 use eyrie_router::RouterEvent;
 use eyrie_store::role::{StoreCommand, StoreEvent};
-use eyrie_wire::control::{FromAgent, RankReport, Role, StandardStream};
+use eyrie_wire::control::{FromAgent, RankReport, Role, RoleKind, StandardStream};
 use eyrie_wire::directory::MessagePath;
 use eyrie_wire::{NodeId, Rank, RankInstance, RouterId, StoreId};
 
@@ -23,10 +23,15 @@ impl Machine {
             Event::AgentGone(node) => self.watch().agent_gone(node),
             Event::AgentBack(node) => self.watch().node_heard(node),
             Event::NodesHere(nodes) => self.contact.set_here(nodes),
-            Event::Replaced { by } => self.out.end(
-                1,
-                Some(format!("another controller has taken over the job ({by}): this one ends")),
-            ),
+            Event::Replaced { by } => {
+                self.domains.forget();
+                self.out.end(
+                    1,
+                    Some(format!(
+                        "another controller has taken over the job ({by}): this one ends"
+                    )),
+                )
+            }
             Event::AgentWoke(node) => self.out.record(Record::NodeRefused { node }),
             Event::Note(text) => self.out.note(text),
             Event::StoreLost { store } => self.counting().store_lost(store),
@@ -89,7 +94,7 @@ impl Machine {
     }
 
     /// What a router says.
-    fn router_says(&mut self, role: Role, message: RouterEvent) {
+    pub(super) fn router_says(&mut self, role: Role, message: RouterEvent) {
         use RouterEvent as R;
         match message {
             R::Listening(addr) => self.hosting().role_up(role, addr),
@@ -113,7 +118,8 @@ impl Machine {
                 self.out.record(Record::ContentDiffers { rank, cause: reason })
             }
             R::LogGrown { rank, bytes } => self.captures().log_grown(rank, bytes),
-            R::LogScarce { rank } => self.schedule.log_scarce(rank),
+            R::LogScarce { rank } if self.ranks.is_here(rank) => self.schedule.log_scarce(rank),
+            R::LogScarce { .. } => {}
             R::HeldBack { reason } => self.out.note(format!("ranks wait: {reason}")),
             R::BoundExceeded { bytes } => self.out.note(format!(
                 "the log of messages may take {} MiB more than --log-memory: what is not received \
@@ -137,10 +143,26 @@ impl Machine {
                 };
                 self.out.end(1, Some(format!("{who} cannot go on: {reason}")))
             }
-            R::Line { .. } | R::FromDomain { .. } => {}
+            R::Line { domain, up } => {
+                if self.is_gateway(role) {
+                    self.exchange().line(domain, up);
+                }
+            }
+            R::FromDomain { domain, letter } => {
+                if self.is_gateway(role) {
+                    self.exchange().letter(domain, letter);
+                }
+            }
             // For users: nothing is decided by them.
             R::Stats(_) => {}
         }
+    }
+
+    /// Whether this role is the gateway that there is now.
+    pub(super) fn is_gateway(&self, role: Role) -> bool {
+        role.kind == RoleKind::Router
+            && self.roles.is_gateway(RouterId(role.id))
+            && self.is_current(role)
     }
 
     /// What a store says.
@@ -251,6 +273,7 @@ impl Machine {
                 self.end_of_ranks().end_if_one_never_joined();
                 let released = self.pmi.arrive(instance.rank, barrier);
                 self.out.extend(released);
+                self.exchange().tell_arrival();
             }
             R::PmiFinalized => {
                 if let Some(on_node) = r.on_node_mut() {

@@ -64,10 +64,10 @@ impl EndOfRanks<'_> {
         }
     }
 
-    /// Ends the job when all programs have ended.
+    /// Ends the job when all programs have ended: those of other domains, too.
     pub fn end_if_all_have(&mut self) {
         if !self.end_if_one_never_joined() && self.ranks.have_all_finished() {
-            self.out.end(self.ranks.code(), None);
+            self.out.follows(Consequence::AllFinished);
         }
     }
 
@@ -88,7 +88,7 @@ impl EndOfRanks<'_> {
         } else if self.ranks.have_all_finished() {
             // As with mpiexec: `./solver --version` is no failure.
             self.out.note(WITHOUT_MPI.into());
-            self.out.end(self.ranks.code(), None);
+            self.out.follows(Consequence::AllFinished);
             return true;
         } else {
             return false;

@@ -33,6 +33,7 @@ impl Machine {
                 let again = self.out.now() + RETRY;
                 self.saver().not_imaged(rank, true, again);
                 self.mover().died(rank);
+                self.hosting().died_without_gateway(rank);
             }
             C::RouterFenced { router, instance, rsn } => {
                 self.recovery().router_fenced(router, instance, rsn, Replay::default())
@@ -75,6 +76,8 @@ impl Machine {
             }
             C::ArchiveLost => self.saving.no_longer_possible(),
             C::Save => self.saver().save_asked(None),
+            C::AllFinished => self.exchange().finish(),
+            C::GatewayLost => self.exchange().lose_lines(),
         }
     }
 

@@ -11,6 +11,7 @@ mod completing;
 mod components;
 mod config;
 mod dispatch;
+mod domains;
 mod ending;
 mod faults;
 mod follow;
@@ -44,6 +45,7 @@ mod simulation;
 
 pub use components::Machine;
 pub use config::Config;
+pub use domains::entry::{LineState, OtherDomain};
 pub use images::schedule;
 pub use io::{Command, Event, FromPeer, Mark, Peer, Source, ToPeer};
 pub use moves::entry::Move;

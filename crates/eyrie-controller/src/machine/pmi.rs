@@ -1,9 +1,12 @@
-//! The job-wide part of PMI: what the ranks have put, and which barriers the job has passed.
+//! The job-wide part of PMI: what the ranks have put, and which barriers the job has passed. Other
+//! domains say both of their ranks by themselves.
 
 use super::io::{Command, ToPeer};
+use super::ranks::Ranks;
 use eyrie_wire::control::ToAgent;
+use eyrie_wire::domains::DomainSays;
 use eyrie_wire::entries::{Entries, Entry};
-use eyrie_wire::{NodeId, Rank};
+use eyrie_wire::{DomainId, NodeId, Rank};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -15,21 +18,37 @@ const PIECE_BYTES: usize = 1 << 20;
 pub struct Pmi {
     /// Highest barrier that each rank has arrived at, in any of its incarnations.
     arrived: Vec<u32>,
-    /// How many ranks have arrived at each number, and at none beyond it.
+    /// How many ranks of this domain have arrived at each number, and at none beyond it.
     at: BTreeMap<u32, u32>,
+    /// The barrier that the ranks of each other domain have arrived at.
+    elsewhere: BTreeMap<DomainId, u32>,
     passed: u32,
     /// All that was put, for nodes that come later.
     entries: Entries,
     /// Put since the last release.
     fresh: Entries,
+    /// Put by ranks of this domain since the others were told of an arrival.
+    untold: Entries,
+    /// The last barrier that other domains were told of.
+    told: u32,
+    /// Keys that were put in other domains, but for those of addresses.
+    keys_elsewhere: BTreeMap<String, DomainId>,
 }
 
 impl Pmi {
-    pub fn new(ranks: u32) -> Pmi {
-        let at = BTreeMap::from([(0, ranks)]);
-        let arrived = vec![0; ranks as usize];
-        let (entries, fresh) = Default::default();
-        Pmi { arrived, at, passed: 0, entries, fresh }
+    /// `others`: the other domains, whose ranks are not of these.
+    pub fn new(ranks: &Ranks, others: impl IntoIterator<Item = DomainId>) -> Pmi {
+        Pmi {
+            arrived: vec![0; ranks.len()],
+            at: BTreeMap::from([(0, ranks.here())]),
+            elsewhere: others.into_iter().map(|domain| (domain, 0)).collect(),
+            passed: 0,
+            entries: Entries::default(),
+            fresh: Entries::default(),
+            untold: Entries::default(),
+            told: 0,
+            keys_elsewhere: BTreeMap::new(),
+        }
     }
 
     /// Barriers that the job has passed.
@@ -39,8 +58,29 @@ impl Pmi {
 
     pub fn put(&mut self, rank: Rank, key: String, value: String) {
         if let Some(entry) = self.entries.put(rank, key, value) {
+            if !self.elsewhere.is_empty() {
+                self.untold.add(entry.clone());
+            }
             self.fresh.add(entry);
         }
+    }
+
+    /// A rank of another domain has put this. False, and nothing is done: it has a key that a rank
+    /// of another domain, or of this one, has.
+    pub fn put_elsewhere(&mut self, domain: DomainId, entry: Entry) -> bool {
+        let is_its_own = |(key, value): &(String, String)| match self.entries.get(key) {
+            Some(known) if known != *value => self.keys_elsewhere.get(key) == Some(&domain),
+            _ => true,
+        };
+        if !entry.texts().iter().all(is_its_own) {
+            return false;
+        }
+        if let Entry::Text { key, .. } = &entry {
+            self.keys_elsewhere.entry(key.clone()).or_insert(domain);
+        }
+        self.entries.add(entry.clone());
+        self.fresh.add(entry);
+        true
     }
 
     /// A rank has arrived at its barrier number `barrier`. When the job passes one: the entries
@@ -58,7 +98,42 @@ impl Pmi {
                 self.at.remove(&before);
             }
         }
-        let all = self.at.keys().next().copied().unwrap_or(0);
+        self.release()
+    }
+
+    /// All ranks of another domain have arrived at this barrier. As [`Pmi::arrive`].
+    pub fn arrive_elsewhere(&mut self, domain: DomainId, barrier: u32) -> Vec<Command> {
+        let Some(arrived) = self.elsewhere.get_mut(&domain) else { return Vec::new() };
+        *arrived = barrier.max(*arrived);
+        self.release()
+    }
+
+    /// The last barrier that all ranks of this domain have arrived at.
+    fn here(&self) -> u32 {
+        self.at.keys().next().copied().unwrap_or(0)
+    }
+
+    /// Whether the ranks of this domain wait at a barrier for those of another one.
+    pub fn waits_for(&self, domain: DomainId) -> bool {
+        self.elsewhere.get(&domain).is_some_and(|arrived| *arrived < self.here())
+    }
+
+    /// What other domains are to be told, when all ranks of this one have arrived at a barrier:
+    /// what these have put, and then the barrier.
+    pub fn take_untold(&mut self) -> Vec<DomainSays> {
+        let barrier = self.here();
+        if self.elsewhere.is_empty() || barrier <= self.told {
+            return Vec::new();
+        }
+        self.told = barrier;
+        let untold = pieces(&std::mem::take(&mut self.untold));
+        let arrived = DomainSays::Arrived { barrier };
+        untold.into_iter().map(DomainSays::Put).chain([arrived]).collect()
+    }
+
+    fn release(&mut self) -> Vec<Command> {
+        let elsewhere = self.elsewhere.values().copied();
+        let all = elsewhere.chain([self.here()]).min().unwrap_or(0);
         if all <= self.passed {
             return Vec::new();
         }
@@ -109,11 +184,17 @@ fn messages(node: Option<NodeId>, entries: &Entries, before: u32, passed: u32) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Config;
     use eyrie_transport::frame;
+
+    fn ranks(ranks: u32) -> Ranks {
+        let start = vec![NodeId(0); ranks as usize];
+        Ranks::new(&Config { ranks, start, ..Config::of_one_rank() })
+    }
 
     #[test]
     fn the_last_rank_opens_the_barrier_and_a_later_incarnation_does_not_close_it() {
-        let mut pmi = Pmi::new(2);
+        let mut pmi = Pmi::new(&ranks(2), []);
         let opened = |commands: Vec<Command>| {
             commands.first().map(|command| match command {
                 Command::Send(ToPeer::Agents(ToAgent::Pmi { entries, barriers })) => {
@@ -147,7 +228,7 @@ mod tests {
     #[test]
     fn entries_of_thousands_of_ranks_go_in_frames_within_the_bound() {
         const RANKS: u32 = 20_000;
-        let mut pmi = Pmi::new(RANKS);
+        let mut pmi = Pmi::new(&ranks(RANKS), []);
         let mut commands = Vec::new();
         for rank in 0..RANKS {
             // As long as MPICH may make them.

@@ -1,6 +1,7 @@
 //! What may be asked of the machine from outside. Nothing here changes anything.
 
 use super::components::Machine;
+use super::domains::entry::OtherDomain;
 use super::moves::entry::Move;
 use super::ranks::entry::RankEntry;
 use super::ranks::kept::KeptImage;
@@ -10,10 +11,27 @@ use super::state::{NodeStateName, RankStateName};
 use eyrie_interface::Summary;
 use eyrie_store::role::Stored;
 use eyrie_wire::control::{Role, RoleKind};
+use eyrie_wire::domains::Domain;
 use eyrie_wire::{Incarnation, NodeId, Rank, RankInstance, RouterId};
 use std::time::Duration;
 
 impl Machine {
+    /// The other domains of the job, and what is known of them.
+    pub fn other_domains(&self) -> impl Iterator<Item = (&Domain, &OtherDomain)> {
+        let all = self.config.domains.iter().flat_map(|domains| domains.others());
+        all.zip(self.domains.iter()).map(|((_, domain), (_, known))| (domain, known))
+    }
+
+    /// The name of a role, as users know it.
+    pub fn role_in_words(&self, role: Role) -> String {
+        let is_router = role.kind == RoleKind::Router;
+        if is_router && self.roles.is_gateway(RouterId(role.id)) {
+            "gateway".into()
+        } else {
+            role.to_string()
+        }
+    }
+
     /// Names of the hosts that the nodes are; empty on one machine.
     pub fn hosts(&self) -> &[String] {
         self.nodes.hosts()
@@ -39,15 +57,15 @@ impl Machine {
         self.out.summary()
     }
 
-    /// For the progress line and `eyrie status`.
+    /// For the progress line and `eyrie status`: of this domain, as the next two.
     pub fn rank_states(&self) -> impl Iterator<Item = (RankInstance, NodeId, RankStateName)> + '_ {
-        self.ranks.iter().map(|r| (r.instance(), r.node(), r.state()))
+        self.ranks.of_this_domain().map(|r| (r.instance(), r.node(), r.state()))
     }
 
     /// The newest image of each rank, and in how many stores it is.
     pub fn newest_images(&self) -> impl Iterator<Item = Option<(Stored, usize)>> + '_ {
         let of = |kept: &KeptImage| (kept.image, kept.copies.count());
-        self.ranks.iter().map(move |r| r.images().newest().map(of))
+        self.ranks.of_this_domain().map(move |r| r.images().newest().map(of))
     }
 
     /// For each rank for how long it has had no new image, and why, if that is too long.
@@ -55,7 +73,7 @@ impl Machine {
         let ages = self.ages();
         let is_saving = self.saving.is_going_on();
         let of = move |r: &RankEntry| Some((ages.overdue_for(r)?, ages.why_no_image(r.rank())));
-        self.ranks.iter().map(move |r| of(r).filter(|_| !is_saving))
+        self.ranks.of_this_domain().map(move |r| of(r).filter(|_| !is_saving))
     }
 
     /// Ranks whose death, with or without their node, cannot be recovered from at present.

@@ -4,6 +4,7 @@
 use super::components::Machine;
 use super::io::{Command, Event, FromPeer};
 use crate::record::Record;
+use eyrie_router::RouterEvent;
 use eyrie_wire::control::FromAgent;
 use std::time::Duration;
 
@@ -12,13 +13,7 @@ impl Machine {
     /// in order.
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Command> {
         if self.out.has_ended() {
-            if let Event::From(FromPeer::Agent(
-                node,
-                FromAgent::Output { instance, stream, offset, bytes },
-            )) = event
-            {
-                self.output_arrived(node, instance, stream, offset, bytes);
-            }
+            self.handle_after_end(now, event);
             return self.out.take_commands();
         }
         self.pass_time(now.max(self.out.now()));
@@ -32,6 +27,7 @@ impl Machine {
         if tick || self.out.now() >= self.out.look_at() {
             self.look();
         }
+        self.exchange().look();
         if self.out.has_started() && !self.out.has_ended() && !self.contact.is_cut_off() {
             self.injecting().inject_due();
             self.saver().go_on_saving();
@@ -44,16 +40,45 @@ impl Machine {
         commands
     }
 
+    /// The job has ended: only output counts, and what other domains say, until they know it.
+    fn handle_after_end(&mut self, now: Duration, event: Event) {
+        if let Event::From(FromPeer::Agent(
+            node,
+            FromAgent::Output { instance, stream, offset, bytes },
+        )) = event
+        {
+            return self.output_arrived(node, instance, stream, offset, bytes);
+        }
+        if !self.domains.are_being_left() {
+            return;
+        }
+        self.out.set_now(now.max(self.out.now()));
+        match event {
+            Event::From(FromPeer::Router(role, message @ RouterEvent::Line { .. }))
+            | Event::From(FromPeer::Router(role, message @ RouterEvent::FromDomain { .. })) => {
+                self.router_says(role, message)
+            }
+            Event::RoleLost { role, .. } if self.is_gateway(role) => self.domains.hurry(),
+            // The user waits no longer.
+            Event::Stop { .. } => self.domains.hurry(),
+            _ => {}
+        }
+        self.exchange().look();
+        self.leave();
+    }
+
     /// When [`super::Event::Tick`] is due at the latest.
     pub fn next_tick(&self) -> Option<Duration> {
+        let of_domains = self.domains.next();
         if self.out.has_ended() {
-            return None;
+            return of_domains.filter(|_| self.domains.are_being_left());
         }
+        let look = [Some(self.out.look_at()), of_domains];
         if !self.out.has_started() {
-            return Some(self.out.look_at());
+            return look.into_iter().flatten().min();
         }
         let soon = [self.schedule.next_after(self.out.now()), self.faults.next()];
-        soon.into_iter().flatten().chain([self.out.look_at()]).min()
+        soon.into_iter().chain(look).flatten().min()
     }
 
     /// Time goes on. When this comes later than it should have, the controller itself was stopped,
@@ -73,11 +98,20 @@ impl Machine {
         }
     }
 
-    /// The job is over, if that has come of this event: its record is the last one.
+    /// The job is over, if that has come of this event.
     fn end(&mut self) {
         let Some((code, cause)) = self.out.take_end() else { return };
-        let cause = cause.map(|cause| cause + &self.watch().which_are_silent());
+        let here = !self.domains.have_ended_it();
+        let silent = here.then(|| self.watch().which_are_silent()).unwrap_or_default();
+        let cause = cause.map(|cause| cause + &silent);
         self.injecting().miss_all();
+        self.exchange().leave(code, cause);
+        self.leave();
+    }
+
+    /// Once other domains know that the job is over: its record is the last one.
+    fn leave(&mut self) {
+        let Some((code, cause)) = self.domains.take_left(self.out.now()) else { return };
         let summary = self.out.summary();
         self.out.record(Record::JobEnded { code, cause, summary });
         self.out.push(Command::End { code });

@@ -2,6 +2,8 @@
 //! process or a socket, and what it must never do is checked after each of its commands. A failing
 //! schedule is named by its seed.
 
+mod domains;
+
 use super::images::schedule::Interval;
 use super::images::stores::SAVED;
 use super::saving::contents::Saved;
@@ -19,8 +21,10 @@ use eyrie_wire::control::{
     StartFault, StartRank, StoreAt, ToAgent,
 };
 use eyrie_wire::directory::MessagePath;
+use eyrie_wire::domains::{Domains, Letter};
+use eyrie_wire::entries::{Entries, Entry};
 use eyrie_wire::role_address::Addr;
-use eyrie_wire::{ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
+use eyrie_wire::{DomainId, ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -34,6 +38,9 @@ const TOO_LONG: Duration = Duration::from_secs(6 * 3600);
 /// A user who has asked for something that an image is needed for has an answer by then: also when
 /// a rank never says whether it stands still.
 const LONGEST_ANSWER: Duration = Duration::from_secs(900);
+
+/// Why a user ends a job.
+const STOPPED: &str = "interrupted";
 
 /// What a rank says that had not read its whole log when its router was lost.
 const NEEDS_ITS_LOG: &str = "the messages that it needs are lost";
@@ -55,6 +62,8 @@ enum Happening {
     KillStore(StoreId),
     /// No packet goes between the controller and any node, for so long.
     CutOff(Duration),
+    /// The controller dies, and another one goes on.
+    Resume,
     Plug,
     /// The image of a capture is whole in the store that it was sent to.
     Uploaded(StoreId, RankInstance, ImageId),
@@ -167,6 +176,18 @@ impl SimCapture {
 
 struct Cluster {
     config: Config,
+    /// Its ranks; those of other domains are only counted.
+    own: Vec<Rank>,
+    /// Barriers that the ranks come to, that were passed, and that each rank has arrived at.
+    barriers_to_pass: u32,
+    passed: u32,
+    arrived: BTreeMap<Rank, u32>,
+    /// What ranks can read that others have put.
+    known: Entries,
+    /// Letters to other domains that the machine has sent just now.
+    to_domains: Vec<(DomainId, Letter)>,
+    /// Why the job has ended, if that was no good end.
+    cause: Option<String>,
     /// The job has been saved.
     was_saved: bool,
     /// Stores that live, and those that the machine was told are lost.
@@ -227,10 +248,22 @@ fn ms(ms: u64) -> Duration {
 
 impl Cluster {
     fn new(seed: u64, journaled: bool) -> Cluster {
+        Cluster::within(seed, journaled, None)
+    }
+
+    /// A domain of a job, or all of it.
+    fn within(seed: u64, journaled: bool, domains: Option<Domains>) -> Cluster {
         let mut random = SmallRng::seed_from_u64(seed);
-        let nodes = random.gen_range(1..5);
+        let nodes = random.gen_range(1 + u32::from(domains.is_some())..5);
         let spares = random.gen_range(0..3);
         let ranks = random.gen_range(1..9);
+        let own: Vec<Rank> = match &domains {
+            None => Rank::first(ranks).collect(),
+            Some(domains) => domains.own().ranks().collect(),
+        };
+        let all = domains.iter().flat_map(|domains| &domains.all);
+        let all: u32 = all.map(|domain| domain.ranks().count() as u32).sum();
+        let ranks = all.max(own.len() as u32);
         let interval = match random.gen_range(0..4) {
             0 => Interval::Off,
             1 => Interval::Auto { mtbf: Duration::from_secs(60), log_share: 100 << 20 },
@@ -245,13 +278,19 @@ impl Cluster {
             _ => Vec::new(),
         };
         let routers = random.gen_range(1..4);
-        let roles_on_nodes = nodes + spares > 1 && random.gen_bool(0.5);
+        let roles_on_nodes = domains.is_some() || nodes + spares > 1 && random.gen_bool(0.5);
         let hung = random.gen_bool(0.02) && !roles_on_nodes;
         let hung = hung.then(|| (RouterId(random.gen_range(0..routers)), None));
         let stores_on_nodes = roles_on_nodes && random.gen();
         let stores = if stores_on_nodes { 2 } else { random.gen_range(1..4) };
         let copies = if stores_on_nodes { 2 } else { random.gen_range(1..=stores.min(2)) };
-        let start = eyrie_placement::assign::spread(ranks, nodes).map(NodeId).collect();
+        let mut start = vec![NodeId(0); ranks as usize];
+        let spread = eyrie_placement::assign::spread(own.len() as u32, nodes).map(NodeId);
+        own.iter().zip(spread).for_each(|(rank, node)| start[rank.index()] = node);
+        let named = domains.iter().flat_map(|_| 0..nodes + spares);
+        let hosts = named.map(|node| format!("h{node}")).collect();
+        let gateway = domains.as_ref().map(|_| NodeId(0));
+        let barriers_to_pass = if domains.is_some() { 3 } else { 1 };
         let config = Config {
             job: "simulated".into(),
             ranks,
@@ -259,7 +298,7 @@ impl Cluster {
             spares,
             start,
             slots: vec![Some(ranks); (nodes + spares) as usize],
-            hosts: Vec::new(),
+            hosts,
             routers,
             path: MessagePath::Router,
             roles_on_nodes,
@@ -278,12 +317,20 @@ impl Cluster {
             alone_for: Duration::from_secs(60),
             agents_come_back: true,
             injections,
-            domains: None,
-            gateway: None,
+            domains,
+            gateway,
         };
         let machine = Machine::new(config.clone());
+        let stubborn = random.gen_bool(0.05).then(|| own[random.gen_range(0..own.len())]);
         Cluster {
             config: config.clone(),
+            own,
+            barriers_to_pass,
+            passed: 0,
+            arrived: BTreeMap::new(),
+            known: Entries::default(),
+            to_domains: Vec::new(),
+            cause: None,
             was_saved: false,
             stores: StoreId::first(if stores_on_nodes { 0 } else { stores }).collect(),
             lost_stores: BTreeSet::new(),
@@ -298,11 +345,11 @@ impl Cluster {
             copies: copies as usize,
             copied: 0,
             journal: journaled.then(Default::default),
-            routers,
+            routers: routers + u32::from(gateway.is_some()),
             on_nodes: Vec::new(),
             start_failed: false,
             two_lost: false,
-            stubborn: random.gen_bool(0.05).then(|| Rank(random.gen_range(0..ranks))),
+            stubborn,
             asked: BTreeMap::new(),
             overdue: BTreeSet::new(),
             hung,
@@ -330,6 +377,18 @@ impl Cluster {
         self.queue.push(Due(at, self.made, happening));
     }
 
+    fn any_rank(&mut self) -> Rank {
+        self.own[self.random.gen_range(0..self.own.len())]
+    }
+
+    /// Everything that happens by itself, from the start on.
+    fn plan(&mut self) {
+        self.plan_start();
+        self.plan_failures();
+        self.plan_requests();
+        self.plan_losses();
+    }
+
     /// The stores and the agents come up.
     fn plan_start(&mut self) {
         for store in StoreId::first(self.next_store.0) {
@@ -343,13 +402,13 @@ impl Cluster {
     /// What fails in this job, and hosts that join; it may be saved.
     fn plan_failures(&mut self) {
         for _ in 0..self.random.gen_range(0..8) {
-            let rank = self.random.gen_range(0..self.ranks.len() as u32);
+            let rank = self.any_rank();
             let node = self.random.gen_range(0..self.nodes.len() as u32);
             let what = match self.random.gen_range(0..10) {
-                0..=5 => Happening::KillRank(Rank(rank)),
+                0..=5 => Happening::KillRank(rank),
                 6..=7 => Happening::KillNode(NodeId(node)),
                 8 => Happening::FreezeNode(NodeId(node)),
-                _ => Happening::Event(said::unprotected(Rank(rank), "disk full".into())),
+                _ => Happening::Event(said::unprotected(rank, "disk full".into())),
             };
             self.after(600..15_000, what);
         }
@@ -390,7 +449,7 @@ impl Cluster {
         }
         for number in 1..self.random.gen_range(1..5) {
             let request = Some(number);
-            let rank = self.random.gen_range(0..self.ranks.len() as u32);
+            let rank = self.any_rank();
             let node = self.random.gen_range(0..self.nodes.len() as u32);
             let pause_budget = ms([0, 50, 100_000][self.random.gen_range(0..3)]);
             let if_slow = [IfSlow::Accept, IfSlow::SlowDown, IfSlow::GiveUp];
@@ -406,14 +465,9 @@ impl Cluster {
                     };
                     Event::Measure { request: 0, over: ms(100), goal }
                 }
-                0 => Event::Migrate { request, ranks: vec![Rank(rank)], to: None, manner },
-                1 => Event::Migrate {
-                    request,
-                    ranks: vec![Rank(rank)],
-                    to: Some(NodeId(node)),
-                    manner,
-                },
-                2 => Event::Checkpoint { request: number, rank: Some(Rank(rank)) },
+                0 => Event::Migrate { request, ranks: vec![rank], to: None, manner },
+                1 => Event::Migrate { request, ranks: vec![rank], to: Some(NodeId(node)), manner },
+                2 => Event::Checkpoint { request: number, rank: Some(rank) },
                 _ => Event::Drain { request, node: NodeId(node) },
             };
             self.after(600..15_000, Happening::Event(event));
@@ -440,10 +494,10 @@ impl Cluster {
             self.after(600..15_000, Happening::KillStore(StoreId(store)));
         }
         for _ in 0..self.random.gen_range(0..20) {
-            let rank = self.random.gen_range(0..self.ranks.len() as u32);
+            let rank = self.any_rank();
             let event = match self.random.gen_range(0..5) {
-                0 => said::log_scarce(Rank(rank)),
-                _ => said::log_grown(Rank(rank), self.random.gen_range(0..1 << 30)),
+                0 => said::log_scarce(rank),
+                _ => said::log_grown(rank, self.random.gen_range(0..1 << 30)),
             };
             self.after(0..15_000, Happening::Event(event));
         }
@@ -451,31 +505,40 @@ impl Cluster {
 
     /// The job from its start to its end; panics when an invariant breaks.
     fn run(&mut self) -> (Option<i32>, u64) {
-        self.plan_start();
-        self.plan_failures();
-        self.plan_requests();
-        self.plan_losses();
+        self.plan();
         while self.ended.is_none() {
-            assert!(self.now < TOO_LONG, "the job hangs: {:?}", self.states());
-            // Where a store is missing for good an image is under way for as long as one may be.
-            let can_count = self.stores.len() >= self.copies;
-            let is_late = |since: Duration| can_count && self.now > since + LONGEST_ANSWER;
-            let late = self.asked.iter().find(|(_, since)| is_late(**since));
-            assert_eq!(late, None, "a user is not answered: {:?}", self.states());
-            let tick = self.machine.next_tick().map(|t| t.max(self.now));
-            let next = self.queue.peek().map(|due| due.0);
-            match (tick, next) {
-                (Some(t), Some(n)) if t < n => self.handle_at(t, Event::Tick),
-                (_, Some(at)) => {
-                    let Due(_, _, happening) = self.queue.pop().unwrap();
-                    self.now = at;
-                    self.happen(happening);
-                }
-                (Some(t), None) => self.handle_at(t, Event::Tick),
-                (None, None) => panic!("nothing will ever happen again: {:?}", self.states()),
-            }
+            self.step();
         }
         (self.ended, self.recovered)
+    }
+
+    /// When the next thing happens.
+    fn next(&self) -> Option<Duration> {
+        let tick = self.machine.next_tick().map(|t| t.max(self.now));
+        let next = self.queue.peek().map(|due| due.0);
+        tick.into_iter().chain(next).min()
+    }
+
+    /// The next thing happens.
+    fn step(&mut self) {
+        assert!(self.now < TOO_LONG, "the job hangs: {:?}", self.states());
+        // Where a store is missing for good an image is under way for as long as one may be.
+        let can_count = self.stores.len() >= self.copies;
+        let is_late = |since: Duration| can_count && self.now > since + LONGEST_ANSWER;
+        let late = self.asked.iter().find(|(_, since)| is_late(**since));
+        assert_eq!(late, None, "a user is not answered: {:?}", self.states());
+        let tick = self.machine.next_tick().map(|t| t.max(self.now));
+        let next = self.queue.peek().map(|due| due.0);
+        match (tick, next) {
+            (Some(t), Some(n)) if t < n => self.handle_at(t, Event::Tick),
+            (_, Some(at)) => {
+                let Due(_, _, happening) = self.queue.pop().unwrap();
+                self.now = at;
+                self.happen(happening);
+            }
+            (Some(t), None) => self.handle_at(t, Event::Tick),
+            (None, None) => panic!("nothing will ever happen again: {:?}", self.states()),
+        }
     }
 
     fn states(&self) -> Vec<(RankInstance, NodeId, RankStateName)> {
@@ -500,7 +563,9 @@ impl Cluster {
                     | RouterEvent::Connected(_)
                     | RouterEvent::Replayed { .. }
                     | RouterEvent::Adopted { .. }
-                    | RouterEvent::Heard { .. },
+                    | RouterEvent::Heard { .. }
+                    | RouterEvent::Line { .. }
+                    | RouterEvent::FromDomain { .. },
                 )
                 | FromPeer::Store(_, StoreEvent::Begun { .. }),
             )) => self.config.roles_on_nodes,
@@ -547,6 +612,7 @@ impl Cluster {
                 self.after(long..long + 1, Happening::Plug);
             }
             Happening::CutOff(_) => {}
+            Happening::Resume => self.resume(),
             Happening::Plug => self.plug(),
             Happening::Event(event) => {
                 match &event {
@@ -555,7 +621,7 @@ impl Cluster {
                     | Event::Checkpoint { request, .. } => {
                         self.asked.entry(*request).or_insert(self.now);
                     }
-                    Event::Joining { .. } => self.join(),
+                    Event::Joining { host } => self.join(host),
                     Event::From(FromPeer::Router(role, message)) => {
                         self.router_says(*role, message)
                     }
@@ -673,7 +739,9 @@ impl Cluster {
         let machine = &self.machine;
         let silent: Vec<NodeId> =
             machine.nodes.silent(machine.out.now()).into_iter().map(|(node, _)| node).collect();
-        let apart = machine.roles.of(RoleKind::Router).find_map(|(_, router)| {
+        let routers = machine.roles.of(RoleKind::Router);
+        let mut routers = routers.filter(|(id, _)| !machine.roles.is_gateway(RouterId(*id)));
+        let apart = routers.find_map(|(_, router)| {
             let far =
                 machine.places().rank_that_cannot_meet(router.node()).filter(|_| router.is_up());
             far.filter(|far| !silent.contains(far) && !silent.contains(&router.node()))
@@ -775,12 +843,24 @@ impl Cluster {
         self.store(store, instance, image, if damaged { 1.0 } else { 0.05 });
     }
 
-    /// A host that may come, or not.
-    fn join(&mut self) {
+    /// The host of the gateway comes back when it is lost.
+    fn bring_gateway_back(&mut self, record: &Record) {
+        let (Record::NodeLost { node, .. } | Record::NodeLeft { node }) = record else { return };
+        let host = self.machine.hosts().get(node.index()).filter(|host| *host == "h0").cloned();
+        if let Some(host) = host.filter(|_| self.config.domains.is_some()) {
+            self.after(500..20_000, Happening::Event(Event::Joining { host }));
+        }
+    }
+
+    /// A host that may come, or not; that of the gateway does.
+    fn join(&mut self, host: &str) {
         let node = NodeId(self.nodes.len() as u32);
         self.nodes.push(SimNode { joining: true, ..SimNode::new() });
-        let event =
-            if self.random.gen_bool(0.8) { said::joined(node) } else { Event::AgentGone(node) };
+        let event = if host == "h0" || self.random.gen_bool(0.8) {
+            said::joined(node)
+        } else {
+            Event::AgentGone(node)
+        };
         self.after(5..3000, Happening::FromNode(node, event));
     }
 
@@ -880,6 +960,7 @@ impl Cluster {
     /// The process of a router dies alone.
     fn kill_router(&mut self, id: RouterId) {
         let Some(router) = self.on_nodes.get_mut(id.index()).filter(|r| r.up) else { return };
+        router.up &= !self.machine.roles.is_gateway(id);
         let role = Role { kind: RoleKind::Router, id: id.0, generation: router.generation };
         let node = router.node;
         let cause = "killed".to_string();
@@ -900,11 +981,12 @@ impl Cluster {
             None => self.on_nodes.push(router),
         }
         if takes_over {
+            let is_gateway = self.machine.roles.is_gateway(RouterId(id));
             for (rank, here) in self.machine.is_primary_of(RouterId(id)).into_iter().enumerate() {
                 let r = &mut self.ranks[rank];
                 // It is told who may speak.
                 r.confirmed.insert(RouterId(id));
-                if here {
+                if here && !is_gateway {
                     (r.log_lost, r.adopted, r.adopted_before) = (true, false, false);
                 }
             }
@@ -923,6 +1005,9 @@ impl Cluster {
     /// Ranks hear where their routers are, and tell new ones what they have.
     fn publish(&mut self) {
         for id in RouterId::first(self.on_nodes.len() as u32) {
+            if self.machine.roles.addr(RoleKind::Router, id.0).is_none() {
+                continue;
+            }
             let router = &mut self.on_nodes[id.index()];
             if std::mem::replace(&mut router.up, true) || router.generation == 0 {
                 continue;
@@ -965,7 +1050,7 @@ impl Cluster {
             return self.after(50..500, Happening::WorkDone(instance));
         }
         self.hear_node(node, said::rank(instance, RankReport::PmiFinalized));
-        let ending = Ending::Code(0);
+        let ending = Ending::Code(self.exit_code(instance.rank));
         self.after(
             0..30,
             Happening::FromNode(
@@ -981,7 +1066,11 @@ impl Cluster {
             event,
             Event::From(FromPeer::Store(_, StoreEvent::Stored { .. } | StoreEvent::Failed { .. }))
         );
-        if !of_store && self.random.gen_bool(0.05) {
+        let of_line = matches!(
+            event,
+            Event::From(FromPeer::Router(_, RouterEvent::Line { .. })) | Event::Stop { .. }
+        );
+        if !of_store && !of_line && self.random.gen_bool(0.05) {
             // Whatever concerns a incarnation may be heard of again when the incarnation is long
             // over.
             self.after(1..3000, Happening::Event(event.clone()));
@@ -1004,6 +1093,13 @@ impl Cluster {
     /// What the machine should make of what it hears of images and stores.
     fn expect_of(&mut self, event: &Event) {
         match *event {
+            Event::From(FromPeer::Agent(
+                _,
+                FromAgent::Rank(instance, RankReport::PmiBarrier { barrier }),
+            )) => {
+                let arrived = self.arrived.entry(instance.rank).or_default();
+                *arrived = barrier.max(*arrived);
+            }
             Event::From(FromPeer::Agent(
                 _,
                 FromAgent::Rank(instance, RankReport::ImageUsable { image, .. }),
@@ -1074,13 +1170,74 @@ impl Cluster {
         assert!(!self.nodes[node.index()].refused, "to a lost node: {command:?}");
     }
 
-    fn barriers_passed(&mut self, barriers: u32) {
-        if barriers == 1 {
-            let waiting = std::mem::take(&mut self.barriers);
-            for (rank, _, incarnation) in waiting {
-                self.work(RankInstance { rank, incarnation });
-            }
+    fn barriers_passed(&mut self, entries: &[Entry], barriers: u32) {
+        entries.iter().for_each(|entry| self.known.add(entry.clone()));
+        // A node that comes later is told of them again.
+        if barriers <= self.passed {
+            return;
         }
+        assert_eq!(barriers, self.passed + 1, "barriers are passed one after the other");
+        self.passed = barriers;
+        let waiting = std::mem::take(&mut self.barriers);
+        for (rank, node, incarnation) in waiting {
+            self.go_on(RankInstance { rank, incarnation }, node);
+        }
+    }
+
+    /// A rank comes to its next barrier, or computes when it has passed all.
+    fn go_on(&mut self, instance: RankInstance, node: NodeId) {
+        let RankInstance { rank, incarnation } = instance;
+        self.barriers.retain(|(r, _, _)| *r != rank);
+        if self.passed >= self.barriers_to_pass {
+            return self.work(instance);
+        }
+        self.barriers.push((rank, node, incarnation));
+        let barrier = self.passed + 1;
+        let key = format!("key-{rank}-{barrier}");
+        let put = RankReport::PmiPut { key, value: rank.to_string() };
+        let put = said::rank(instance, put);
+        self.after(70..71, Happening::FromNode(node, put));
+        let arrived = said::rank(instance, RankReport::PmiBarrier { barrier });
+        self.after(71..90, Happening::FromNode(node, arrived));
+    }
+
+    /// The exit code of a rank's program.
+    fn exit_code(&self, rank: Rank) -> i32 {
+        let several = self.config.domains.is_some();
+        if several && rank.0 % 3 == 2 {
+            1 << (rank.0 % 6)
+        } else {
+            0
+        }
+    }
+
+    /// The exit code of a job whose programs all come to their end.
+    fn good_code(&self) -> i32 {
+        Rank::first(self.config.ranks).fold(0, |code, rank| code | self.exit_code(rank))
+    }
+
+    /// The controller dies. Another one goes on from a snapshot; users who have asked for something
+    /// hear nothing of it any more.
+    fn resume(&mut self) {
+        if self.cut.is_some() {
+            return;
+        }
+        let snapshot = self.machine.snapshot().unwrap();
+        self.machine = Machine::new(self.config.clone());
+        self.machine.restore(&snapshot).unwrap();
+        self.asked.clear();
+        self.handle(Event::Resumed);
+    }
+
+    /// The gateway to other domains, while it listens.
+    fn gateway(&self) -> Option<(Role, NodeId)> {
+        let gateway = self.config.gateway_router()?;
+        let router = self.on_nodes.get(gateway.index()).filter(|router| router.up)?;
+        let node = &self.nodes[router.node.index()];
+        let is_there = node.health != Health::Dead && !node.refused && self.ended.is_none();
+        let generation = router.generation;
+        let role = Role { kind: RoleKind::Router, id: gateway.0, generation };
+        is_there.then_some((role, router.node))
     }
 
     fn agent_gets(&mut self, node: NodeId, message: &ToAgent) {
@@ -1117,7 +1274,7 @@ impl Cluster {
             ToAgent::Heartbeat { n } => {
                 self.after(0..200, Happening::FromNode(node, said::heartbeat(node, n)));
             }
-            ToAgent::Pmi { barriers, .. } => self.barriers_passed(barriers),
+            ToAgent::Pmi { ref entries, barriers } => self.barriers_passed(entries, barriers),
             ToAgent::Shutdown => {
                 let all_go = self.machine.nodes.up().all(|node| self.machine.nodes[node].leaves());
                 let empty = self.nodes[node.index()].processes.is_empty();
@@ -1187,7 +1344,11 @@ impl Cluster {
             RouterCommand::Recover { instance, .. } => {
                 let r = &self.ranks[instance.rank.index()];
                 assert_eq!(instance.incarnation, r.fenced, "an older incarnation is let in");
-                assert_eq!(r.confirmed.len() as u32, self.routers, "not all routers have fenced");
+                let gateway = self.machine.roles.gateway();
+                let is_gone = gateway.is_some_and(|(_, g)| g.is(state::RoleStateName::Down));
+                let home = RouterId::first(self.config.routers);
+                let mut wanted = home.chain(self.config.gateway_router().filter(|_| !is_gone));
+                assert!(wanted.all(|router| r.confirmed.contains(&router)), "not all have fenced");
             }
             RouterCommand::Truncate { rank, rsn: position, .. } => {
                 let r = &mut self.ranks[rank.index()];
@@ -1201,6 +1362,12 @@ impl Cluster {
                     r.counted
                 );
                 r.truncated_to = Some(position);
+            }
+            RouterCommand::Directory(ref directory) => {
+                assert_eq!(directory.routers.len() as u32, self.routers);
+            }
+            RouterCommand::ToDomain { domain, ref letter } => {
+                self.to_domains.push((domain, letter.clone()))
             }
             _ => panic!("it was not asked for: {message:?}"),
         }
@@ -1243,8 +1410,8 @@ impl Cluster {
                 }
                 self.agent_gets(node, message);
             }
-            Command::Send(ToPeer::Agents(ToAgent::Pmi { barriers, .. })) => {
-                self.barriers_passed(barriers)
+            Command::Send(ToPeer::Agents(ToAgent::Pmi { ref entries, barriers })) => {
+                self.barriers_passed(entries, barriers)
             }
             Command::Send(ToPeer::Agents(_)) => panic!("it was not asked for: {command:?}"),
             Command::Send(ToPeer::Store(store, ref message)) => {
@@ -1313,7 +1480,8 @@ impl Cluster {
                 self.ended = Some(code);
                 let usable = self.nodes.iter().any(|n| !n.refused && !n.joining);
                 assert!(
-                    code == 0
+                    code == self.good_code() && self.cause.is_none()
+                        || self.ends_from_outside()
                         || self.was_saved
                         || !usable
                         || self.a_rank_has_no_way_back()
@@ -1371,7 +1539,8 @@ impl Cluster {
 
     /// Whether a failure was simulated that no system could survive.
     fn a_rank_has_no_way_back(&self) -> bool {
-        self.machine.rank_states().zip(&self.ranks).any(|((_, _, state), r)| {
+        self.machine.rank_states().any(|(instance, _, state)| {
+            let r = &self.ranks[instance.rank.index()];
             let no_image = r.counted.is_empty() && r.truncated_to.is_some();
             let no_log = r.unprotected || r.log_lost || no_image;
             no_log && matches!(state, RankStateName::Lost)
@@ -1385,7 +1554,17 @@ impl Cluster {
         since.is_some_and(|since| self.now >= since + FENCE_TIMEOUT)
     }
 
+    /// Whether another domain has ended the job, or a user.
+    fn ends_from_outside(&self) -> bool {
+        let cause = self.cause.as_deref().unwrap_or("");
+        cause.starts_with("domain ") || cause == STOPPED
+    }
+
     fn note(&mut self, record: &Record) {
+        if let Record::JobEnded { cause, .. } = record {
+            self.cause.clone_from(cause);
+        }
+        self.bring_gateway_back(record);
         match record {
             Record::Protected { rank } => {
                 let r = &mut self.ranks[rank.index()];
@@ -1402,6 +1581,7 @@ impl Cluster {
             }
             Record::JobEnded { cause: Some(cause), .. } => {
                 let lost = self.on_nodes.iter().any(|router| router.generation > 0);
+                let lost = lost || cause.contains("gateway was lost");
                 let unheard = lost && cause.contains("just before the rank itself");
                 let died = |(_, _, state): (RankInstance, NodeId, RankStateName)| {
                     state == RankStateName::Lost
@@ -1502,19 +1682,7 @@ impl Cluster {
         if incarnation > Incarnation(1) {
             self.after(61..400, Happening::Event(said::replayed(instance, 1)));
         }
-        if self.machine_passed_barrier() {
-            self.work(instance);
-        } else {
-            self.barriers.retain(|(r, _, _)| *r != rank);
-            self.barriers.push((rank, node, incarnation));
-            self.after(
-                71..90,
-                Happening::FromNode(
-                    node,
-                    said::rank(instance, RankReport::PmiBarrier { barrier: 1 }),
-                ),
-            );
-        }
+        self.go_on(instance, node);
     }
 
     /// The rank computes to its end.
@@ -1522,10 +1690,6 @@ impl Cluster {
         let took =
             if self.stubborn == Some(instance.rank) { 1_000_000..1_100_000 } else { 500..20_000 };
         self.after(took, Happening::WorkDone(instance));
-    }
-
-    fn machine_passed_barrier(&self) -> bool {
-        self.machine.pmi.passed() > 0
     }
 
     fn capture(&mut self, node: NodeId, instance: RankInstance, image: ImageId, store: StoreId) {

@@ -53,7 +53,7 @@ impl Starting<'_> {
         let hosts = self.nodes.hosts().to_vec();
         let job = job.clone();
         self.out.record(Record::JobStarted { job, ranks, nodes, spares, hosts, routers });
-        self.schedule.begin(now);
+        self.schedule.begin(&self.ranks.numbers(), now);
         self.faults.begin(now);
         self.out.extend(self.pmi.so_far(None));
         let mut returning = Vec::new();

@@ -41,6 +41,8 @@ pub enum RankStateName {
     Replaying,
     /// It has ended well.
     Finished,
+    /// It is a rank of another domain: it takes no part in anything here.
+    Elsewhere,
 }
 
 /// What changes the state of a rank.

@@ -105,7 +105,7 @@ impl Job {
     fn inject(&mut self, fault: Fault) {
         match fault {
             Fault::KillRank(rank) => {
-                let state = self.machine.rank_states().nth(rank.index());
+                let state = self.machine.rank_states().find(|(of, ..)| of.rank == rank);
                 if let Some((instance, node, _)) = state {
                     self.send(node, &ToAgent::Kill(instance));
                 }

@@ -150,7 +150,8 @@ pub fn run(
     let (mut beginning, of_cpu) = begin(options, saved.as_ref())?;
     let base = jobdir::base(beginning.options.dir.as_deref())?;
     let Beginning { name, kvsname, options, .. } = &beginning;
-    let (dir, secret) = JobDir::create(&base, name, options.routers, kvsname, options.ranks)?;
+    let (dir, secret) =
+        JobDir::create(&base, name, options.routers_and_gateway(), kvsname, options.ranks)?;
     let event_file = EventFile::create(beginning.options.events.as_deref(), dir.path())?;
     let cleaned = clean(&base);
     provide(&mut beginning, dir.path(), saved.is_some())?;
@@ -274,7 +275,8 @@ fn begin(
     let level = known_level(&options)?;
     let notes = level.map(|level| cpu::hold(&level, &mut program.env)).unwrap_or_default();
     let name = options.job.clone().unwrap_or_else(|| format!("job-{}", std::process::id()));
-    let kvsname = eyrie_supervision::place::new_name();
+    let of_domains = options.domains.as_ref().map(|of| of.kvsname.clone());
+    let kvsname = of_domains.unwrap_or_else(eyrie_supervision::place::new_name);
     Ok((Beginning { version, name, kvsname, options, program, provided: vec![] }, notes))
 }
 

@@ -8,11 +8,12 @@ use anyhow::bail;
 use eyrie_host::Images;
 use eyrie_interface::options::CpuLevel;
 use eyrie_interface::{Order, RolesAt};
+use eyrie_router::Gateway;
 use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::directory::MessagePath;
 use eyrie_wire::domains::Domains;
 use eyrie_wire::role_address::{Bind, Interface, Ports, Security};
-use eyrie_wire::NodeId;
+use eyrie_wire::{NodeId, RouterId};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::net::{IpAddr, TcpListener};
@@ -195,6 +196,17 @@ impl JobOptions {
         self.roles == RolesAt::Nodes && self.images.is_some()
     }
 
+    /// How many routers the job has in this domain, with the gateway to other domains.
+    pub fn routers_and_gateway(&self) -> u32 {
+        self.routers + u32::from(self.domains.is_some())
+    }
+
+    /// What this router is to know of other domains, if it is the gateway to them.
+    pub fn gateway_of(&self, router: RouterId) -> Option<Gateway> {
+        let of = self.domains.as_ref().filter(|_| router == RouterId(self.routers))?;
+        Some(Gateway { domains: of.domains.clone(), port: of.port })
+    }
+
     /// How long all agents may take to come up.
     pub fn agents_timeout(&self) -> Duration {
         match self.cluster.as_ref().map(|cluster| &cluster.launcher) {
@@ -253,10 +265,27 @@ pub fn check(options: &JobOptions) -> anyhow::Result<()> {
             "{ranks} ranks do not fit on {nodes} nodes of {slots} slots each; give more with --nodes or --slots"
         );
     }
+    if let Some(why) = cannot_have_domains(options) {
+        bail!("{why}");
+    }
     for injection in &options.injections {
         injection.check(ranks, nodes + options.spares).map_err(anyhow::Error::msg)?;
     }
     Ok(())
+}
+
+/// Why a job over several domains cannot be as it was asked for.
+fn cannot_have_domains(options: &JobOptions) -> Option<&'static str> {
+    options.domains.as_ref()?;
+    if options.images.is_some() {
+        Some("a job over several domains cannot be saved yet: leave --images out")
+    } else if options.path == MessagePath::Direct {
+        Some("between domains messages go through routers: leave --path direct out")
+    } else if options.roles != RolesAt::Nodes {
+        Some("a job over several domains has its roles on nodes: leave --roles here out")
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -3,13 +3,14 @@
 use super::job::Job;
 use super::users;
 use crate::machine::redundancy::Missing;
-use crate::machine::{Move, RankStateName};
+use crate::machine::{LineState, Move, OtherDomain, RankStateName};
 use crate::record::{LogLevel, Record};
 use eyrie_interface::status::{
-    CopiesMissing, ImageStatus, MoveStatus, OverdueStatus, RankStatus, RoleStatus, Status,
+    CopiesMissing, DomainStatus, ImageStatus, LineStatus, MoveStatus, OverdueStatus, RankStatus,
+    RoleStatus, Status,
 };
 use eyrie_store::role::Stored;
-use eyrie_wire::control::Role;
+use eyrie_wire::domains::Domain;
 use eyrie_wire::{NodeId, Rank, RankInstance};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -98,7 +99,7 @@ impl Job {
             RankStatus { instance, node, state, image, overdue }
         };
         let role_status =
-            |(role, node): (Role, NodeId)| RoleStatus { role: role.to_string(), node };
+            |(role, node)| RoleStatus { role: self.machine.role_in_words(role), node };
         let move_status = |(rank, moving): (Rank, &Move)| {
             let of_live = moving.live().map(|l| (l.rounds(), l.bytes(), l.took().as_secs_f64()));
             let (rounds, bytes, took) = of_live.unwrap_or_default();
@@ -106,6 +107,20 @@ impl Job {
         };
         let missing = self.machine.missing_copies().into_iter();
         let copies_missing = |Missing { what, cause, .. }: Missing| CopiesMissing { what, cause };
+        let domains = self.beginning.options.domains.as_ref();
+        let now = self.clock.time();
+        let domain_status = |(domain, known): (&Domain, &OtherDomain)| {
+            let LineState { up, since } = known.line();
+            let seconds = |since: Duration| now.saturating_sub(since).as_secs_f64();
+            DomainStatus {
+                name: domain.name.clone(),
+                ranks: domain.ranks().count() as u32,
+                gateway: domain.gateway.clone(),
+                line: since.map(|since| LineStatus { up, seconds: seconds(since) }),
+                letters: known.waiting(),
+                finished: known.finished(),
+            }
+        };
         let argv = self.beginning.program.argv.iter().map(|a| a.to_string_lossy());
         Status {
             job: self.beginning.name.clone(),
@@ -113,6 +128,8 @@ impl Job {
             nodes_up: self.machine.nodes_up().collect(),
             drained: self.machine.drained().collect(),
             hosts: self.machine.hosts().to_vec(),
+            domain: domains.map(|of| of.domains.own().name.clone()),
+            domains: self.machine.other_domains().map(domain_status).collect(),
             ranks: self.machine.rank_states().map(rank_status).collect(),
             moves: self.machine.moves().map(move_status).collect(),
             roles: self.machine.roles().map(role_status).collect(),

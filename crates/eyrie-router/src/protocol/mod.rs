@@ -47,7 +47,7 @@ use eyrie_wire::{Incarnation, Rank, RankInstance};
 use fence::Fence;
 pub use fence::BEGINNING;
 use from_receiver::FromReceiver;
-use from_sender::FromSender;
+use from_sender::{FromSender, NOT_HERE_ANY_MORE};
 use keep_room::KeepRoom;
 use kept::Kept;
 use log::Log;
@@ -194,6 +194,12 @@ impl<S: Store> Protocol<S> {
                     }
                     None
                 }
+                // It has not heard yet where to send it: a new connection, and it has.
+                Err(NOT_HERE_ANY_MORE) => {
+                    self.close().disconnected(id, out);
+                    out.close(id);
+                    None
+                }
                 Err(reason) => Some(reason.to_owned()),
             },
             StreamKind::Delivery => self.receiving().frame(id, rank, frame, out).err(),
@@ -261,6 +267,10 @@ impl<S: Store> Protocol<S> {
             RouterCommand::Truncate { rank, clock, rsn, observed } => {
                 self.truncate(rank, (clock, rsn, observed), out);
             }
+            RouterCommand::Serve(ranks) => ranks.into_iter().for_each(|rank| self.serve(rank)),
+            RouterCommand::Leave(ranks) => {
+                ranks.into_iter().for_each(|rank| self.leave(rank, out));
+            }
             // The loop carries it out, since it has the file.
             RouterCommand::Save(_) => {}
             // A gateway's, which carries them out itself.
@@ -274,6 +284,32 @@ impl<S: Store> Protocol<S> {
                 }
             }
         }
+    }
+
+    /// This is the primary router of the rank as well.
+    fn serve(&mut self, rank: Rank) {
+        if self.ranks.has(rank) && self.kept.serve(rank) {
+            self.receipts.serve(rank);
+            self.adoptions.begin(rank);
+        }
+    }
+
+    /// This is the primary router of the rank no more. Its senders keep what it has not received.
+    fn leave(&mut self, rank: Rank, out: &mut impl Output<S::File>) {
+        if !self.kept.is_primary_of(rank) {
+            return;
+        }
+        if let Some(id) = self.conns.delivery(rank) {
+            self.close().disconnected(id, out);
+            out.close(id);
+        }
+        for (segment, frames) in self.kept.leave(rank, &mut self.space) {
+            self.space.segments.frames_truncated(segment, frames);
+        }
+        self.adoptions.end(rank);
+        self.receipts.cover(rank);
+        self.serve_waiting(out);
+        self.keep_room(out);
     }
 
     /// Begins the delivery stream of a rank that connected before its recovery was prepared.

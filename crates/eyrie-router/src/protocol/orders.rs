@@ -21,6 +21,12 @@ pub enum RouterCommand {
     /// An image of the rank counts. Truncates messages up to `rsn`, determinants up to `clock`, and
     /// observations before that clock or before the byte `observed`.
     Truncate { rank: Rank, clock: u64, rsn: u64, observed: u64 },
+    /// From now on this is the primary router of these ranks as well, after it has fenced them. They
+    /// go on from images that have all that they ever received, and say what that is.
+    Serve(Vec<Rank>),
+    /// From now on other routers are the primary ones of these ranks: what is here for them is
+    /// dropped, and their senders send it there.
+    Leave(Vec<Rank>),
     /// Breaks the connections of a rank, as a network failure would.
     BreakConnections(Rank),
     /// Writes all that the router holds to a place from which another one goes on

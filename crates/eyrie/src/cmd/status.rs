@@ -5,7 +5,7 @@ use eyrie_cli::out;
 use eyrie_cli::table::align;
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::ask;
-use eyrie_interface::status::OverdueStatus;
+use eyrie_interface::status::{DomainStatus, LineStatus, OverdueStatus};
 use eyrie_interface::{Request, Status};
 use eyrie_units::plain;
 use eyrie_wire::{NodeId, Rank, RouterId};
@@ -100,9 +100,12 @@ fn row(status: &Status) -> Vec<String> {
 
 /// How much a router has logged, in parentheses; nothing for other roles.
 fn log_of(status: &Status, role: &str) -> String {
+    // The gateway comes after all routers.
+    let gateway = status.logs.last().filter(|_| role == "gateway");
     let router = role.strip_prefix("router ").and_then(|number| number.parse().ok());
     let log = router
-        .and_then(|router: u32| status.logs.iter().find(|log| log.router == RouterId(router)));
+        .and_then(|router: u32| status.logs.iter().find(|log| log.router == RouterId(router)))
+        .or(gateway);
     let held = log.map(|log| eyrie_units::bytes(log.memory_bytes + log.disk_bytes));
     held.map_or(String::new(), |held| format!(" (log {held})"))
 }
@@ -156,6 +159,26 @@ fn list(ranks: &[Rank]) -> String {
     ranks.iter().map(Rank::to_string).collect::<Vec<_>>().join(", ")
 }
 
+/// Another domain, the line to it and what it has not confirmed.
+fn domain_in_words(domain: &DomainStatus) -> String {
+    let DomainStatus { name, ranks, gateway, line, letters, finished } = domain;
+    let line = match line {
+        None => format!("no line to {gateway} yet"),
+        Some(LineStatus { up: true, seconds }) => format!("line up for {seconds:.1} s"),
+        Some(LineStatus { seconds, .. }) => {
+            format!("line to {gateway} broken for {seconds:.1} s")
+        }
+    };
+    let letters = match letters {
+        0 => String::new(),
+        1 => ", 1 letter of its controller not confirmed".into(),
+        many => format!(", {many} letters of its controller not confirmed"),
+    };
+    let finished = finished.map_or(String::new(), |code| format!(", finished with code {code}"));
+    let ranks = eyrie_units::counted(*ranks, "rank");
+    format!("{name} ({ranks}): {line}{letters}{finished}")
+}
+
 fn in_full(status: &Status) -> Result<String, std::fmt::Error> {
     let size = eyrie_units::bytes;
     let summary = &status.summary;
@@ -191,6 +214,9 @@ fn in_full(status: &Status) -> Result<String, std::fmt::Error> {
     }
     if !status.unprotected.is_empty() {
         writeln!(out, "unprotected ranks {}", list(&status.unprotected))?;
+    }
+    for domain in &status.domains {
+        writeln!(out, "domain      {}", domain_in_words(domain))?;
     }
     for missing in &status.copies_missing {
         writeln!(out, "kept once   {}", missing.cause)?;

@@ -81,6 +81,7 @@ impl Injecting<'_> {
             Fault::KillRank(r) | Fault::DropConnection(r) => match self.ranks.get(r) {
                 Some(r) if r.on_node().is_some() => None,
                 Some(r) if r.is(RankStateName::Finished) => Some("it has finished"),
+                Some(r) if r.is_elsewhere() => Some("it is in another domain"),
                 _ => Some("it is not running"),
             },
             Fault::KillNode(n) | Fault::FreezeNode(n) => {

@@ -15,7 +15,6 @@ use crate::machine::outbox::Outbox;
 use crate::machine::ranks::Ranks;
 use crate::machine::roles::Roles;
 use crate::machine::saving::phase::Saving;
-use crate::machine::state::RankStateName;
 use crate::machine::timeouts::{BEGIN_TIMEOUT, RETRY, STORE_TIMEOUT};
 use crate::record::Record;
 use eyrie_wire::control::{ImageAt, ToAgent};
@@ -65,7 +64,7 @@ impl Captures<'_> {
             let wanted = !settled || r.is_exposed();
             let can = wanted && !over && r.can_be_captured();
             let Some(store) = store.filter(|_| can) else {
-                if r.is(RankStateName::Finished) {
+                if !r.is_living() {
                     self.schedule.asked(rank, now);
                 } else {
                     self.schedule.retry(rank, now + RETRY);
@@ -108,7 +107,7 @@ impl Captures<'_> {
 
     /// The log of the rank has grown to so many bytes.
     pub fn log_grown(&mut self, rank: Rank, bytes: u64) {
-        let Some(r) = self.ranks.get(rank) else { return };
+        let Some(r) = self.ranks.get(rank).filter(|r| r.is_living()) else { return };
         let image_bytes = r.images().newest().map_or(0, |kept| kept.image.bytes);
         self.schedule.logged(rank, bytes, image_bytes);
     }

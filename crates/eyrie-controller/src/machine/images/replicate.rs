@@ -9,7 +9,6 @@ use crate::machine::outbox::consequence::Consequence;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::kept::KeptImage;
 use crate::machine::ranks::Ranks;
-use crate::machine::state::RankStateName;
 use crate::machine::timeouts::STORE_TIMEOUT;
 use crate::record::{list, Record};
 use eyrie_store::role::{StoreCommand, Stored};
@@ -35,7 +34,7 @@ impl Counting<'_> {
         let mut without = Vec::new();
         for rank in self.ranks.numbers() {
             let r = &mut self.ranks[rank];
-            if r.images_mut().lose_store(store) && !r.is(RankStateName::Finished) {
+            if r.images_mut().lose_store(store) && r.is_living() {
                 without.push(rank);
             }
             let instance = r.instance();
@@ -60,7 +59,7 @@ impl Counting<'_> {
     /// Has those images copied of which copies are missing, the newest of all ranks first.
     fn want_copies(&mut self) {
         for age in 0..3 {
-            self.ranks.numbers().for_each(|rank| self.want_copies_of(rank, age));
+            self.ranks.numbers().into_iter().for_each(|rank| self.want_copies_of(rank, age));
         }
     }
 
@@ -73,7 +72,7 @@ impl Counting<'_> {
                 .capture()
                 .filter(|c| c.stored().is_some())
                 .map(|c| (r.instance(), c.image(), c.copies())),
-            _ if r.is(RankStateName::Finished) => None,
+            _ if !r.is_living() => None,
             _ => r.images().iter().rev().nth(age - 1).map(|kept| {
                 let KeptImage { image, instance, copies, .. } = kept;
                 (*instance, image.image, copies)

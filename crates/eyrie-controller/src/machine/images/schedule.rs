@@ -119,17 +119,17 @@ impl Schedule {
         Some(if began_longer { interval.max(FIRST_AUTO) } else { interval })
     }
 
-    /// The ranks run from `now` on.
-    pub fn begin(&mut self, now: Duration) {
+    /// These ranks run from `now` on.
+    pub fn begin(&mut self, ranks: &[Rank], now: Duration) {
         let Some(interval) = self.interval() else { return };
-        let ranks = self.due.len() as u32;
-        for rank in 0..ranks {
+        let all = ranks.len() as u32;
+        for (n, rank) in (1..).zip(ranks) {
             let due = match self.order {
                 Order::Batch => now + interval,
                 // The first of them after a share of the interval, so that the round ends with it.
-                Order::Sequential | Order::SelfTimed => now + interval * (rank + 1) / ranks,
+                Order::Sequential | Order::SelfTimed => now + interval * n / all,
             };
-            self.set(Rank(rank), |_| Some(due));
+            self.set(*rank, |_| Some(due));
         }
     }
 
@@ -247,6 +247,12 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
+    /// All ranks run from `now` on.
+    fn begin(c: &mut Schedule, now: Duration) {
+        let all: Vec<Rank> = Rank::first(c.due.len() as u32).collect();
+        c.begin(&all, now);
+    }
+
     #[test]
     fn daly_between_its_limits() {
         // First order for a small cost: sqrt(2 δ M); here 120 s against 24 h.
@@ -262,7 +268,7 @@ mod tests {
     #[test]
     fn batch_wants_all_at_once() {
         let mut c = Schedule::new(Interval::Every(s(10)), Order::Batch, 3);
-        c.begin(s(0));
+        begin(&mut c, s(0));
         assert!(c.due(s(9), false).is_empty());
         assert_eq!(c.due(s(10), true), [0, 1, 2].map(Rank));
         c.asked(Rank(1), s(10));
@@ -273,7 +279,7 @@ mod tests {
     #[test]
     fn sequential_wants_one_after_another() {
         let mut c = Schedule::new(Interval::Every(s(9)), Order::Sequential, 3);
-        c.begin(s(0));
+        begin(&mut c, s(0));
         assert_eq!(c.due(s(3), false), [0].map(Rank));
         c.asked(Rank(0), s(3));
         assert!(c.due(s(20), true).is_empty());
@@ -286,7 +292,7 @@ mod tests {
     #[test]
     fn self_timed_counts_from_the_end() {
         let mut c = Schedule::new(Interval::Every(s(10)), Order::SelfTimed, 2);
-        c.begin(s(0));
+        begin(&mut c, s(0));
         assert_eq!(c.due(s(5), true), [0].map(Rank));
         c.asked(Rank(0), s(5));
         c.ended(Rank(0), s(8), Some(s(3)));
@@ -297,7 +303,7 @@ mod tests {
     #[test]
     fn off_takes_only_what_is_asked_for() {
         let mut c = Schedule::new(Interval::Off, Order::Batch, 2);
-        c.begin(s(0));
+        begin(&mut c, s(0));
         assert_eq!(c.next_after(s(0)), None);
         c.want(Rank(1), s(4));
         assert_eq!(c.due(s(4), false), [1].map(Rank));
@@ -319,7 +325,7 @@ mod tests {
         const MIB: u64 = 1 << 20;
         let auto = Interval::Auto { mtbf: s(7200), log_share: 40 * MIB };
         let mut c = Schedule::new(auto, Order::Sequential, 3);
-        c.begin(s(0));
+        begin(&mut c, s(0));
         c.logged(Rank(1), 10 * MIB, 0);
         assert!(c.due(s(0), false).is_empty());
         c.logged(Rank(1), 11 * MIB, 0);
@@ -349,7 +355,7 @@ mod tests {
     fn a_rank_that_cannot_be_captured_is_not_asked_at_every_message() {
         let auto = Interval::Auto { mtbf: s(7200), log_share: 4000 };
         let mut c = Schedule::new(auto, Order::Batch, 1);
-        c.begin(s(0));
+        begin(&mut c, s(0));
         c.logged(Rank(0), 1001, 0);
         c.asked(Rank(0), s(0));
         c.logged(Rank(0), 5000, 0);
@@ -363,7 +369,7 @@ mod tests {
     #[test]
     fn scarce_space_asks_for_images_but_where_there_are_none() {
         let mut c = Schedule::new(Interval::Every(s(10)), Order::Batch, 2);
-        c.begin(s(0));
+        begin(&mut c, s(0));
         c.log_scarce(Rank(1));
         assert_eq!(c.due(s(0), false), [1].map(Rank));
         c.asked(Rank(1), s(0));

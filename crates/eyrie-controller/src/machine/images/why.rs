@@ -50,6 +50,7 @@ impl ImageAges<'_> {
         }
         let state = match (r.state(), r.on_node()) {
             (RankStateName::Finished, _) => "it has finished",
+            (RankStateName::Elsewhere, _) => "it is in another domain",
             (RankStateName::Waiting | RankStateName::Starting, _) => "it is being started",
             (RankStateName::Lost | RankStateName::Restoring, _) => "it is being recovered",
             (_, Some(on_node)) if !on_node.has_loaded() => {

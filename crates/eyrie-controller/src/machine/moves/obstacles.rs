@@ -55,6 +55,7 @@ impl Obstacles<'_> {
             let why = match r.state() {
                 _ if !seen.insert(*rank) => "is named twice".into(),
                 RankStateName::Finished => "has finished".into(),
+                RankStateName::Elsewhere => "is in another domain".into(),
                 RankStateName::Running | RankStateName::Replaying if r.on_node().is_some() => {
                     match to {
                         _ if self.moves.contains(*rank) => "is moving already".into(),
@@ -82,6 +83,12 @@ impl Obstacles<'_> {
                     && (self.roles.is_free(self.ranks, node) || self.moves.is_draining(node)) =>
             {
                 Some(format!("node {node} is drained, or being drained"))
+            }
+            Some(_) if self.roles.gateway().is_some_and(|(_, gateway)| gateway.node() == node) => {
+                Some(format!(
+                    "node {node} cannot be drained: it has the gateway to other domains, which does \
+                     not move; `eyrie migrate` takes its ranks away"
+                ))
             }
             Some(_) if !self.nodes.has_other_than(&[node]) => {
                 Some(format!("node {node} cannot be drained: {NO_OTHER_NODE}"))

@@ -156,9 +156,7 @@ impl Watch<'_> {
             self.nodes.no_longer_missing();
         }
         self.out.push(Command::Disconnect(node));
-        let gone = |r: &&RankEntry| {
-            r.node() == node && !r.is(RankStateName::Finished) && !r.is(RankStateName::Lost)
-        };
+        let gone = |r: &&RankEntry| r.node() == node && r.is_living() && !r.is(RankStateName::Lost);
         let ranks: Vec<Rank> = self.ranks.iter().filter(gone).map(RankEntry::rank).collect();
         let was_free = drained && self.roles.is_free(self.ranks, node);
         if was_free || (leaves && ranks.is_empty()) {

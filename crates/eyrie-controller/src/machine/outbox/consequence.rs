@@ -67,4 +67,8 @@ pub enum Consequence {
     ArchiveLost,
     /// The job is to be saved.
     Save,
+    /// The programs of all ranks here have ended by themselves.
+    AllFinished,
+    /// The gateway to other domains is gone, and the lines to them with it.
+    GatewayLost,
 }

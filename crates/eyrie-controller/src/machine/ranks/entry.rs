@@ -85,6 +85,11 @@ impl RankEntry {
         }
     }
 
+    /// A rank of another domain. What is for it goes to this node, the gateway's.
+    pub fn elsewhere(rank: Rank, gateway: NodeId) -> RankEntry {
+        RankEntry { state: RankState::Elsewhere, ..RankEntry::new(rank, gateway) }
+    }
+
     pub fn rank(&self) -> Rank {
         self.rank
     }
@@ -113,6 +118,16 @@ impl RankEntry {
 
     pub fn is(&self, name: RankStateName) -> bool {
         self.state() == name
+    }
+
+    /// Whether it is a rank of another domain.
+    pub fn is_elsewhere(&self) -> bool {
+        self.is(RankStateName::Elsewhere)
+    }
+
+    /// Whether its program runs here, or is to: it has not ended.
+    pub fn is_living(&self) -> bool {
+        !self.is(RankStateName::Finished) && !self.is_elsewhere()
     }
 
     /// When something must have happened, in the states that wait for others.
@@ -495,12 +510,16 @@ mod tests {
     fn its_recovery_is_over_when_its_agent_and_its_router_have_said_so() {
         for router_first in [true, false] {
             let mut r = running();
-            let died = r.end_incarnation(s(10), Death::Outside, None, Fence::new(1, s(10)));
+            let died =
+                r.end_incarnation(s(10), Death::Outside, None, Fence::new([RouterId(0)], s(10)));
             assert_eq!(
                 died,
                 Some((RankInstance { rank: Rank(0), incarnation: Incarnation(1) }, None))
             );
-            assert_eq!(r.end_incarnation(s(10), Death::Outside, None, Fence::new(1, s(10))), None);
+            assert_eq!(
+                r.end_incarnation(s(10), Death::Outside, None, Fence::new([RouterId(0)], s(10))),
+                None
+            );
             assert_eq!(
                 (r.incarnation(), r.confirm_fence(RouterId(0), 5)),
                 (Incarnation(2), Some(5))
@@ -524,7 +543,7 @@ mod tests {
         r.speak_pmi();
         imaged(&mut r, s(2));
         imaged(&mut r, s(4));
-        r.end_incarnation(s(5), Death::Outside, None, Fence::new(1, s(5)));
+        r.end_incarnation(s(5), Death::Outside, None, Fence::new([RouterId(0)], s(5)));
         let mut other = RankEntry::new(Rank(0), NodeId(0));
         other.resume(&r.saved(), StoreId(7));
         assert_eq!(other.saved(), r.saved());

@@ -26,15 +26,15 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// A fence of so many routers that is asked for now.
-    pub fn new(routers: u32, now: Duration) -> Fence {
-        let waiting = RouterId::first(routers).collect();
+    /// A fence of these routers that is asked for now.
+    pub fn new(routers: impl IntoIterator<Item = RouterId>, now: Duration) -> Fence {
+        let waiting = routers.into_iter().collect();
         Fence { waiting, rsn: 0, since: now, until: now + FENCE_TIMEOUT }
     }
 
     /// That of a rank of a saved job: no incarnation of it can speak.
     fn of_saved_job() -> Fence {
-        Fence { until: NEVER, ..Fence::new(0, Duration::ZERO) }
+        Fence { until: NEVER, ..Fence::new([], Duration::ZERO) }
     }
 
     /// A router lets only the new incarnation speak. The highest receive sequence number that
@@ -169,6 +169,7 @@ pub enum RankState {
     Finished {
         code: i32,
     },
+    Elsewhere,
 }
 
 /// An event of the table with what comes with it.
@@ -226,6 +227,7 @@ impl RankState {
             RankState::Restoring { .. } => RankStateName::Restoring,
             RankState::Replaying { .. } => RankStateName::Replaying,
             RankState::Finished { .. } => RankStateName::Finished,
+            RankState::Elsewhere => RankStateName::Elsewhere,
         }
     }
 
@@ -361,7 +363,7 @@ mod tests {
 
     fn step(event: RankEvent) -> Step {
         let at = Duration::from_secs(1);
-        let fence = Fence::new(0, at);
+        let fence = Fence::new([], at);
         match event {
             RankEvent::JobStarted => Step::JobStarted { until: at },
             RankEvent::Started => Step::Started,
@@ -383,6 +385,7 @@ mod tests {
             RankStateName::Restoring => &[JobStarted, Died, Fenced],
             RankStateName::Replaying => &[JobStarted, Died, Fenced, Started],
             RankStateName::Finished => &[JobStarted, Exited],
+            RankStateName::Elsewhere => return RankState::Elsewhere,
         };
         let mut rank = RankState::Waiting;
         way.iter().for_each(|event| assert!(rank.advance(step(*event)), "{state:?}: {event:?}"));
@@ -393,7 +396,7 @@ mod tests {
     fn a_rank_changes_its_state_by_every_row_of_the_table_and_by_nothing_else() {
         use RankEvent::*;
         use RankStateName::*;
-        for state in [Waiting, Starting, Running, Lost, Restoring, Replaying, Finished] {
+        for state in [Waiting, Starting, Running, Lost, Restoring, Replaying, Finished, Elsewhere] {
             for event in [JobStarted, Started, Died, Fenced, Replayed, Exited] {
                 let mut rank = rank_in(state);
                 let wanted = next(RANKS, state, event);
@@ -423,7 +426,7 @@ mod tests {
 
     #[test]
     fn a_fence_is_whole_when_every_router_has_confirmed_it() {
-        let mut fence = Fence::new(2, Duration::ZERO);
+        let mut fence = Fence::new(RouterId::first(2), Duration::ZERO);
         assert_eq!(
             (fence.confirm(RouterId(1), 7), fence.first_missing()),
             (None, Some(RouterId(0)))

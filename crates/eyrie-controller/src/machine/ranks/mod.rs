@@ -9,8 +9,8 @@ pub mod kept;
 pub mod log;
 pub mod phases;
 
+use super::config::Config;
 use super::images::copies::Copies;
-use super::state::RankStateName;
 use capture::Capture;
 use entry::RankEntry;
 use eyrie_placement::Assignment;
@@ -25,6 +25,8 @@ use std::time::Duration;
 #[derive(Serialize, Deserialize)]
 pub struct Ranks {
     all: Vec<RankEntry>,
+    /// How many are no ranks of other domains.
+    here: u32,
     counts: Counts,
     /// Ranks that were asked for a checkpoint; some have come to its end.
     asked: BTreeSet<Rank>,
@@ -55,11 +57,16 @@ impl IndexMut<Rank> for Ranks {
 }
 
 impl Ranks {
-    /// Of a job that begins, each on its node.
-    pub fn new(start: &[NodeId]) -> Ranks {
-        let all = start.iter().enumerate();
-        let all = all.map(|(rank, node)| RankEntry::new(Rank(rank as u32), *node)).collect();
-        Ranks { all, counts: Counts::default(), asked: BTreeSet::new() }
+    /// Of a job that begins, each on its node, or in another domain.
+    pub fn new(config: &Config) -> Ranks {
+        let entry = |(rank, node): (Rank, &NodeId)| {
+            let is_elsewhere = config.is_elsewhere(rank);
+            let new = if is_elsewhere { RankEntry::elsewhere } else { RankEntry::new };
+            new(rank, *node)
+        };
+        let all: Vec<RankEntry> = (0..).map(Rank).zip(&config.start).map(entry).collect();
+        let here = all.iter().filter(|r| !r.is_elsewhere()).count() as u32;
+        Ranks { all, here, counts: Counts::default(), asked: BTreeSet::new() }
     }
 
     /// They go on from a saved job: counts them.
@@ -76,9 +83,24 @@ impl Ranks {
         self.all.len()
     }
 
-    /// The numbers of all ranks.
-    pub fn numbers(&self) -> impl Iterator<Item = Rank> {
-        Rank::first(self.all.len() as u32)
+    /// All but those of other domains.
+    pub fn of_this_domain(&self) -> impl Iterator<Item = &RankEntry> {
+        self.all.iter().filter(|r| !r.is_elsewhere())
+    }
+
+    /// As [`Ranks::of_this_domain`], their numbers.
+    pub fn numbers(&self) -> Vec<Rank> {
+        self.of_this_domain().map(RankEntry::rank).collect()
+    }
+
+    /// How many these are.
+    pub fn here(&self) -> u32 {
+        self.here
+    }
+
+    /// Whether there is such a rank, and it is not of another domain.
+    pub fn is_here(&self, rank: Rank) -> bool {
+        self.get(rank).is_some_and(|r| !r.is_elsewhere())
     }
 
     pub fn get(&self, rank: Rank) -> Option<&RankEntry> {
@@ -97,9 +119,9 @@ impl Ranks {
         self.all.iter_mut()
     }
 
-    /// Those whose programs have not ended.
+    /// Those whose programs have not ended; none of other domains.
     pub fn living(&self) -> impl Iterator<Item = &RankEntry> {
-        self.all.iter().filter(|r| !r.is(RankStateName::Finished))
+        self.all.iter().filter(|r| r.is_living())
     }
 
     /// As [`Ranks::living`], their numbers.
@@ -116,12 +138,16 @@ impl Ranks {
         format!("there is no rank {rank}: the job has ranks 0 to {}", self.all.len() - 1)
     }
 
+    pub fn is_of_another_domain(&self, rank: Rank) -> String {
+        format!("rank {rank} is in another domain: ask the controller of that one")
+    }
+
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
     pub fn have_all_finished(&self) -> bool {
-        self.counts.finished as usize == self.all.len()
+        self.counts.finished == self.here
     }
 
     /// The job's exit code as mpiexec makes it: every bit that any rank has set.

@@ -310,10 +310,7 @@ impl Recovery<'_> {
 
     pub fn unprotected(&mut self, rank: Rank, cause: String) {
         let now = self.out.now();
-        let Some(r) = self.ranks.get_mut(rank) else { return };
-        if r.is(RankStateName::Finished) {
-            return;
-        }
+        let Some(r) = self.ranks.get_mut(rank).filter(|r| r.is_living()) else { return };
         if r.log_mut().break_off(now) {
             self.out.record(Record::Unprotected { rank, cause });
             // An image makes it whole again.

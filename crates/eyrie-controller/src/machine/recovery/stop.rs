@@ -14,12 +14,13 @@ use crate::record::Record;
 use eyrie_router::RouterCommand;
 use eyrie_store::role::StoreCommand;
 use eyrie_wire::control::ToAgent;
-use eyrie_wire::{Rank, RankInstance};
+use eyrie_wire::{Rank, RankInstance, RouterId};
 use std::time::Duration;
 
 /// What ends with an incarnation.
 pub struct Stop<'a> {
-    pub routers: u32,
+    /// Those that are to refuse older incarnations.
+    pub routers: Vec<RouterId>,
     pub out: &'a mut Outbox,
     pub ranks: &'a mut Ranks,
     pub schedule: &'a mut Schedule,
@@ -30,7 +31,7 @@ pub struct Stop<'a> {
 macro_rules! stop_of {
     ($handler:expr) => {
         $crate::machine::recovery::stop::Stop {
-            routers: $handler.config.routers,
+            routers: $handler.roles.that_fence($handler.config),
             out: &mut *$handler.out,
             ranks: &mut *$handler.ranks,
             schedule: &mut *$handler.schedule,
@@ -51,7 +52,7 @@ impl Stop<'_> {
         unheard: Option<Duration>,
     ) -> Option<(RankInstance, Option<Capture>)> {
         let now = self.out.now();
-        let fence = Fence::new(self.routers, now);
+        let fence = Fence::new(self.routers.iter().copied(), now);
         let replaced = self.ranks[rank].end_incarnation(now, death, unheard, fence)?;
         self.overdue.forget(rank);
         Some(replaced)

@@ -57,6 +57,8 @@ pub struct RoleEntry {
     node: NodeId,
     /// The node of the last one before it that listened.
     before: Option<NodeId>,
+    /// Where it listens, or the last one before it did.
+    last: Option<Addr>,
     state: RoleState,
 }
 
@@ -64,7 +66,7 @@ impl RoleEntry {
     /// The first of its number, whose agent is told to start it.
     pub fn new(node: NodeId, until: Duration) -> RoleEntry {
         let state = RoleState::Starting { until, failed: 0 };
-        RoleEntry { generation: 0, node, before: None, state }
+        RoleEntry { generation: 0, node, before: None, last: None, state }
     }
 
     /// How many have had its number before.
@@ -83,6 +85,7 @@ impl RoleEntry {
 
     /// It says where it listens.
     pub fn listen(&mut self, addr: Addr) {
+        self.last = Some(addr.clone());
         self.advance(Step::Listens { addr });
     }
 
@@ -91,6 +94,7 @@ impl RoleEntry {
     pub fn lose(&mut self, by_itself: bool) -> bool {
         let listened = self.is_up();
         self.advance(Step::Gone { failed: by_itself && !listened });
+        self.before = listened.then_some(self.node).or(self.before);
         listened
     }
 
@@ -111,11 +115,9 @@ impl RoleEntry {
         true
     }
 
-    /// Another one takes its place on this node, which must listen in time. `listened`: this one
-    /// did.
-    pub fn replace(&mut self, node: NodeId, until: Duration, listened: bool) {
+    /// Another one takes its place on this node, which must listen in time.
+    pub fn replace(&mut self, node: NodeId, until: Duration) {
         if self.advance(Step::Replaced { until }) {
-            self.before = listened.then_some(self.node).or(self.before);
             (self.generation, self.node) = (self.generation + 1, node);
         }
     }
@@ -126,6 +128,10 @@ impl RoleEntry {
             RoleState::Up { .. } => RoleStateName::Up,
             RoleState::Down { .. } => RoleStateName::Down,
         }
+    }
+
+    pub fn is(&self, name: RoleStateName) -> bool {
+        self.name() == name
     }
 
     /// Whether it has said where it listens.
@@ -139,6 +145,11 @@ impl RoleEntry {
             RoleState::Up { addr } => Some(addr),
             _ => None,
         }
+    }
+
+    /// Where it listens, or the last one before it did.
+    pub fn last_addr(&self) -> Option<&Addr> {
+        self.last.as_ref()
     }
 
     /// Starts in a row that have failed.
@@ -207,17 +218,17 @@ mod tests {
         let mut role = RoleEntry::new(NodeId(0), Duration::ZERO);
         for failed in 1..4 {
             assert!(!role.lose(true));
-            role.replace(NodeId(failed), Duration::ZERO, false);
+            role.replace(NodeId(failed), Duration::ZERO);
             assert_eq!((role.failed(), role.generation, role.before), (failed, failed, None));
         }
         assert!(
             !role.lose(false) && role.failed() == 3,
             "its node is lost: that is no failed start"
         );
-        role.replace(NodeId(4), Duration::ZERO, false);
+        role.replace(NodeId(4), Duration::ZERO);
         role.listen(Addr::Unix("/r".into()));
         assert!(role.lose(true));
-        role.replace(NodeId(9), Duration::ZERO, true);
+        role.replace(NodeId(9), Duration::ZERO);
         assert_eq!((role.failed(), role.node, role.before), (0, NodeId(9), Some(NodeId(4))));
     }
 }

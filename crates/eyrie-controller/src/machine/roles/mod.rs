@@ -2,6 +2,7 @@
 //! handlers do ([`hosting::Hosting`]).
 
 pub mod entry;
+pub mod gateway;
 pub mod hosting;
 pub mod kind;
 pub mod missing;
@@ -18,6 +19,7 @@ pub mod why;
 use super::config::Config;
 use super::ranks::entry::RankEntry;
 use super::ranks::Ranks;
+use super::state::RoleStateName;
 use entry::RoleEntry;
 use eyrie_wire::control::{Role, RoleKind};
 use eyrie_wire::role_address::Addr;
@@ -37,15 +39,18 @@ pub struct Roles {
     unheard: BTreeSet<(Rank, RouterId)>,
     /// The primary router of each rank.
     primaries: Vec<RouterId>,
+    /// The number of the gateway to other domains.
+    gateway: Option<RouterId>,
     epoch: u64,
     /// Starts of stores in a row that have failed.
     failed_stores: u32,
 }
 
 impl Roles {
-    /// None yet. With an `archive` that has the first number.
-    pub fn after(archive: bool) -> Roles {
-        Roles { next_store: StoreId(archive.into()), ..Roles::default() }
+    /// None yet. With an archive that has the first number of a store.
+    pub fn of_job(config: &Config) -> Roles {
+        let gateway = config.gateway_router();
+        Roles { next_store: StoreId(config.archive.into()), gateway, ..Roles::default() }
     }
 
     /// Those of a kind, in order of their numbers.
@@ -187,10 +192,34 @@ impl Roles {
         primaries.filter(move |(_, primary)| **primary == id).map(|(rank, _)| Rank(rank as u32))
     }
 
+    /// Whether this router is the gateway to other domains.
+    pub fn is_gateway(&self, id: RouterId) -> bool {
+        self.gateway == Some(id)
+    }
+
+    /// The gateway to other domains, and its number; `None` before it is started.
+    pub fn gateway(&self) -> Option<(RouterId, &RoleEntry)> {
+        let id = self.gateway?;
+        Some((id, self.get(RoleKind::Router, id.0)?))
+    }
+
+    /// The routers that must let only the present incarnation of a rank speak, before that comes
+    /// back: all but a gateway that is gone, since the next one is told at its start.
+    pub fn that_fence(&self, config: &Config) -> Vec<RouterId> {
+        let is_there = |(_, gateway): &(RouterId, &RoleEntry)| !gateway.is(RoleStateName::Down);
+        let gateway = self.gateway().filter(is_there).map(|(id, _)| id);
+        RouterId::first(config.routers).chain(gateway).collect()
+    }
+
     /// Whether it is the last of its number. Those beside the controller always are.
     pub fn is_current(&self, config: &Config, role: Role) -> bool {
         let entry = self.get(role.kind, role.id);
         !config.roles_on_nodes || entry.is_some_and(|entry| entry.generation() == role.generation)
+    }
+
+    /// Whether this router, which took over, or is to, has not heard the rank.
+    pub fn is_unheard_at(&self, rank: Rank, router: RouterId) -> bool {
+        self.unheard.contains(&(rank, router))
     }
 
     /// Whether a router that took over has not heard a rank that can still speak.
@@ -244,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_number_of_a_store_is_never_given_twice() {
-        let mut roles = Roles::after(true);
+        let mut roles = Roles::of_job(&Config { archive: true, ..Config::of_one_rank() });
         let until = Duration::from_secs(1);
         let first = roles.add_store(NodeId(3), until);
         assert_eq!(

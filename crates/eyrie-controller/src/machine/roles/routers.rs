@@ -26,17 +26,23 @@ use std::time::Duration;
 
 /// For each rank its primary router. Ranks of one node have one primary router, so that there is
 /// always another node for it; so have those of nodes in a row, so that the directory is short.
-fn primaries(start: &[NodeId], routers: u32) -> Vec<RouterId> {
+/// That of ranks of other domains is the gateway.
+fn primaries(config: &Config) -> Vec<RouterId> {
+    let start = &config.start;
     let nodes = start.iter().max().map_or(1, |last| u64::from(last.0) + 1);
-    let primary = |node: &NodeId| u64::from(node.0) * u64::from(routers) / nodes;
-    start.iter().map(|node| RouterId(primary(node) as u32)).collect()
+    let primary = |node: &NodeId| u64::from(node.0) * u64::from(config.routers) / nodes;
+    let of_rank = |(rank, node): (Rank, &NodeId)| {
+        let gateway = config.gateway_router().filter(|_| config.is_elsewhere(rank));
+        gateway.unwrap_or(RouterId(primary(node) as u32))
+    };
+    (0..).map(Rank).zip(start).map(of_rank).collect()
 }
 
 impl Hosting<'_> {
     /// Starts the routers; false when no node is up for them.
     pub fn start_routers(&mut self) -> bool {
         if self.roles.primaries().is_empty() {
-            self.roles.set_primaries(primaries(&self.config.start, self.config.routers));
+            self.roles.set_primaries(primaries(self.config));
         }
         let patience = self.router_patience();
         for id in 0..self.config.routers {
@@ -45,12 +51,12 @@ impl Hosting<'_> {
             self.roles.add(RoleKind::Router, id, node, until);
             self.order_router(RouterId(id), false);
         }
-        true
+        self.start_gateway()
     }
 
     /// How long a router may take to say where it listens. At the start of a job that was saved it
     /// reads first what another one held.
-    fn router_patience(&self) -> Duration {
+    pub fn router_patience(&self) -> Duration {
         let saved = |r: &RankEntry| r.is(RankStateName::Lost);
         if !self.out.has_started() && self.ranks.iter().any(saved) {
             WRITE_TIMEOUT
@@ -59,7 +65,7 @@ impl Hosting<'_> {
         }
     }
 
-    fn order_router(&mut self, id: RouterId, takes_over: bool) {
+    pub fn order_router(&mut self, id: RouterId, takes_over: bool) {
         let Some(entry) = self.roles.get(RoleKind::Router, id.0) else { return };
         let node = entry.node();
         let role = router(id, entry);
@@ -71,9 +77,14 @@ impl Hosting<'_> {
         let Some(entry) = self.roles.get_mut(RoleKind::Router, id.0) else { return };
         entry.listen(addr);
         let node = entry.node();
-        let role = router(id, entry).to_string();
+        let role = self.router_in_words(id);
         self.out.record(Record::RoleStarted { role, node });
-        let addrs = self.roles.of(RoleKind::Router).map(|(_, router)| router.addr().cloned());
+        // One that waits for its host to come back keeps no other one from being found.
+        let addr = |(id, router): (u32, &RoleEntry)| {
+            let is_gateway = self.roles.is_gateway(RouterId(id));
+            (if is_gateway { router.last_addr() } else { router.addr() }).cloned()
+        };
+        let addrs = self.roles.of(RoleKind::Router).map(addr);
         // Until all are there, no rank needs it: at the start none runs, and later a router that is
         // not there cannot be connected to.
         let Some(routers) = addrs.collect::<Option<Vec<Addr>>>() else { return };
@@ -81,7 +92,17 @@ impl Hosting<'_> {
         let primaries = self.roles.primaries().to_vec();
         let kept_until = KeptUntil::Received;
         let directory = Directory { epoch, primaries, routers, kept_until, ..Directory::default() };
+        self.tell_gateway(&directory);
         self.out.push(Command::Directory(directory));
+    }
+
+    /// A router as users know it.
+    pub fn router_in_words(&self, id: RouterId) -> String {
+        if self.roles.is_gateway(id) {
+            "gateway".into()
+        } else {
+            format!("router {id}")
+        }
     }
 
     /// A router is gone with all that it held: another one begins with nothing. `by_itself`: its
@@ -97,9 +118,9 @@ impl Hosting<'_> {
         let ranks: Vec<Rank> = self.roles.ranks_at(id).collect();
         if listened && self.out.has_started() {
             self.out.summary_mut().roles_lost += 1;
-            let imaged = |rank: &Rank| !self.ranks[*rank].is(RankStateName::Finished);
+            let imaged = |rank: &Rank| self.ranks[*rank].is_living();
             let imaged = ranks.iter().copied().filter(imaged).collect();
-            let role = format!("router {id}");
+            let role = self.router_in_words(id);
             self.out.record(Record::RoleLost { role, node: old, cause, ranks: imaged });
             ranks.iter().for_each(|rank| self.lose_log(*rank, id));
             self.roles.not_heard(id, self.ranks.numbers());
@@ -110,7 +131,7 @@ impl Hosting<'_> {
         let Some(node) = self.places().node_for_router(id) else { return };
         let until = self.out.now() + self.router_patience();
         if let Some(entry) = self.roles.get_mut(RoleKind::Router, id.0) {
-            entry.replace(node, until, listened);
+            entry.replace(node, until);
         }
         let takes_over = self.out.has_started();
         self.order_router(id, takes_over);
@@ -123,7 +144,7 @@ impl Hosting<'_> {
     /// its new router refuses it.
     fn lose_log(&mut self, rank: Rank, router: RouterId) {
         let r = &mut self.ranks[rank];
-        if r.is(RankStateName::Finished) {
+        if !r.is_living() {
             return;
         }
         let lost_messages = r.log_mut().lose();
@@ -140,7 +161,7 @@ impl Hosting<'_> {
     }
 
     /// A new router refuses all but the present incarnations: it was given them at its start.
-    fn forget_fences(&mut self, id: RouterId) {
+    pub fn forget_fences(&mut self, id: RouterId) {
         let waits = |r: &&RankEntry| r.fence().is_some_and(|fence| fence.waits_for(id));
         let waiting: Vec<RankInstance> =
             self.ranks.iter().filter(waits).map(RankEntry::instance).collect();
@@ -164,14 +185,15 @@ impl Hosting<'_> {
     /// What a rank told a router died with both. That is no loss where they shared a host: such a
     /// rank tells its own primary router first. Else it is not known when it spoke, and it might
     /// not do again what others saw it do.
-    fn unheard_at(&mut self, id: RouterId, instance: RankInstance) {
+    pub fn unheard_at(&mut self, id: RouterId, instance: RankInstance) {
         let r = &self.ranks[instance.rank];
         let lost = r.is(RankStateName::Lost) && r.instance() == instance;
         let before = self.roles.get(RoleKind::Router, id.0).and_then(RoleEntry::before);
         if lost && before != Some(r.node()) {
             let rank = instance.rank;
+            let router = self.router_in_words(id);
             let text = format!(
-                "rank {rank} cannot be recovered: router {id} was lost with what that rank had told it, just \
+                "rank {rank} cannot be recovered: {router} was lost with what that rank had told it, just \
                  before the rank itself"
             );
             self.out.end(1, Some(text));
@@ -193,7 +215,7 @@ impl Hosting<'_> {
 
     /// Messages to a rank lie at its router alone, or no longer do.
     pub fn exposed(&mut self, rank: Rank, exposed: bool) {
-        if let Some(r) = self.ranks.get_mut(rank) {
+        if let Some(r) = self.ranks.get_mut(rank).filter(|r| r.is_living()) {
             r.log_mut().set_only_copy(exposed);
         }
     }
@@ -286,7 +308,7 @@ impl Places<'_> {
     pub fn nodes_served(self, id: RouterId) -> Vec<bool> {
         let mut served = vec![false; self.nodes.len()];
         let ranks = self.roles.ranks_at(id).map(|rank| &self.ranks[rank]);
-        for r in ranks.filter(|r| !r.is(RankStateName::Finished)) {
+        for r in ranks.filter(|r| r.is_living()) {
             served[r.node().index()] = true;
         }
         served
@@ -306,9 +328,9 @@ impl Places<'_> {
             let r = &self.ranks[rank];
             let runs =
                 r.is(RankStateName::Running) && r.can_be_captured() && !r.log().is_only_copy();
-            r.is(RankStateName::Finished) || runs && r.log().is_whole()
+            !r.is_living() || runs && r.log().is_whole()
         };
-        let runs = |r: &RankEntry| r.is(RankStateName::Running) || r.is(RankStateName::Finished);
+        let runs = |r: &RankEntry| r.is(RankStateName::Running) || !r.is_living();
         let can = self.ranks.iter().all(runs) && self.roles.ranks_at(id).all(whole);
         let better = self.node_for_router(id).filter(|_| can);
         let better = better.filter(|better| self.rank_that_cannot_meet(*better).is_none());
@@ -318,9 +340,8 @@ impl Places<'_> {
 
     /// Whether all ranks of a router live, and nothing for them is at that router alone.
     pub fn can_lose_log(self, id: RouterId) -> bool {
-        let lives = |r: &RankEntry| {
-            r.is(RankStateName::Finished) || r.on_node().is_some() && !r.log().is_only_copy()
-        };
+        let lives =
+            |r: &RankEntry| !r.is_living() || r.on_node().is_some() && !r.log().is_only_copy();
         self.roles.ranks_at(id).all(|rank| lives(&self.ranks[rank]))
     }
 
@@ -363,7 +384,12 @@ impl Kind for RouterKind {
     }
 
     fn lost(&self, hosting: &mut Hosting<'_>, id: u32, cause: String, by_itself: bool) {
-        hosting.router_lost(RouterId(id), cause, by_itself);
+        let id = RouterId(id);
+        if hosting.roles.is_gateway(id) {
+            hosting.gateway_lost(id, cause, by_itself);
+        } else {
+            hosting.router_lost(id, cause, by_itself);
+        }
     }
 
     fn looks(&self) -> &'static [Look] {

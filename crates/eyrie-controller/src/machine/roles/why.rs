@@ -4,7 +4,6 @@ use super::Roles;
 use crate::machine::images::why::ImageAges;
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::ranks::Ranks;
-use crate::machine::state::RankStateName;
 use crate::machine::timeouts::{LEAVE_TIMEOUT, WRITE_TIMEOUT};
 use eyrie_wire::control::RoleKind;
 use std::time::Duration;
@@ -15,9 +14,7 @@ pub fn why_ranks_cannot_stop(roles: &Roles, ages: ImageAges<'_>) -> String {
     if let Some((id, _)) = routers.find(|(_, router)| !router.is_up()) {
         return format!("router {id} is being started");
     }
-    let broken = |r: &&RankEntry| {
-        !r.is(RankStateName::Finished) && (!r.log().is_whole() || roles.is_unheard(r))
-    };
+    let broken = |r: &&RankEntry| r.is_living() && (!r.log().is_whole() || roles.is_unheard(r));
     match ages.ranks.iter().find(broken) {
         Some(r) => format!(
             "no rank is stopped while a router is new to rank {}: {}",

@@ -6,9 +6,7 @@ use crate::machine::faults::pending::Faults;
 use crate::machine::images::schedule::Schedule;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
-use crate::machine::ranks::entry::RankEntry;
 use crate::machine::ranks::Ranks;
-use crate::machine::state::RankStateName;
 use crate::machine::timeouts::IMAGE_TIMEOUT;
 use eyrie_wire::control::ToAgent;
 use eyrie_wire::Rank;
@@ -45,6 +43,7 @@ impl Asked<'_> {
                 let trace = ToAgent::Trace { request, instance };
                 return self.out.send_agent(node, trace);
             }
+            Some(r) if r.is_elsewhere() => self.ranks.is_of_another_domain(rank),
             Some(_) => format!("rank {rank} does not run now: it has finished, or is recovering"),
             None => self.ranks.no_such(rank),
         };
@@ -64,18 +63,16 @@ impl Asked<'_> {
         request: RequestId,
         rank: Option<Rank>,
     ) -> Result<(), String> {
-        let finished = |r: &RankEntry| r.is(RankStateName::Finished);
         if let Some(rank) = rank {
             match self.ranks.get(rank) {
                 None => return Err(self.ranks.no_such(rank)),
-                Some(r) if finished(r) => return Err(format!("rank {rank} has finished")),
+                Some(r) if r.is_elsewhere() => return Err(self.ranks.is_of_another_domain(rank)),
+                Some(r) if !r.is_living() => return Err(format!("rank {rank} has finished")),
                 Some(_) => {}
             }
         }
-        let wanted: Vec<Rank> = (self.ranks.iter())
-            .filter(|r| !finished(r) && rank.is_none_or(|one| one == r.rank()))
-            .map(RankEntry::rank)
-            .collect();
+        let is_wanted = |other: &Rank| rank.is_none_or(|one| one == *other);
+        let wanted: Vec<Rank> = self.ranks.unfinished().filter(is_wanted).collect();
         let now = self.out.now();
         self.out.requests_mut().add(request, wanted.iter().copied(), now)?;
         wanted.iter().for_each(|rank| self.schedule.want(*rank, now));

@@ -9,7 +9,6 @@ use crate::machine::moves::Moves;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
 use crate::machine::ranks::Ranks;
-use crate::machine::state::RankStateName;
 use eyrie_interface::proposal::{Goal, Proposal};
 use eyrie_units::time;
 use eyrie_wire::control::{NodeUsage, RankUsage, ToAgent};
@@ -119,9 +118,7 @@ impl Balancing<'_> {
         let entry = &self.nodes[node];
         let runs = |usage: &&RankUsage| {
             let r = self.ranks.get(usage.instance.rank);
-            r.is_some_and(|r| {
-                r.node() == node && r.instance() == usage.instance && !r.is(RankStateName::Finished)
-            })
+            r.is_some_and(|r| r.node() == node && r.instance() == usage.instance && r.is_living())
         };
         Seen {
             node,

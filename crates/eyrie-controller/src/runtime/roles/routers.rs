@@ -44,14 +44,14 @@ fn config(
         id: RouterId(role.id),
         kept_until: KeptUntil::Logged,
         takes_over: false,
-        gateway: None,
+        gateway: options.gateway_of(RouterId(role.id)),
         saved: None,
         incarnations: vec![Incarnation(1); is_primary.len()],
         is_primary,
         listen: options.reach.bind_for(peer, dir, &format!("router-{name}")),
         spill_dir: dir.join(format!("log-{name}")),
         log_memory: options.log_memory,
-        log_disk: options.log_disk.unwrap_or(free / 2 / u64::from(options.routers)),
+        log_disk: options.log_disk.unwrap_or(free / 2 / u64::from(options.routers_and_gateway())),
     })
 }
 
