@@ -27,6 +27,7 @@ QUIET = {
     "library",
     "protected",
     "rank_finished",
+    "domain_finished",
     "job_ended",
 }
 
@@ -216,11 +217,13 @@ class SitesJob(HostsJob):
         what = f"event {kind} {fields} number {times} at site {site}"
         return await_condition(look, what, patience_s)[0]
 
-    def quiet(self, sites, since):
-        """Nothing has happened at these sites but what does without any failure. `since`: how many
-        events each had, as `so_far` has said."""
+    def quiet(self, sites, since, but=()):
+        """Nothing has happened at these sites but what does without any failure, and `but`.
+        `since`: how many events each had, as `so_far` has said."""
         for site in sites:
-            loud = [e for e in self.events_of(site)[since[site] :] if e["event"] not in QUIET]
+            loud = [
+                e for e in self.events_of(site)[since[site] :] if e["event"] not in {*QUIET, *but}
+            ]
             check(not loud, f"{self.sites.sites[site].name} has heard of it: {loud}")
 
     def so_far(self):
