@@ -30,11 +30,15 @@ const CONNECT_TIMEOUT_S: u32 = 30;
 const SILENT_MINUTES: u32 = 30;
 /// Most signals that wait for a site which is not reached.
 const MAX_SIGNALS: usize = 64;
-/// How long after the end of another domain's controller the job may end by what that has told.
+/// How long after the end of another domain's controller the job may end by what that has told:
+/// when it has ended well, with an error, and when it was not started.
 const GRACE: Duration = Duration::from_secs(15);
-/// The same where it was never started: by ssh, or by the shell there.
-const NOT_STARTED: [i32; 3] = [126, 127, 255];
-const GRACE_OF_NONE: Duration = Duration::from_secs(2);
+const GRACE_OF_ERROR: Duration = Duration::from_secs(5);
+const GRACE_OF_NONE: Duration = Duration::from_secs(1);
+/// What ssh ends with when it is ssh that has failed, and the shell that it starts when there is no
+/// such command or directory.
+const SSH_FAILED: i32 = 255;
+const NOT_FOUND: [i32; 2] = [126, 127];
 /// How long the controllers of other domains may take to end after the job has ended here, and once
 /// their connections are closed.
 const END_TIMEOUT: Duration = Duration::from_secs(25);
@@ -64,7 +68,8 @@ impl Command {
     fn at(&self, name: &str) -> OsString {
         let mut line = OsString::from("cd ");
         line.push(quoted(self.cwd.as_os_str()));
-        line.push(" && exec ");
+        // As where the shell does not find a command.
+        line.push(" || exit 127; exec ");
         line.push(quoted(self.eyrie.as_os_str()));
         for word in of_domain(&self.args, self.program, name) {
             line.push(" ");
@@ -85,9 +90,15 @@ fn of_domain(args: &[OsString], program: usize, name: &str) -> Vec<OsString> {
     args[..at].iter().chain(&ours).chain(args.iter().skip(after)).cloned().collect()
 }
 
+/// The domain of a controller, and where it was started.
+struct Place {
+    name: String,
+    destination: String,
+}
+
 /// The controller of a domain that was started.
 struct Started {
-    name: String,
+    place: Arc<Place>,
     child: Child,
     output: [JoinHandle<()>; 2],
 }
@@ -148,13 +159,13 @@ impl Sites {
                 }
             }
         }
-        let names: HashMap<Pid, String> =
-            all.started.iter().map(|site| (site.pid(), site.name.clone())).collect();
-        let spared = names.keys().copied().collect();
+        let places: HashMap<Pid, Arc<Place>> =
+            all.started.iter().map(|site| (site.pid(), Arc::clone(&site.place))).collect();
+        let spared = places.keys().copied().collect();
         let (ended, ends) = channel();
         let (over, is_over) = channel();
         all.over = Some(over);
-        all.watching = Some(std::thread::spawn(move || watch(&names, &ends, &is_over, &stop)));
+        all.watching = Some(std::thread::spawn(move || watch(&places, &ends, &is_over, &stop)));
         pass_signals(Arc::clone(&all.signals));
         Ok((all, Beside { spared, ended, stops }))
     }
@@ -170,7 +181,7 @@ impl Sites {
                 out::say(format!(
                     "eyrie: domain {}: its controller has not ended within {} s: the connection to \
                      it is closed",
-                    site.name,
+                    site.place.name,
                     END_TIMEOUT.as_secs()
                 ));
             }
@@ -269,7 +280,8 @@ fn start(
     let as_own = name.clone();
     // What cannot be said there cannot be said.
     let err = std::thread::spawn(move || drop(output::pass(stderr, io::stderr(), Some(&as_own))));
-    Ok(Started { name, child, output: [out, err] })
+    let place = Arc::new(Place { name, destination: destination.into() });
+    Ok(Started { place, child, output: [out, err] })
 }
 
 /// Why the job ends when standard output cannot be written.
@@ -307,7 +319,7 @@ fn pass_signals(to: Queues) {
 /// Has the job ended when the controller of another domain has, and the job does not end by what
 /// that has told. Returns the exit codes of those that have ended when the job is over.
 fn watch(
-    names: &HashMap<Pid, String>,
+    places: &HashMap<Pid, Arc<Place>>,
     ends: &Receiver<(Pid, Option<i32>)>,
     is_over: &Receiver<()>,
     stop: &Sender<Stop>,
@@ -318,8 +330,8 @@ fn watch(
         while let Ok((pid, code)) = ends.try_recv() {
             let code = code.unwrap_or(1);
             codes.insert(pid, code);
-            if let (None, Some(name)) = (&due, names.get(&pid)) {
-                let (within, why) = why(name, code);
+            if let (None, Some(place)) = (&due, places.get(&pid)) {
+                let (within, why) = why(place, code);
                 due = Some((Instant::now() + within, why));
             }
         }
@@ -337,16 +349,26 @@ fn watch(
 }
 
 /// Why the job ends when the controller of a domain has ended with this code, and after how long.
-fn why(name: &str, code: i32) -> (Duration, Stop) {
-    if NOT_STARTED.contains(&code) {
-        let cause = format!(
-            "domain {name}: its controller was not started, or the connection to it has ended (code \
-             {code})"
-        );
-        return (GRACE_OF_NONE, Stop { code: 1, cause });
+fn why(Place { name, destination }: &Place, code: i32) -> (Duration, Stop) {
+    let stop = |text: String| Stop { code: code.max(1), cause: format!("domain {name}: {text}") };
+    match code {
+        SSH_FAILED => {
+            let text = format!(
+                "no connection to {destination}, or none any more: make `ssh -o BatchMode=yes \
+                 {destination} true` work, a key without a question"
+            );
+            (GRACE_OF_NONE, Stop { code: 1, ..stop(text) })
+        }
+        code if NOT_FOUND.contains(&code) => {
+            let text = format!(
+                "its controller was not started at {destination}: the same Eyrie must be there, or \
+                 be named by --agent-path, and the directory in which this command runs"
+            );
+            (GRACE_OF_NONE, stop(text))
+        }
+        0 => (GRACE, stop("its controller has ended before the job".into())),
+        _ => (GRACE_OF_ERROR, stop(format!("its controller has ended with code {code}"))),
     }
-    let cause = format!("domain {name}: its controller has ended with code {code}");
-    (GRACE, Stop { code: code.max(1), cause })
 }
 
 /// Writes an order into a file for the user, and says what to do with it.
@@ -392,23 +414,24 @@ mod tests {
         };
         assert_eq!(
             command.at("cloud"),
-            "cd /home/me && exec '/opt/my eyrie/eyrie' run --domains - --as cloud ./a 'it'\\''s'"
+            "cd /home/me || exit 127; exec '/opt/my eyrie/eyrie' run --domains - --as cloud ./a 'it'\\''s'"
         );
     }
 
     #[test]
     fn the_end_of_a_site_ends_the_job_unless_that_ends_by_itself() {
         let pid = Pid::from_raw(7).unwrap();
-        let names = HashMap::from([(pid, "cloud".to_string())]);
+        let place = Place { name: "cloud".into(), destination: "me@login".into() };
+        let places = HashMap::from([(pid, Arc::new(place))]);
         let (ended, ends) = channel();
         let (over, is_over) = channel();
         let (stop, stops) = channel();
-        let watching = std::thread::spawn(move || watch(&names, &ends, &is_over, &stop));
+        let watching = std::thread::spawn(move || watch(&places, &ends, &is_over, &stop));
         // As ssh ends when it reaches no host.
         ended.send((pid, Some(255))).unwrap();
         let why = stops.recv().unwrap();
         assert_eq!(why.code, 1);
-        assert!(why.cause.starts_with("domain cloud: its controller was not started"), "{why:?}");
+        assert!(why.cause.starts_with("domain cloud: no connection to me@login"), "{why:?}");
         drop(over);
         assert_eq!(watching.join().unwrap(), HashMap::from([(pid, 255)]));
     }
