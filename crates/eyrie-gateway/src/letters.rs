@@ -67,11 +67,16 @@ impl Reader {
 mod tests {
     use super::*;
     use eyrie_wire::domains::DomainSays;
+    use eyrie_wire::DomainId;
 
     #[test]
     fn letters_come_whole_in_pieces_of_any_size() {
         let letter = |number| {
-            let says = Some(DomainSays::Ended { code: 3, cause: "x".repeat(number as usize) });
+            let says = Some(DomainSays::Ended {
+                code: 3,
+                cause: "x".repeat(number as usize),
+                domain: DomainId(0),
+            });
             Letter { number, heard: 2, says }
         };
         let mut bytes = Vec::new();
