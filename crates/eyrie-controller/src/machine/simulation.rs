@@ -188,6 +188,8 @@ struct Cluster {
     to_domains: Vec<(DomainId, Letter)>,
     /// Why the job has ended, if that was no good end.
     cause: Option<String>,
+    /// There was a good reason for such an end when it came.
+    had_to_end: bool,
     /// The job has been saved.
     was_saved: bool,
     /// Stores that live, and those that the machine was told are lost.
@@ -331,6 +333,7 @@ impl Cluster {
             known: Entries::default(),
             to_domains: Vec::new(),
             cause: None,
+            had_to_end: false,
             was_saved: false,
             stores: StoreId::first(if stores_on_nodes { 0 } else { stores }).collect(),
             lost_stores: BTreeSet::new(),
@@ -1078,6 +1081,7 @@ impl Cluster {
         if let Some((journal, _)) = &mut self.journal {
             journal.push(postcard::to_stdvec(&(self.now, &event)).unwrap());
         }
+        let before = self.machine.has_ended();
         let commands = self.machine.handle(self.now, event);
         if let Some((_, given)) = &mut self.journal {
             given.extend(commands.iter().cloned());
@@ -1085,6 +1089,9 @@ impl Cluster {
         for command in commands {
             assert!(self.ended.is_none(), "a command after the end: {command:?}");
             self.carry_out(command);
+        }
+        if self.machine.has_ended() && !before {
+            self.had_to_end = self.must_end();
         }
         self.watch_stores();
         self.watch_reach();
@@ -1478,14 +1485,12 @@ impl Cluster {
             Command::Record(record) => self.note(&record),
             Command::End { code } => {
                 self.ended = Some(code);
-                let usable = self.nodes.iter().any(|n| !n.refused && !n.joining);
                 assert!(
                     code == self.good_code() && self.cause.is_none()
                         || self.ends_from_outside()
                         || self.was_saved
-                        || !usable
-                        || self.a_rank_has_no_way_back()
-                        || self.a_router_is_late()
+                        || self.had_to_end
+                        || self.must_end()
                         || self.two_lost
                         // Then all nodes that were asked for must be there.
                         || !self.machine.has_started(),
@@ -1537,6 +1542,12 @@ impl Cluster {
         }
     }
 
+    /// Whether the job cannot go on.
+    fn must_end(&self) -> bool {
+        let usable = self.nodes.iter().any(|n| !n.refused && !n.joining);
+        !usable || self.a_rank_has_no_way_back() || self.a_router_is_late()
+    }
+
     /// Whether a failure was simulated that no system could survive.
     fn a_rank_has_no_way_back(&self) -> bool {
         self.machine.rank_states().any(|(instance, _, state)| {
@@ -1557,7 +1568,7 @@ impl Cluster {
     /// Whether another domain has ended the job, or a user.
     fn ends_from_outside(&self) -> bool {
         let cause = self.cause.as_deref().unwrap_or("");
-        cause.starts_with("domain ") || cause == STOPPED
+        cause.starts_with("domain ") || cause.starts_with(STOPPED)
     }
 
     fn note(&mut self, record: &Record) {
