@@ -599,6 +599,14 @@ impl Cluster {
                     _,
                     Event::From(FromPeer::Agent(_, FromAgent::Heartbeat { .. })),
                 ) if again => {}
+                // What one role says keeps its order.
+                Happening::FromNode(
+                    _,
+                    Event::From(FromPeer::Router(_, RouterEvent::Line { .. })),
+                ) => {
+                    self.made += 1;
+                    self.queue.push(Due(self.now + ms(300), self.made, letter));
+                }
                 letter => self.after(300..301, letter),
             }
         }
@@ -1643,7 +1651,8 @@ impl Cluster {
             _ => {}
         }
         if std::env::var_os("EYRIE_TRACE_SCHEDULE").is_some() {
-            println!("{:?} {record:?}", self.now);
+            let domain = self.config.domains.as_ref().map_or("", |of| &of.own().name);
+            println!("{:?} {domain} {record:?}", self.now);
         }
         // Every line for people can be made.
         let _ = record.line(&[]);
