@@ -603,10 +603,7 @@ impl Cluster {
                 Happening::FromNode(
                     _,
                     Event::From(FromPeer::Router(_, RouterEvent::Line { .. })),
-                ) => {
-                    self.made += 1;
-                    self.queue.push(Due(self.now + ms(300), self.made, letter));
-                }
+                ) => self.happen(letter),
                 letter => self.after(300..301, letter),
             }
         }
