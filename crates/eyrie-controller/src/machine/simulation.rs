@@ -604,7 +604,11 @@ impl Cluster {
                     _,
                     Event::From(FromPeer::Router(_, RouterEvent::Line { .. })),
                 ) => self.happen(letter),
-                letter => self.after(300..301, letter),
+                // In order: an agent's letters come as it has sent them.
+                letter => {
+                    self.made += 1;
+                    self.queue.push(Due(self.now + ms(300), self.made, letter));
+                }
             }
         }
     }
