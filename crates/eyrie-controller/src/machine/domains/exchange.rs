@@ -33,7 +33,11 @@ impl Exchange<'_> {
         // Also a line that takes the place of another one has lost what was on its way.
         let letters = if up { other.send_again(now) } else { vec![] };
         if changes {
-            self.out.record(if up { Record::LineUp { domain } } else { Record::LineDown { domain } });
+            self.out.record(if up {
+                Record::LineUp { domain }
+            } else {
+                Record::LineDown { domain }
+            });
         }
         self.send(id, letters);
     }
