@@ -28,17 +28,18 @@ impl Exchange<'_> {
     pub fn line(&mut self, id: DomainId, up: bool) {
         let now = self.out.now();
         let Some(other) = self.domains.all.get_mut(&id) else { return };
-        if !other.set_line(up, now) {
-            return;
-        }
+        let changes = other.set_line(up, now);
         let domain = other.name().to_string();
-        if up {
-            self.out.record(Record::LineUp { domain });
-            let letters = other.send_again(now);
-            self.send(id, letters);
-        } else {
-            self.out.record(Record::LineDown { domain });
+        // Also a line that takes the place of another one has lost what was on its way.
+        let letters = if up { other.send_again(now) } else { vec![] };
+        if changes {
+            self.out.record(if up {
+                Record::LineUp { domain }
+            } else {
+                Record::LineDown { domain }
+            });
         }
+        self.send(id, letters);
     }
 
     /// The gateway is gone, and with it all lines.
