@@ -32,11 +32,13 @@ impl Exchange<'_> {
             return;
         }
         let domain = other.name().to_string();
+        // A domain that the job needs no more ends, and its gateway with it.
+        let is_needed = other.finished().is_none() || !self.ranks.have_all_finished();
         if up {
             self.out.record(Record::LineUp { domain });
             let letters = other.send_again(now);
             self.send(id, letters);
-        } else {
+        } else if is_needed {
             self.out.record(Record::LineDown { domain });
         }
     }
