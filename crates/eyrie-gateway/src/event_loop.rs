@@ -674,7 +674,7 @@ impl Loop {
                 let line = &mut self.lines[at];
                 if line.post.state.token() == Some(token) {
                     line.post.state = State::lost();
-                    tracing::warn!(domain = %line.domain.name, why, "the line for letters is lost");
+                    tracing::info!(domain = %line.domain.name, why, "the line for letters is lost");
                     self.out.event(RouterEvent::Line { domain: line.id, up: false });
                 }
             }
@@ -684,7 +684,7 @@ impl Loop {
                 if let Link::Fetch(_) = link {
                     line.fetching -= 1;
                     if line.fetching == 0 {
-                        tracing::warn!(domain = %line.domain.name, why, "the line is lost");
+                        tracing::info!(domain = %line.domain.name, why, "the line is lost");
                     }
                 }
                 let Line { courier, links, .. } = line;
