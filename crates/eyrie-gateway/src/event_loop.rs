@@ -199,6 +199,8 @@ struct Line {
     key: Secret,
     courier: Courier,
     links: FxHashMap<Link, State>,
+    /// There are connections to be made.
+    lacks: bool,
     /// Connections to its gateway that stand, and that are being made.
     fetching: usize,
     calling: usize,
@@ -287,6 +289,7 @@ impl Loop {
                 key: domains.key(id)?.secret(),
                 courier: Courier::new(own.clone(), domain.ranks().collect(), ranks),
                 links: FxHashMap::default(),
+                lacks: true,
                 fetching: 0,
                 calling: 0,
                 post: Post {
@@ -340,10 +343,7 @@ impl Loop {
     }
 
     fn timeout(&self) -> Timespec {
-        let soon = |line: &Line| {
-            line.courier.is_busy()
-                || line.links.values().any(|state| matches!(state, State::Idle { .. }))
-        };
+        let soon = |line: &Line| line.courier.is_busy() || line.lacks;
         let timeout = match () {
             () if !self.again.is_empty() => Duration::ZERO,
             () if self.lines.iter().any(soon) => SHORT_TICK,
@@ -681,6 +681,7 @@ impl Loop {
             Peer::Courier(at, link) => {
                 let line = &mut self.lines[at];
                 line.links.insert(link, State::lost());
+                line.lacks = true;
                 if let Link::Fetch(_) = link {
                     line.fetching -= 1;
                     if line.fetching == 0 {
@@ -762,6 +763,7 @@ impl Loop {
             }
             *state = State::Calling { pause };
         }
+        line.lacks = line.links.values().any(|state| matches!(state, State::Idle { .. }));
         let due = line.post.state.due(now).filter(|_| self.domains.own < line.id);
         if let Some(pause) = due {
             line.post.state = State::Calling { pause };
@@ -816,6 +818,7 @@ impl Loop {
         };
         if outdated {
             line.links.insert(link, State::Idle { from: Instant::now(), pause: FIRST_PAUSE });
+            line.lacks = true;
             return;
         }
         let token = conn.and_then(|conn| {
@@ -839,6 +842,7 @@ impl Loop {
             Err(reason) => {
                 tracing::debug!(?link, reason, "no connection");
                 line.links.insert(link, State::failed(pause));
+                line.lacks = true;
             }
         }
     }

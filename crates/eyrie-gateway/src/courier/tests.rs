@@ -359,7 +359,7 @@ impl World {
         }
     }
 
-    fn to_sender(&mut self, at: usize, frame: &Frame) {
+    fn sender_hears(&mut self, at: usize, frame: &Frame) {
         let sender = &mut self.senders[at];
         let rank = sender.instance.rank;
         match frame.header {
@@ -432,7 +432,7 @@ impl World {
         self.wires.entry((at, conn)).or_default().push_back(bytes);
     }
 
-    fn to_receiver(&mut self, at: usize, frame: &Frame) {
+    fn receiver_hears(&mut self, at: usize, frame: &Frame) {
         let receiver = &mut self.receivers[at];
         match frame.header {
             Header::Ready(_) => receiver.begun = true,
@@ -702,7 +702,7 @@ impl World {
             let _ = (0..most).find(|_| !self.arrive(At::Gateway, conn));
             for _ in 0..most {
                 let Some(bytes) = self.next_from(At::Gateway, conn) else { break };
-                self.to_sender(at, &Frame::parse(&bytes).unwrap().unwrap());
+                self.sender_hears(at, &Frame::parse(&bytes).unwrap().unwrap());
             }
         }
         for link in self.courier.links() {
@@ -729,7 +729,7 @@ impl World {
             let _ = (0..most).find(|_| !self.arrive(primary, conn));
             for _ in 0..most {
                 let Some(bytes) = self.next_from(primary, conn) else { break };
-                self.to_receiver(at, &Frame::parse(&bytes).unwrap().unwrap());
+                self.receiver_hears(at, &Frame::parse(&bytes).unwrap().unwrap());
             }
         }
     }
