@@ -77,6 +77,8 @@ const STRANGER: Token = 1 << 63;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Most connections whose preamble has not come.
 const MAX_STRANGERS: usize = 256;
+/// Most connections that say to be for letters and have not proven it.
+const MAX_CALLERS: usize = 64;
 /// The time between two looks at what is due, where something is due soon, and else.
 const SHORT_TICK: Duration = Duration::from_millis(10);
 const TICK: Duration = Duration::from_millis(250);
@@ -481,6 +483,11 @@ impl Loop {
             }
             // Of two domains the one with the lower number calls.
             Kind::Letters if from < self.domains.own => {
+                let is_caller = |_: &Conn, peer| matches!(peer, Peer::Caller(_));
+                let callers = self.sockets.which(is_caller);
+                if let Some(first) = callers.iter().min().filter(|_| callers.len() >= MAX_CALLERS) {
+                    self.lost(*first, "there are too many");
+                }
                 if let Ok(token) = self.sockets.add(Conn::new(stream), Peer::Caller(at)) {
                     self.again.push(token);
                 }

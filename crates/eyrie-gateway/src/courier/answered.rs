@@ -8,6 +8,7 @@ use super::ranks::{Pairs, Ranks};
 use super::safe::Safe;
 use eyrie_wire::data::{Frame, Header};
 use eyrie_wire::RouterId;
+use std::time::Duration;
 
 /// Handles frames of routers of this domain.
 pub struct Answered<'a> {
@@ -17,6 +18,7 @@ pub struct Answered<'a> {
     pub gives: &'a mut [Give],
     /// Own ranks for which something became safe just now: a buffer.
     pub touched: &'a mut Vec<usize>,
+    pub now: Duration,
 }
 
 impl Answered<'_> {
@@ -69,8 +71,8 @@ impl Answered<'_> {
         frames: u64,
         out: &mut impl Output,
     ) -> Result<(), String> {
-        let Answered { ranks, pairs, fetches, gives, touched } = self;
-        gives[stream].acknowledge(frames, |own, ssn| {
+        let Answered { ranks, pairs, fetches, gives, touched, now } = self;
+        gives[stream].acknowledge(frames, *now, |own, ssn| {
             let pair = pairs.of_mut(other, own);
             pair.safe = pair.safe.max(ssn);
             if touched.last() != Some(&own) {

@@ -11,6 +11,9 @@ use std::time::Duration;
 /// questions. A router acknowledges many messages by itself, but not the last few.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// After this time without an acknowledgement a router is asked to answer for what its ranks do not
+/// take. A sender waits meanwhile, and a receiver may wait for what that would send next.
+const RECEIPT_PATIENCE: Duration = Duration::from_secs(60);
 /// A payload in a segment starts at a multiple of this.
 const ALIGN: u64 = 64;
 
@@ -43,6 +46,8 @@ pub struct Give {
     segments: Vec<Segment>,
     /// A segment was asked for.
     asked: bool,
+    /// Since when nothing was acknowledged that could have been.
+    unanswered_since: Duration,
     /// When the router is asked what is safe, and the time until it is asked again.
     ask_at: Duration,
     pause: Duration,
@@ -70,6 +75,9 @@ impl Give {
 
     /// A message was given.
     pub fn gave(&mut self, own: usize, ssn: u64, now: Duration) {
+        if self.sent.is_empty() {
+            self.unanswered_since = now;
+        }
         self.sent.push_back(Sent::Message { own, ssn });
         self.pause = FIRST_PAUSE;
         self.ask_at = now + self.pause;
@@ -123,7 +131,15 @@ impl Give {
         if self.greeted && self.is_busy() && now >= self.ask_at && out.has_room(link) {
             self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
             self.ask_at = now + self.pause;
-            self.say(link, &Header::Determinants, out);
+            let header = if now >= self.unanswered_since + RECEIPT_PATIENCE
+                && !active(Mutation::WaitForEver)
+            {
+                self.unanswered_since = now;
+                Header::Flush
+            } else {
+                Header::Determinants
+            };
+            self.say(link, &header, out);
         }
     }
 
@@ -146,8 +162,12 @@ impl Give {
     pub fn acknowledge(
         &mut self,
         frames: u64,
+        now: Duration,
         mut safe: impl FnMut(usize, u64),
     ) -> Result<(), &'static str> {
+        if frames > self.acknowledged {
+            self.unanswered_since = now;
+        }
         while self.acknowledged < frames {
             match self.sent.pop_front().ok_or("it acknowledges what was not sent")? {
                 Sent::Message { own, ssn } => safe(own, ssn),

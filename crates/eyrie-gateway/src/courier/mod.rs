@@ -181,16 +181,17 @@ impl Courier {
         out: &mut impl Output,
     ) -> Result<Taken, String> {
         let Courier { ranks, pairs, fetches, gives, touched, .. } = self;
+        let now = self.now;
         match link {
             Link::Fetch(rank) => {
                 let own = ranks.place_of_own(rank).ok_or("no rank of this domain")?;
                 // It may be given on; then the router is to be asked whether it is safe.
                 self.busy = true;
-                Fetched { ranks, pairs, fetches, gives, now: self.now }.frame(own, frame, out)
+                Fetched { ranks, pairs, fetches, gives, now }.frame(own, frame, out)
             }
             Link::Give { source, router } => {
                 let other = ranks.place_of_other(source).ok_or("no rank of the other domain")?;
-                let mut answered = Answered { ranks, pairs, fetches, gives, touched };
+                let mut answered = Answered { ranks, pairs, fetches, gives, touched, now };
                 answered.frame(other, router, frame, out).map(|()| Taken::Yes)
             }
         }
