@@ -85,6 +85,8 @@ const STRANGER: Token = 1 << 63;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Most connections whose preamble has not come.
 const MAX_STRANGERS: usize = 256;
+/// Most connections that say to be for letters and have not proven it.
+const MAX_CALLERS: usize = 64;
 /// The time between two looks at what is due, where something is due soon, and else.
 const SHORT_TICK: Duration = Duration::from_millis(10);
 const TICK: Duration = Duration::from_millis(250);
@@ -208,6 +210,8 @@ struct Line {
     key: Secret,
     courier: Courier,
     links: FxHashMap<Link, State>,
+    /// There are connections to be made.
+    lacks: bool,
     /// Connections to its gateway that stand, and that are being made.
     fetching: usize,
     calling: usize,
@@ -312,6 +316,7 @@ impl Loop {
                 key: domains.key(id)?.secret(),
                 courier: Courier::new(own.clone(), domain.ranks().collect(), ranks),
                 links: FxHashMap::default(),
+                lacks: true,
                 fetching: 0,
                 calling: 0,
                 post: Post {
@@ -367,11 +372,7 @@ impl Loop {
     }
 
     fn timeout(&self) -> Timespec {
-        let fetches = self.fetching == Fetching::On;
-        let is_due = |(link, state): (&Link, &State)| {
-            matches!(state, State::Idle { .. }) && (fetches || !is_fetch(*link))
-        };
-        let soon = |line: &Line| line.courier.is_busy() || line.links.iter().any(is_due);
+        let soon = |line: &Line| line.courier.is_busy() || line.lacks;
         let timeout = match () {
             () if !self.again.is_empty() => Duration::ZERO,
             () if self.lines.iter().any(soon) => SHORT_TICK,
@@ -562,6 +563,11 @@ impl Loop {
             }
             // Of two domains the one with the lower number calls.
             Kind::Letters if from < self.domains.own => {
+                let is_caller = |_: &Conn, peer| matches!(peer, Peer::Caller(_));
+                let callers = self.sockets.which(is_caller);
+                if let Some(first) = callers.iter().min().filter(|_| callers.len() >= MAX_CALLERS) {
+                    self.lost(*first, "there are too many");
+                }
                 if let Ok(token) = self.sockets.add(Conn::new(stream), Peer::Caller(at)) {
                     self.again.push(token);
                 }
@@ -763,6 +769,7 @@ impl Loop {
             Peer::Courier(at, link) => {
                 let line = &mut self.lines[at];
                 line.links.insert(link, State::lost());
+                line.lacks = true;
                 if let Link::Fetch(_) = link {
                     line.fetching -= 1;
                     if line.fetching == 0 {
@@ -848,6 +855,10 @@ impl Loop {
             }
             *state = State::Calling { pause };
         }
+        let lacks = |(link, state): (&Link, &State)| {
+            matches!(state, State::Idle { .. }) && (fetches || !is_fetch(*link))
+        };
+        line.lacks = line.links.iter().any(lacks);
         let due = line.post.state.due(now).filter(|_| self.domains.own < line.id);
         if let Some(pause) = due {
             line.post.state = State::Calling { pause };
@@ -904,6 +915,7 @@ impl Loop {
         };
         if outdated {
             line.links.insert(link, State::Idle { from: Instant::now(), pause: FIRST_PAUSE });
+            line.lacks = true;
             return;
         }
         let token = conn.and_then(|conn| {
@@ -927,6 +939,7 @@ impl Loop {
             Err(reason) => {
                 tracing::debug!(?link, reason, "no connection");
                 line.links.insert(link, State::failed(pause));
+                line.lacks = true;
             }
         }
     }

@@ -4,9 +4,17 @@
 mod model;
 
 use eyrie_router::{RouterCommand, RouterEvent};
-use eyrie_wire::domains::{DomainSays, Letter};
-use eyrie_wire::{DomainId, Rank};
-use model::{content, Domains, Receiver, Sender};
+use eyrie_transport::handshake::{self, HandshakeError};
+use eyrie_transport::Stream;
+use eyrie_wire::auth::Secret;
+use eyrie_wire::control::Claim;
+use eyrie_wire::data::StreamKind;
+use eyrie_wire::domains::{DomainSays, Letter, LineKey};
+use eyrie_wire::role_address::{Addr, Security};
+use eyrie_wire::{DomainId, Incarnation, Rank, RankInstance};
+use model::{content, Domains, Receiver, Sender, PATIENCE};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 
 #[test]
 fn small_and_large_messages_go_both_ways_and_are_acknowledged() {
@@ -37,8 +45,7 @@ fn a_message_is_acknowledged_only_when_it_was_received() {
     let mut receiver = Receiver::connect(cloud, Rank(2));
     sender.send(Rank(2), 10);
     receiver.next();
-    sender.ask();
-    assert_eq!(sender.acknowledged(), 0, "it was not received yet");
+    assert_eq!(sender.ask(), 0, "it was not received yet");
     receiver.received();
     sender.await_acknowledged();
 }
@@ -68,6 +75,139 @@ fn nothing_is_lost_or_comes_twice_when_the_line_is_cut() {
     }
     receiver.received();
     sender.await_acknowledged();
+}
+
+#[test]
+fn nothing_is_lost_or_comes_twice_when_gateways_are_lost() {
+    let mut domains = Domains::start();
+    let mut sender = Sender::connect(&domains.sites[0], Rank(1));
+    let mut receiver = Receiver::connect(&domains.sites[1], Rank(3));
+    let count = 200;
+    let len = |ssn: u64| if ssn % 20 == 0 { 100_000 } else { (ssn as usize * 37) % 900 };
+    for ssn in 1..=count {
+        sender.send(Rank(3), len(ssn));
+        if ssn % 10 == 0 {
+            for _ in 0..5 {
+                receiver.check_next(Rank(1), len);
+            }
+            receiver.received();
+        }
+        match ssn {
+            40 | 150 => domains.lose_gateway(1),
+            80 | 120 => {
+                domains.lose_gateway(0);
+                sender.connect_again(&domains.sites[0]);
+            }
+            _ => {}
+        }
+    }
+    while receiver.rsn < count {
+        receiver.check_next(Rank(1), len);
+    }
+    receiver.received();
+    sender.await_acknowledged();
+}
+
+/// Bytes, and what comes back for them until the connection ends.
+fn answer_to(port: u16, bytes: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // It may be closed before all is written.
+    let _ = stream.write_all(bytes);
+    let mut answer = Vec::new();
+    let end = stream.read_to_end(&mut answer);
+    let reset = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ConnectionReset;
+    assert!(end.as_ref().is_err_and(reset) || end.is_ok(), "{end:?}");
+    answer
+}
+
+fn preamble(kind: u32, from: u32) -> Vec<u8> {
+    [&b"EYRIELIN"[..], &kind.to_le_bytes(), &from.to_le_bytes()].concat()
+}
+
+/// A connection as a rank of this domain, or for its letters, with this key.
+fn call(
+    port: u16,
+    kind: u32,
+    from: u32,
+    key: &Secret,
+    claim: &Claim,
+) -> Result<(), HandshakeError> {
+    let at = SocketAddr::from(([127, 0, 0, 1], port));
+    let addr = Addr::Tcp { at, security: Security::Encrypted };
+    let mut stream = Stream::connect(&addr, PATIENCE).unwrap();
+    stream.write_all(&preamble(kind, from)).unwrap();
+    handshake::connect(&mut stream, key, claim)
+}
+
+#[test]
+fn strangers_get_no_answer_and_nothing_else_suffers() {
+    let domains = Domains::start();
+    let [home, cloud] = &domains.sites;
+    let port = cloud.gateway.port();
+    // Those that only wait are ended after some seconds.
+    let strangers = [
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        preamble(1, 1),
+        preamble(2, 1),
+        preamble(3, 0),
+        preamble(1, 7),
+        [preamble(1, 0), vec![7; 300]].concat(),
+        [preamble(2, 0), vec![7; 300]].concat(),
+        preamble(1, 0),
+        preamble(2, 0),
+        vec![],
+    ];
+    std::thread::scope(|scope| {
+        for bytes in &strangers {
+            scope.spawn(move || assert_eq!(answer_to(port, bytes), [], "{bytes:?}"));
+        }
+    });
+    // More than are held at a time.
+    let silent: Vec<_> = (0..300).map(|_| TcpStream::connect(("127.0.0.1", port))).collect();
+    let mut sender = Sender::connect(home, Rank(0));
+    let mut receiver = Receiver::connect(cloud, Rank(2));
+    domains.cut();
+    sender.send(Rank(2), 20_000);
+    receiver.check_next(Rank(0), |_| 20_000);
+    drop(silent);
+}
+
+#[test]
+fn only_the_right_key_opens_a_line_and_only_for_what_it_is_for() {
+    let domains = Domains::start();
+    let port = domains.sites[1].gateway.port();
+    let key = domains.key.secret();
+    let claim = |rank, incarnation, stream| Claim::Rank {
+        instance: RankInstance { rank: Rank(rank), incarnation: Incarnation(incarnation) },
+        stream,
+    };
+    let own = claim(0, 1, StreamKind::Delivery);
+    let letters = |from| Claim::Letters { from: DomainId(from) };
+    let wrong = LineKey::new().secret();
+    for (kind, claim) in [(1, &own), (2, &letters(0))] {
+        let silent = call(port, kind, 0, &wrong, claim);
+        assert!(
+            matches!(silent, Err(HandshakeError::Silent | HandshakeError::Io(_))),
+            "{silent:?}"
+        );
+    }
+    for claim in [
+        claim(2, 1, StreamKind::Delivery),
+        claim(0, 1, StreamKind::Send),
+        claim(2, 1, StreamKind::Send),
+        claim(0, 2, StreamKind::Delivery),
+        claim(9, 1, StreamKind::Delivery),
+        letters(0),
+    ] {
+        let refused = call(port, 1, 0, &key, &claim);
+        assert!(matches!(refused, Err(HandshakeError::Refused(_))), "{claim:?}: {refused:?}");
+    }
+    for claim in [&own, &letters(1)] {
+        assert!(call(port, 2, 0, &key, claim).is_err(), "{claim:?} is not for letters");
+    }
+    assert!(call(port, 1, 0, &key, &own).is_ok());
+    assert!(call(port, 2, 0, &key, &letters(0)).is_ok());
 }
 
 #[test]

@@ -430,7 +430,7 @@ impl Loop {
 
     /// Adds a connection whose peer has not proven itself.
     fn add(&mut self, conn: Conn) {
-        self.limit_strangers();
+        self.limit_strangers(conn.is_of_line());
         let id = self.next_conn;
         self.next_conn += 1;
         let data = epoll::EventData::new_u64(id);
@@ -440,10 +440,12 @@ impl Loop {
     }
 
     /// Where too many connections are in their handshake, ends the oldest one: a peer that knows
-    /// the secret needs little time.
-    fn limit_strangers(&mut self) {
+    /// the secret needs little time. Those at the port of a gateway are counted by themselves: they
+    /// must not disturb the ranks of this domain.
+    fn limit_strangers(&mut self, of_line: bool) {
         let strangers = self.wires.conns.iter();
         let strangers = strangers.filter(|(_, c)| matches!(c.stage, Stage::Handshake(_)));
+        let strangers = strangers.filter(|(_, c)| c.is_of_line() == of_line);
         let strangers: Vec<_> = strangers.map(|(id, c)| (c.since, *id)).collect();
         if let Some((_, oldest)) =
             strangers.iter().min().filter(|_| strangers.len() >= MAX_STRANGERS)

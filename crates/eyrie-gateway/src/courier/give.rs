@@ -1,9 +1,9 @@
-//! What one rank of the other domain gives to one router of this one.
+//! The stream of what one rank of the other domain gives to one router of this one: as a rank does,
+//! but nothing is kept.
 
 use super::mutation::{active, Mutation};
-use super::{Courier, Link, Output};
-use eyrie_wire::data::{Frame, Header, Place, SegmentDone, SegmentRequest};
-use eyrie_wire::RouterId;
+use super::output::{Link, Output};
+use eyrie_wire::data::{Header, Place, SegmentDone, SegmentRequest};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -11,16 +11,11 @@ use std::time::Duration;
 /// questions. A router acknowledges many messages by itself, but not the last few.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// After this time without an acknowledgement a router is asked to answer for what its ranks do not
+/// take. A sender waits meanwhile, and a receiver may wait for what that would send next.
+const RECEIPT_PATIENCE: Duration = Duration::from_secs(60);
 /// A payload in a segment starts at a multiple of this.
 const ALIGN: u64 = 64;
-
-/// What happened to a frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Taken {
-    Yes,
-    /// It must be offered again: there is no room for it at present.
-    Later,
-}
 
 /// A segment to write large payloads to.
 struct Segment {
@@ -51,6 +46,8 @@ pub struct Give {
     segments: Vec<Segment>,
     /// A segment was asked for.
     asked: bool,
+    /// Since when nothing was acknowledged that could have been.
+    unanswered_since: Duration,
     /// When the router is asked what is safe, and the time until it is asked again.
     ask_at: Duration,
     pause: Duration,
@@ -78,6 +75,9 @@ impl Give {
 
     /// A message was given.
     pub fn gave(&mut self, own: usize, ssn: u64, now: Duration) {
+        if self.sent.is_empty() {
+            self.unanswered_since = now;
+        }
         self.sent.push_back(Sent::Message { own, ssn });
         self.pause = FIRST_PAUSE;
         self.ask_at = now + self.pause;
@@ -131,77 +131,49 @@ impl Give {
         if self.greeted && self.is_busy() && now >= self.ask_at && out.has_room(link) {
             self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
             self.ask_at = now + self.pause;
-            self.say(link, &Header::Determinants, out);
-        }
-    }
-}
-
-impl Courier {
-    /// Handles a frame of a router of this domain.
-    pub(super) fn answered(
-        &mut self,
-        other: usize,
-        router: RouterId,
-        frame: &Frame,
-        out: &mut impl Output,
-    ) -> Result<(), String> {
-        let at = self.give_at(other, router);
-        let give = &mut self.gives[at];
-        match frame.header {
-            Header::Known(known) if !give.greeted => {
-                if let Some(own) = self.own(known.destination) {
-                    let pair = self.pairs.of(other, own);
-                    if !active(Mutation::IgnoreKnown) {
-                        pair.safe = pair.safe.max(known.ssn);
-                    }
-                }
-            }
-            Header::Ready(_) if !give.greeted => {
-                give.greeted = true;
-                for own in 0..self.own.len() {
-                    if self.primaries[own] == router {
-                        let pair = self.pairs.of(other, own);
-                        pair.given = pair.safe;
-                    }
-                }
-            }
-            Header::Ack(ack) if give.greeted => self.acknowledged(at, other, ack.frames, out)?,
-            Header::Segment(s) if give.greeted => {
-                give.asked = false;
-                let (id, bytes) = (s.segment, s.bytes);
-                give.segments.push(Segment { id, bytes, used: 0, writers: 0, full: false });
-            }
-            Header::Refused => return Err(String::from_utf8_lossy(frame.payload).into_owned()),
-            _ => return Err("unexpected frame of a router".into()),
-        }
-        Ok(())
-    }
-
-    /// A router has acknowledged this many frames of a connection.
-    fn acknowledged(
-        &mut self,
-        at: usize,
-        other: usize,
-        frames: u64,
-        out: &mut impl Output,
-    ) -> Result<(), String> {
-        let new = frames.saturating_sub(self.gives[at].acknowledged);
-        self.gives[at].acknowledged += new;
-        for _ in 0..new {
-            let sent = self.gives[at].sent.pop_front();
-            let Sent::Message { own, ssn } = sent.ok_or("it acknowledges what was not sent")?
-            else {
-                continue;
+            let header = if now >= self.unanswered_since + RECEIPT_PATIENCE
+                && !active(Mutation::WaitForEver)
+            {
+                self.unanswered_since = now;
+                Header::Flush
+            } else {
+                Header::Determinants
             };
-            let pair = self.pairs.of(other, own);
-            pair.safe = pair.safe.max(ssn);
-            if self.touched.last() != Some(&own) {
-                self.touched.push(own);
-            }
+            self.say(link, &header, out);
         }
-        while let Some(own) = self.touched.pop() {
-            self.advance(own);
-            self.report(own, out);
+    }
+
+    /// The router has said what it has.
+    pub fn greet(&mut self) {
+        self.greeted = true;
+    }
+
+    /// A segment has come.
+    pub fn add_segment(&mut self, id: u32, bytes: u64) {
+        self.asked = false;
+        self.segments.push(Segment { id, bytes, used: 0, writers: 0, full: false });
+    }
+
+    /// So many frames are acknowledged: the messages among them go to `safe`, each with the place
+    /// of its receiver and its send sequence number.
+    ///
+    /// # Errors
+    /// When they were not sent.
+    pub fn acknowledge(
+        &mut self,
+        frames: u64,
+        now: Duration,
+        mut safe: impl FnMut(usize, u64),
+    ) -> Result<(), &'static str> {
+        if frames > self.acknowledged {
+            self.unanswered_since = now;
+        }
+        while self.acknowledged < frames {
+            match self.sent.pop_front().ok_or("it acknowledges what was not sent")? {
+                Sent::Message { own, ssn } => safe(own, ssn),
+                Sent::Other => {}
+            }
+            self.acknowledged += 1;
         }
         Ok(())
     }

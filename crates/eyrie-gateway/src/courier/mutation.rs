@@ -22,10 +22,12 @@ pub enum Mutation {
     SkipAwaited,
     /// A segment is ended while a payload is written to it.
     EndSegmentEarly,
+    /// A router is never asked to answer for what its ranks do not take.
+    WaitForEver,
 }
 
 #[cfg(test)]
-pub const ALL: [Mutation; 7] = {
+pub const ALL: [Mutation; 8] = {
     use Mutation::*;
     [
         SafeWhenGiven,
@@ -35,6 +37,7 @@ pub const ALL: [Mutation; 7] = {
         IgnoreKnown,
         SkipAwaited,
         EndSegmentEarly,
+        WaitForEver,
     ]
 };
 

@@ -10,7 +10,7 @@ use eyrie_router::protocol::{ConnId, Protocol, RouterCommand, RouterEvent};
 use eyrie_router::space::Bounds;
 use eyrie_router::testing::{on_all_processors, MemoryStore, Said};
 use eyrie_wire::data::{
-    content_hash, put_plain, Deliver, Envelope, Kind, Message, Piece, Place, Ready, Received,
+    content_hash, put_plain, Ack, Deliver, Envelope, Kind, Message, Piece, Place, Ready, Received,
     Repeat, Segment, SegmentDone, SegmentRequest, Shown, StreamKind, MAX_INLINE,
 };
 use eyrie_wire::{Incarnation, RankInstance};
@@ -359,7 +359,7 @@ impl World {
         }
     }
 
-    fn to_sender(&mut self, at: usize, frame: &Frame) {
+    fn sender_hears(&mut self, at: usize, frame: &Frame) {
         let sender = &mut self.senders[at];
         let rank = sender.instance.rank;
         match frame.header {
@@ -432,7 +432,7 @@ impl World {
         self.wires.entry((at, conn)).or_default().push_back(bytes);
     }
 
-    fn to_receiver(&mut self, at: usize, frame: &Frame) {
+    fn receiver_hears(&mut self, at: usize, frame: &Frame) {
         let receiver = &mut self.receivers[at];
         match frame.header {
             Header::Ready(_) => receiver.begun = true,
@@ -702,7 +702,7 @@ impl World {
             let _ = (0..most).find(|_| !self.arrive(At::Gateway, conn));
             for _ in 0..most {
                 let Some(bytes) = self.next_from(At::Gateway, conn) else { break };
-                self.to_sender(at, &Frame::parse(&bytes).unwrap().unwrap());
+                self.sender_hears(at, &Frame::parse(&bytes).unwrap().unwrap());
             }
         }
         for link in self.courier.links() {
@@ -729,7 +729,7 @@ impl World {
             let _ = (0..most).find(|_| !self.arrive(primary, conn));
             for _ in 0..most {
                 let Some(bytes) = self.next_from(primary, conn) else { break };
-                self.to_receiver(at, &Frame::parse(&bytes).unwrap().unwrap());
+                self.receiver_hears(at, &Frame::parse(&bytes).unwrap().unwrap());
             }
         }
     }
@@ -895,7 +895,31 @@ fn what_is_not_of_the_other_domain_is_refused() {
     }
 }
 
+/// Two ranks that send each other more than a sender may keep would wait for each other.
+fn a_router_answers_for_what_its_rank_does_not_take() {
+    let (mut courier, mut lines, [give, first, _]) = one_courier();
+    let asked = |courier: &mut Courier, lines: &mut Lines, seconds| {
+        courier.tick(Duration::from_secs(seconds), lines);
+        given(lines, give)
+    };
+    assert_eq!(asked(&mut courier, &mut lines, 100), [], "there is nothing to ask for");
+    let envelope = Envelope::Untagged { data: None };
+    let message = Deliver { source: Rank(2), ssn: 1, rsn: 1, envelope, size: 2, place: None };
+    say(&mut courier, &mut lines, first, &Header::Deliver(message), b"hi").unwrap();
+    assert_eq!(given(&mut lines, give), [Kind::Message]);
+    for seconds in 101..160 {
+        assert_eq!(asked(&mut courier, &mut lines, seconds), [Kind::Determinants], "{seconds}");
+    }
+    assert_eq!(asked(&mut courier, &mut lines, 160), [Kind::Flush]);
+    assert_eq!(asked(&mut courier, &mut lines, 161), [Kind::Determinants]);
+    let ack = Header::Ack(Ack { frames: 62, clock: 0, observed: 0 });
+    say(&mut courier, &mut lines, give, &ack, &[]).unwrap();
+    assert_eq!(given(&mut lines, first), [Kind::Received]);
+    assert_eq!(asked(&mut courier, &mut lines, 300), []);
+}
+
 fn single_rules() {
+    a_router_answers_for_what_its_rank_does_not_take();
     a_segment_is_ended_when_nothing_is_written_to_it_any_more();
     what_is_not_of_the_other_domain_is_refused();
 }

@@ -8,12 +8,13 @@ use eyrie_wire::auth::{random, Secret};
 use eyrie_wire::control::Claim;
 use eyrie_wire::data::{
     put_plain, Deliver, Envelope, Frame, Header, Message, Piece, Place, Received, Resume,
-    SegmentRequest, StreamKind, MAX_INLINE,
+    SegmentDone, SegmentRequest, StreamKind, MAX_INLINE,
 };
 use eyrie_wire::directory::{Directory, KeptUntil, MessagePath};
 use eyrie_wire::domains::{self, Domain, LineKey};
 use eyrie_wire::role_address::{Addr, Bind, Interface, Ports, Security};
 use eyrie_wire::{DomainId, Incarnation, Rank, RankInstance, RouterId};
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -78,13 +79,37 @@ impl Relay {
 
 /// One domain.
 pub struct Site {
+    domains: domains::Domains,
     pub secret: Secret,
     pub gateway: Gateway,
     _home: Router,
+    epoch: u64,
     /// Where the home router and the gateway listen for ranks.
     addrs: Vec<Addr>,
+    sender: crossbeam_channel::Sender<(RouterId, RouterEvent)>,
     events: Events<(RouterId, RouterEvent)>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
+}
+
+/// The configuration of a router.
+fn config(id: u32, is_primary: Vec<bool>, dir: &tempfile::TempDir) -> Config {
+    Config {
+        id: RouterId(id),
+        is_primary,
+        listen: Bind::Tcp {
+            interface: Interface::LOOPBACK,
+            ports: Ports::ANY,
+            security: Security::Encrypted,
+        },
+        spill_dir: dir.path().to_owned(),
+        log_memory: 64 << 20,
+        log_disk: 256 << 20,
+        kept_until: KeptUntil::Received,
+        takes_over: false,
+        saved: None,
+        incarnations: vec![Incarnation(1); RANKS as usize],
+        gateway: None,
+    }
 }
 
 impl Site {
@@ -92,47 +117,62 @@ impl Site {
         let dir = tempfile::tempdir().unwrap();
         let secret = Secret(random());
         let (sender, events) = crossbeam_channel::unbounded();
-        let is_own: Vec<bool> = Rank::first(RANKS).map(|r| domains.own().has(r)).collect();
-        let config = |id: u32, is_primary: Vec<bool>| Config {
-            id: RouterId(id),
-            is_primary,
-            listen: Bind::Tcp {
-                interface: Interface::LOOPBACK,
-                ports: Ports::ANY,
-                security: Security::Encrypted,
-            },
-            spill_dir: dir.path().to_owned(),
-            log_memory: 64 << 20,
-            log_disk: 256 << 20,
-            kept_until: KeptUntil::Received,
-            takes_over: false,
-            saved: None,
-            incarnations: vec![Incarnation(1); RANKS as usize],
-            gateway: None,
-        };
-        let is_other = is_own.iter().map(|own| !own).collect();
-        let home =
-            Router::start(config(0, is_own.clone()), secret.clone(), sender.clone()).unwrap();
-        let gateway = Some(eyrie_router::Gateway { domains, port: 0 });
-        let config = Config { gateway, ..config(1, is_other) };
-        let gateway = Gateway::start(config, secret.clone(), sender).unwrap();
+        let is_own = Rank::first(RANKS).map(|r| domains.own().has(r)).collect();
+        let home = config(0, is_own, &dir);
+        let home = Router::start(home, secret.clone(), sender.clone()).unwrap();
         let mut addrs = vec![Addr::Unix("/".into()); 2];
+        let gateway = Site::gateway(&domains, &secret, (sender.clone(), &dir), false);
         for _ in 0..2 {
             match events.recv_timeout(PATIENCE).unwrap() {
                 (id, RouterEvent::Listening(addr)) => addrs[id.index()] = addr,
                 (_, other) => panic!("{other:?}"),
             }
         }
-        let primaries = is_own.iter().map(|own| RouterId(u32::from(!own))).collect();
-        gateway.command(RouterCommand::Directory(Directory {
-            epoch: 1,
-            primaries,
-            routers: addrs.clone(),
+        let epoch = 0;
+        let mut site =
+            Site { domains, secret, gateway, _home: home, epoch, addrs, sender, events, dir };
+        site.direct();
+        site
+    }
+
+    fn gateway(
+        domains: &domains::Domains,
+        secret: &Secret,
+        (sender, dir): (crossbeam_channel::Sender<(RouterId, RouterEvent)>, &tempfile::TempDir),
+        takes_over: bool,
+    ) -> Gateway {
+        let is_other = Rank::first(RANKS).map(|r| !domains.own().has(r)).collect();
+        let gateway = Some(eyrie_router::Gateway { domains: domains.clone(), port: 0 });
+        let config = Config { gateway, takes_over, ..config(1, is_other, dir) };
+        Gateway::start(config, secret.clone(), sender).unwrap()
+    }
+
+    /// Another gateway takes the place of the one that there was.
+    pub fn replace_gateway(&mut self) {
+        let source = (self.sender.clone(), &self.dir);
+        self.gateway = Site::gateway(&self.domains, &self.secret, source, true);
+        let deadline = Instant::now() + PATIENCE;
+        self.addrs[1] = loop {
+            let (_, event) = self.events.recv_deadline(deadline).expect("it listens");
+            if let RouterEvent::Listening(addr) = event {
+                break addr;
+            }
+        };
+        self.direct();
+    }
+
+    /// Tells the gateway where the routers are.
+    fn direct(&mut self) {
+        self.epoch += 1;
+        let is_own = Rank::first(RANKS).map(|r| self.domains.own().has(r));
+        self.gateway.command(RouterCommand::Directory(Directory {
+            epoch: self.epoch,
+            primaries: is_own.map(|own| RouterId(u32::from(!own))).collect(),
+            routers: self.addrs.clone(),
             beside: vec![],
             kept_until: KeptUntil::Received,
             path: MessagePath::Router,
         }));
-        Site { secret, gateway, _home: home, addrs, events, _dir: dir }
     }
 
     /// Waits for an event; others are dropped.
@@ -164,7 +204,7 @@ impl Site {
 pub struct Domains {
     pub sites: [Site; 2],
     relays: [Relay; 2],
-    pub keys: [LineKey; 1],
+    pub key: LineKey,
 }
 
 impl Domains {
@@ -184,7 +224,15 @@ impl Domains {
             relays[own as usize].lead_to(site.gateway.port());
             site
         };
-        Domains { sites: [site(0), site(1)], relays, keys: [key] }
+        Domains { sites: [site(0), site(1)], relays, key }
+    }
+
+    /// Another gateway takes the place of one that is lost; nothing of the old one is reached.
+    pub fn lose_gateway(&mut self, at: usize) {
+        self.relays[at].lead_to(0);
+        self.sites[at].replace_gateway();
+        self.relays[at].lead_to(self.sites[at].gateway.port());
+        self.relays[at].cut();
     }
 
     /// Cuts all connections between the domains.
@@ -230,46 +278,77 @@ pub struct Sender {
     frames: Frames,
     rank: Rank,
     ssn: Vec<u64>,
-    sent: u64,
+    /// What is not acknowledged: a message and its length, or another frame.
+    kept: VecDeque<Option<(Rank, u64, usize)>>,
     acknowledged: u64,
     segment: Option<(u32, u64, u64)>,
 }
 
 impl Sender {
     pub fn connect(site: &Site, rank: Rank) -> Sender {
-        let mut frames = Frames::new(site.connect(1, rank, StreamKind::Send));
-        while !matches!(frames.next().0, Header::Ready(_)) {}
         let ssn = vec![0; RANKS as usize];
-        Sender { frames, rank, ssn, sent: 0, acknowledged: 0, segment: None }
+        let frames = Sender::begin(site, rank, &mut vec![0; RANKS as usize]);
+        Sender { frames, rank, ssn, kept: VecDeque::new(), acknowledged: 0, segment: None }
+    }
+
+    /// A new connection; `known`: what the router has.
+    fn begin(site: &Site, rank: Rank, known: &mut [u64]) -> Frames {
+        let mut frames = Frames::new(site.connect(1, rank, StreamKind::Send));
+        loop {
+            match frames.next().0 {
+                Header::Known(k) => known[k.destination.index()] = k.ssn,
+                Header::Ready(_) => return frames,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Sends what is kept on a new connection.
+    pub fn connect_again(&mut self, site: &Site) {
+        let mut known = vec![0; RANKS as usize];
+        self.frames = Sender::begin(site, self.rank, &mut known);
+        (self.acknowledged, self.segment) = (0, None);
+        for (destination, ssn, len) in std::mem::take(&mut self.kept).into_iter().flatten() {
+            if ssn > known[destination.index()] {
+                self.send_one(destination, ssn, len);
+            }
+        }
     }
 
     fn say(&mut self, header: &Header, payload: &[u8]) {
         self.frames.say(header, payload);
-        self.sent += 1;
+        self.kept.push_back(None);
     }
 
     /// Sends the next message.
     pub fn send(&mut self, destination: Rank, len: usize) {
         self.ssn[destination.index()] += 1;
-        let ssn = self.ssn[destination.index()];
+        self.send_one(destination, self.ssn[destination.index()], len);
+    }
+
+    fn send_one(&mut self, destination: Rank, ssn: u64, len: usize) {
         let bytes = content(self.rank, destination, ssn, len);
         let envelope = Envelope::Tagged { tag: ssn, data: None };
         let size = len as u64;
         let place = (len > MAX_INLINE).then(|| self.put_pieces(&bytes));
         let message = Message { destination, ssn, clock: ssn, envelope, size, place };
-        self.say(&Header::Message(message), if place.is_some() { &[] } else { &bytes });
+        self.frames.say(&Header::Message(message), if place.is_some() { &[] } else { &bytes });
+        self.kept.push_back(Some((destination, ssn, len)));
     }
 
     fn put_pieces(&mut self, bytes: &[u8]) -> Place {
         let size = bytes.len() as u64;
         let (segment, total, used) = match self.segment {
             Some((segment, total, used)) if used + size <= total => (segment, total, used),
-            _ => {
+            old => {
+                if let Some((segment, ..)) = old {
+                    self.say(&Header::SegmentDone(SegmentDone { segment }), &[]);
+                }
                 self.say(&Header::SegmentRequest(SegmentRequest { bytes: size }), &[]);
                 loop {
                     match self.frames.next().0 {
                         Header::Segment(s) => break (s.segment, s.bytes, 0),
-                        Header::Ack(ack) => self.acknowledged = ack.frames,
+                        Header::Ack(ack) => self.acknowledge(ack.frames),
                         other => panic!("{other:?}"),
                     }
                 }
@@ -284,25 +363,31 @@ impl Sender {
         Place { segment, offset: used }
     }
 
-    /// Asks what is safe.
-    pub fn ask(&mut self) {
-        self.say(&Header::Determinants, &[]);
+    fn acknowledge(&mut self, frames: u64) {
+        self.kept.drain(..(frames - self.acknowledged) as usize);
+        self.acknowledged = frames;
     }
 
-    /// The frames that are, after the next answer.
-    pub fn acknowledged(&mut self) -> u64 {
+    /// Asks what is safe, and waits for the answer: so many frames.
+    pub fn ask(&mut self) -> u64 {
+        self.say(&Header::Determinants, &[]);
+        self.next_answer();
+        self.acknowledged
+    }
+
+    fn next_answer(&mut self) {
         match self.frames.next().0 {
-            Header::Ack(ack) => self.acknowledged = ack.frames,
+            Header::Ack(ack) => self.acknowledge(ack.frames),
             other => panic!("{other:?}"),
         }
-        self.acknowledged
     }
 
     /// Waits, as at its end, until all is acknowledged.
     pub fn await_acknowledged(&mut self) {
         self.say(&Header::Flush, &[]);
-        let all = self.sent;
-        while self.acknowledged() < all {}
+        while !self.kept.is_empty() {
+            self.next_answer();
+        }
     }
 }
 

@@ -107,8 +107,8 @@ impl<S: Store> Protocol<S> {
         self
     }
 
-    /// Makes this router the gateway of a domain. The receivers of the ranks whose primary router it
-    /// is are couriers of other domains. A message is acknowledged only when a courier has said
+    /// Makes this router the gateway of a domain. The receivers of the ranks whose primary router
+    /// it is are couriers of other domains. A message is acknowledged only when a courier has said
     /// that it is safe there, and truncated then.
     #[must_use]
     pub fn as_gateway(mut self) -> Self {

@@ -1,6 +1,6 @@
-//! Signs of life of a gateway. Its senders wait for as long as the line to another domain is broken,
-//! and give up a router that says nothing for two minutes. So it says something in time, even if
-//! there is nothing new. It must never acknowledge by this what is not safe.
+//! Signs of life of a gateway. Its senders wait for as long as the line to another domain is
+//! broken, and give up a router that says nothing for two minutes. So it says something in time,
+//! even if there is nothing new. It must never acknowledge by this what is not safe.
 
 use super::acknowledge::Acknowledge;
 use super::conns::Conns;
