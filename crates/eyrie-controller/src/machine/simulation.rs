@@ -1708,8 +1708,9 @@ impl Cluster {
 
     /// The rank computes to its end.
     fn work(&mut self, instance: RankInstance) {
-        let took =
-            if self.stubborn == Some(instance.rank) { 1_000_000..1_100_000 } else { 500..20_000 };
+        let long = if self.config.domains.is_none() { 1_000_000 } else { 100_000 };
+        let is_stubborn = self.stubborn == Some(instance.rank);
+        let took = if is_stubborn { long..long * 11 / 10 } else { 500..20_000 };
         self.after(took, Happening::WorkDone(instance));
     }
 

@@ -211,6 +211,11 @@ impl Exchange<'_> {
             let (domain, cause) = self.domains.ended_by.clone().unwrap_or(own);
             self.tell_all(&DomainSays::Ended { code, cause, domain });
         }
+        // Once more: nothing answers when this domain has left.
+        for id in self.ids() {
+            let confirmation = self.domains.all.get(&id).map(OtherDomain::confirmation);
+            self.send(id, confirmation.into_iter().collect());
+        }
         self.domains.leave(code, cause, now);
         if self.roles.gateway().is_none_or(|(_, gateway)| !gateway.is_up()) {
             self.domains.hurry();
