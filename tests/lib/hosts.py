@@ -106,6 +106,8 @@ class Host:
         self.address = f"{PREFIX4}{number + 1}"
         self.address6 = f"{PREFIX6}{number + 1:x}"
         self.port = f"port{number}"
+        # Its networks: the port on this side, its own name of it, its address there and the bridge.
+        self.links = [(self.port, "eth0", mac(number), "eth0")]
         self.network = None
         self.shell = None  # the process unshare: waits for the host's process 1 and dies with it
         self.frozen = []
@@ -188,6 +190,10 @@ class Hosts:
         jobs.bind(self.home / "etc-hosts", "/etc/hosts")
         self._files = True
         self._outside = own_network()
+        self._prepare_network()
+
+    def _prepare_network(self):
+        """What the hosts are joined by, in the test's network."""
         lines = [
             "link set lo up",
             f"link add eth0 address {mac(HERE_NUMBER)} type bridge forward_delay 0 stp_state 0 "
@@ -200,13 +206,26 @@ class Hosts:
         batch("ip", lines)
         batch("tc", ["qdisc add dev eth0 clsact"])
 
+    def _names(self):
+        """(name, address) of all that hosts and the machine know, those of ssh first."""
+        found = [(host.name, host.address) for host in self.hosts]
+        return found, [(f"{host.name}-6", host.address6) for host in self.hosts]
+
+    def _network_lines(self, host):
+        """For `ip -batch` on the host."""
+        lines = ["link set lo up", f"addr add {host.address}/24 dev eth0", "link set eth0 up"]
+        if os.path.exists("/proc/sys/net/ipv6"):
+            lines.append(f"addr add {host.address6}/64 dev eth0 nodad")
+        return lines
+
     def _write_files(self):
+        for_ssh, more = self._names()
         names = ["127.0.0.1 localhost", "::1 localhost ip6-localhost"]
         names.append(f"{PREFIX4}{HERE_NUMBER} {HERE} {socket.gethostname()}")
-        config = []
-        for host in self.hosts:
-            names += [f"{host.address} {host.name}", f"{host.address6} {host.name}-6"]
-            config += [f"Host {host.name}", f"  HostName {host.address}"]
+        names += [f"{address} {name}" for name, address in for_ssh + more]
+        config = [
+            line for name, address in for_ssh for line in (f"Host {name}", f"  HostName {address}")
+        ]
         config += [
             "Host *",
             f"  IdentityFile {self.home}/key",
@@ -238,14 +257,15 @@ class Hosts:
             "sshd_config": server,
             "bin/ssh": [ssh],
         }
+        files.update({f"net.{host.name}": self._network_lines(host) for host in self.hosts})
         for name, lines in files.items():
             (self.home / name).write_text("\n".join(lines) + "\n")
         (self.home / "bin/ssh").chmod(0o755)
         (self.home / "start").write_text(self._start_script())
 
     def _start_script(self):
-        """What a host's process 1 does before it becomes sshd. Its arguments: name, addresses,
-        and "diskless"."""
+        """What a host's process 1 does before it becomes sshd. Its arguments: name, and
+        "diskless"."""
         used = [ROOT, jobs.EYRIE.parent, pathlib.Path(sys.prefix), pathlib.Path(sys.base_prefix)]
         self.shared = [p for p in [workshop(), *used] if p.is_relative_to("/tmp")]
         keep = []
@@ -263,15 +283,8 @@ class Hosts:
                 "mount -t tmpfs -o mode=1777 tmpfs /dev/shm",
                 "mount -t tmpfs -o mode=755 tmpfs /run",
                 "mkdir -m 755 /run/sshd",
-                f"{tool('ip')} -batch - <<E",
-                "link set lo up",
-                'addr add "$2/24" dev eth0',
-                "link set eth0 up",
-                "E",
-                "if [ -e /proc/sys/net/ipv6 ]; then",
-                f'{tool("ip")} addr add "$3/64" dev eth0 nodad',
-                "fi",
-                'if [ "$4" = diskless ]; then',
+                f"{tool('ip')} -batch '{self.home}/net.'\"$1\"",
+                'if [ "$2" = diskless ]; then',
                 # Each mount by itself: what cannot be had so stays as it is.
                 "cut -d ' ' -f 5 /proc/self/mountinfo | while read -r at; do",
                 'case "$at" in',
@@ -287,15 +300,16 @@ class Hosts:
     def _start(self, host):
         host.network = new_network()
         us = os.getpid()
-        batch(
-            "ip",
-            [
-                f"link add {host.port} type veth peer name eth0 address {mac(host.number)} "
-                f"netns /proc/{us}/fd/{host.network}",
-                f"link set {host.port} master eth0 up",
-            ],
-        )
-        batch("tc", [f"qdisc add dev {host.port} clsact"])
+        for port, name, address, bridge in host.links:
+            batch(
+                "ip",
+                [
+                    f"link add {port} type veth peer name {name} address {address} "
+                    f"netns /proc/{us}/fd/{host.network}",
+                    f"link set {port} master {bridge} up",
+                ],
+            )
+            batch("tc", [f"qdisc add dev {port} clsact"])
 
         def inside():
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -305,7 +319,7 @@ class Hosts:
                 os.sched_setaffinity(0, {there[host.number % len(there)]})
 
         flags = "--uts --ipc --pid --mount --fork --kill-child --mount-proc".split()
-        words = ["sh", str(self.home / "start"), host.name, host.address, host.address6]
+        words = ["sh", str(self.home / "start"), host.name]
         words += ["diskless"] if host.number in self.diskless else []
         with open(self.home / f"log.{host.name}", "ab") as log:
             host.shell = subprocess.Popen(
@@ -357,7 +371,8 @@ class Hosts:
     def _close_network(self, host):
         """The host's link and, when its last connection has timed out, its network are gone."""
         if host.network is not None:
-            subprocess.run([tool("ip"), "link", "del", host.port], capture_output=True)
+            for port, *_ in host.links:
+                subprocess.run([tool("ip"), "link", "del", port], capture_output=True)
             os.close(host.network)
             host.network = None
 
@@ -389,11 +404,11 @@ class Hosts:
         return self.hosts[number].shell is not None
 
     def cut(self, number):
-        """Unplugs the network cable; connections do not notice."""
-        batch("ip", [f"link set {self.hosts[number].port} down"])
+        """Unplugs the network cables; connections do not notice."""
+        batch("ip", [f"link set {port} down" for port, *_ in self.hosts[number].links])
 
     def plug(self, number):
-        batch("ip", [f"link set {self.hosts[number].port} up"])
+        batch("ip", [f"link set {port} up" for port, *_ in self.hosts[number].links])
 
     def drop(self, number, direction, share=1.0):
         """Of the packets that the host gets ("in") or sends ("out") this share is lost; 0 ends

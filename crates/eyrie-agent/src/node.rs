@@ -6,6 +6,7 @@ use crate::controller::connection::{connect, probe, Connection};
 use crate::controller::orphan::Attachment;
 use crate::exchange::Exchange;
 use crate::host_dir::{self, HostDir};
+use crate::images::capture::CaptureOptions;
 use crate::images::files::{raise_limit, Holds};
 use crate::images::incoming::Incoming;
 use crate::measure::Measurements;
@@ -435,8 +436,8 @@ impl Agent {
                 hold,
                 self_contained,
             } => {
-                let how = (mode, hold, self_contained);
-                if let Err(refusal) = self.captures().begin(instance, image, &store, how) {
+                let options = CaptureOptions { mode, hold, self_contained };
+                if let Err(refusal) = self.captures().begin(instance, image, &store, options) {
                     self.captures().refuse(instance, image, refusal);
                 }
             }

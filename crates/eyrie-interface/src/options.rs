@@ -134,7 +134,8 @@ impl ReachBy {
 }
 
 /// How agents are started on other hosts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum LaunchBy {
     /// One ssh for each host

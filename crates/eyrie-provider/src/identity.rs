@@ -111,16 +111,15 @@ impl Identity {
         Ok(directory)
     }
 
-    /// Takes a newer directory, which is there: the routers that are elsewhere by now. One that
-    /// makes no sense is left: the rank goes on with the last, and says which router it misses.
+    /// Takes a newer directory, which is there: the routers that are elsewhere by now, or serve
+    /// other ranks. One that makes no sense is left: the rank goes on with the last, and says which
+    /// router it misses.
     pub fn take_directory(&mut self) -> Vec<RouterId> {
         let newer = self.file.as_ref().and_then(|file| self.read(file).ok());
         let older = &self.directory;
         let fits = |d: &Directory| d.epoch > older.epoch && d.routers.len() == older.routers.len();
         let Some(newer) = newer.filter(fits) else { return Vec::new() };
-        let pairs = (0..).map(RouterId).zip(newer.routers.iter().zip(&older.routers));
-        let changed =
-            pairs.filter(|(_, (new, old))| new != old).map(|(router, _)| router).collect();
+        let changed = newer.changed_since(older);
         self.directory = newer;
         changed
     }

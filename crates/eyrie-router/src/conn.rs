@@ -1,17 +1,33 @@
-//! One connection of the loop: its handshake, the bytes that were read and not handled yet, and the
+//! One connection of a loop: its handshake, the bytes that were read and not handled yet, and the
 //! bytes to be written. It must never hold more than its bounds, whatever the peer sends.
 
 use eyrie_transport::handshake::{Accepting, HandshakeError, Step, MAX_WANTED};
 use eyrie_transport::seal::{Keys, Sealed};
 use eyrie_transport::Stream;
 use eyrie_wire::auth::Secret;
-use eyrie_wire::data::MAX_FRAME;
+use eyrie_wire::data::{StreamKind, MAX_FRAME};
+use eyrie_wire::domains::Domain;
+use eyrie_wire::{Incarnation, RankInstance};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// A connection that was accepted elsewhere: its peer must prove itself by another key than the
+/// job's secret, and only for delivery streams of a domain's ranks.
+pub struct Accepted {
+    pub socket: Stream,
+    pub key: Secret,
+    pub domain: Arc<Domain>,
+}
+
+/// Who the peer of such a connection may be.
+struct Line {
+    key: Secret,
+    domain: Arc<Domain>,
+}
 
 /// Bytes read at once.
 const READ_BYTES: usize = 128 * 1024;
@@ -30,7 +46,10 @@ pub enum Stage {
 
 /// A connection.
 pub struct Conn {
-    socket: Stream,
+    socket: OwnedFd,
+    passes_files: bool,
+    /// Of a connection from another domain.
+    line: Option<Box<Line>>,
     /// Seals and opens all that follows the handshake, unless security is off.
     sealed: Option<Box<Sealed>>,
     pub stage: Stage,
@@ -56,11 +75,35 @@ pub struct Conn {
 }
 
 impl Conn {
+    /// One that was accepted, and whose peer has not proven itself.
     pub fn new(socket: Stream) -> Conn {
+        Conn::at(Stage::Handshake(Accepting::new(socket.security())), socket)
+    }
+
+    /// One from another domain, whose peer has not proven itself.
+    pub fn of_line(accepted: Accepted) -> Conn {
+        let Accepted { socket, key, domain } = accepted;
+        Conn { line: Some(Box::new(Line { key, domain })), ..Conn::new(socket) }
+    }
+
+    /// One that this side has made, after the handshake. It does not block any more.
+    ///
+    /// # Errors
+    /// When the kernel refuses that.
+    pub fn connected(socket: Stream) -> io::Result<Conn> {
+        socket.set_nonblocking(true)?;
+        Ok(Conn::at(Stage::Open, socket))
+    }
+
+    fn at(stage: Stage, socket: Stream) -> Conn {
+        let passes_files = socket.passes_files();
+        let (socket, sealed) = socket.into_parts();
         Conn {
-            stage: Stage::Handshake(Accepting::new(socket.security())),
+            stage,
             socket,
-            sealed: None,
+            passes_files,
+            line: None,
+            sealed: sealed.map(Box::new),
             since: Instant::now(),
             input: Vec::new(),
             filled: 0,
@@ -77,7 +120,25 @@ impl Conn {
 
     /// Whether descriptors can go over it.
     pub fn passes_files(&self) -> bool {
-        self.socket.passes_files()
+        self.passes_files
+    }
+
+    /// Whether it comes from another domain.
+    pub fn is_of_line(&self) -> bool {
+        self.line.is_some()
+    }
+
+    /// Whether its peer may be this one, if it proves that it is.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_be(&self, instance: RankInstance, stream: StreamKind) -> Result<(), String> {
+        let Some(line) = &self.line else { return Ok(()) };
+        let receives = stream == StreamKind::Delivery && instance.incarnation == Incarnation(1);
+        if receives && line.domain.has(instance.rank) {
+            return Ok(());
+        }
+        Err(format!("domain {} may only receive, for its own ranks", line.domain.name))
     }
 
     /// Reads once what is there. `Ok(false)` at the end of the stream.
@@ -137,6 +198,7 @@ impl Conn {
             return Ok(Step::More);
         }
         let filled = std::mem::take(&mut self.filled);
+        let secret = self.line.as_ref().map_or(secret, |line| &line.key);
         accepting.step(&self.input[..filled], secret, &mut self.out)
     }
 

@@ -2,7 +2,7 @@
 //! decides nothing. It must never wait for a rank.
 
 use crate::config::Config;
-use crate::conn::{Conn, Stage};
+use crate::conn::{Accepted, Conn, Stage};
 use crate::protocol::{ConnId, Output, Protocol, RouterCommand, RouterEvent, UNRECEIVED_BYTES};
 use crate::saved;
 use crate::space::{Bounds, Files};
@@ -13,7 +13,7 @@ use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
 use eyrie_wire::data::{put, put_plain, Determinant, Frame, Header, ObservedPart, MAX_INLINE};
 use eyrie_wire::directory::KeptUntil;
-use eyrie_wire::RouterId;
+use eyrie_wire::{RankInstance, RouterId};
 use rustc_hash::FxHashMap;
 use rustix::buffer::spare_capacity;
 use rustix::event::{epoll, Timespec};
@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 /// What [`crate::Router`] asks of the loop.
 pub enum Order {
     Command(RouterCommand),
+    Accept(Accepted),
     Stop,
 }
 
@@ -293,7 +294,9 @@ impl Loop {
         let bounds = Bounds { memory: config.log_memory, disk: config.log_disk };
         let mut protocol =
             Protocol::new(config.is_primary, bounds, files).beginning_with(&config.incarnations);
-        if config.kept_until == KeptUntil::Received {
+        if config.gateway.is_some() {
+            protocol = protocol.as_gateway();
+        } else if config.kept_until == KeptUntil::Received {
             protocol = protocol.keeping_until_received(UNRECEIVED_BYTES);
         }
         if config.takes_over {
@@ -419,17 +422,20 @@ impl Loop {
 
     fn accept(&mut self) {
         while let Ok(socket) = self.listener.accept() {
-            if socket.set_nonblocking(true).is_err() {
-                continue;
+            if socket.set_nonblocking(true).is_ok() {
+                self.add(Conn::new(socket));
             }
-            self.limit_strangers();
-            let id = self.next_conn;
-            let conn = Conn::new(socket);
-            self.next_conn += 1;
-            let data = epoll::EventData::new_u64(id);
-            if epoll::add(&self.wires.epoll, &conn, data, epoll::EventFlags::IN).is_ok() {
-                self.wires.conns.insert(id, conn);
-            }
+        }
+    }
+
+    /// Adds a connection whose peer has not proven itself.
+    fn add(&mut self, conn: Conn) {
+        self.limit_strangers();
+        let id = self.next_conn;
+        self.next_conn += 1;
+        let data = epoll::EventData::new_u64(id);
+        if epoll::add(&self.wires.epoll, &conn, data, epoll::EventFlags::IN).is_ok() {
+            self.wires.conns.insert(id, conn);
         }
     }
 
@@ -524,8 +530,17 @@ impl Loop {
     }
 
     fn refuse_stranger(&mut self, id: ConnId, e: &HandshakeError) -> bool {
-        let event = RouterEvent::Refused { instance: None, reason: e.to_string() };
-        self.wires.event(event);
+        self.refuse(id, None, e.to_string())
+    }
+
+    /// Refuses a connection. The controller is told, but not of those who find the port of a
+    /// gateway: everyone can reach that.
+    fn refuse(&mut self, id: ConnId, instance: Option<RankInstance>, reason: String) -> bool {
+        if self.wires.conns.get(&id).is_some_and(Conn::is_of_line) {
+            tracing::info!(conn = id, reason, "a connection from outside was refused");
+        } else {
+            self.wires.event(RouterEvent::Refused { instance, reason });
+        }
         self.wires.close(id);
         true
     }
@@ -533,12 +548,13 @@ impl Loop {
     fn admit(&mut self, id: ConnId, claim: &Claim) -> bool {
         let Claim::Rank { instance, stream } = *claim else {
             self.wires.queue(id, |conn| conn.out.extend(verdict(Err("ranks only"))));
-            let reason = "a peer that is no rank".into();
-            self.wires.event(RouterEvent::Refused { instance: None, reason });
-            self.wires.close(id);
-            return true;
+            return self.refuse(id, None, "a peer that is no rank".into());
         };
         let admitted = self.protocol.admit(instance);
+        let admitted = admitted.and_then(|()| match self.wires.conns.get(&id) {
+            Some(conn) => conn.may_be(instance, stream),
+            None => Ok(()),
+        });
         let answer = verdict(admitted.as_ref().map(drop).map_err(String::as_str));
         self.wires.queue(id, |conn| conn.out.extend(answer));
         match admitted {
@@ -547,10 +563,7 @@ impl Loop {
                 let files = self.wires.conns.get(&id).is_some_and(Conn::passes_files);
                 self.protocol.connected(id, instance, stream, files, &mut self.wires);
             }
-            Err(reason) => {
-                self.wires.event(RouterEvent::Refused { instance: Some(instance), reason });
-                self.wires.close(id);
-            }
+            Err(reason) => return self.refuse(id, Some(instance), reason),
         }
         true
     }
@@ -630,6 +643,7 @@ impl Loop {
         for order in orders.unwrap_or_default() {
             match order {
                 Order::Stop => return true,
+                Order::Accept(accepted) => self.add(Conn::of_line(accepted)),
                 Order::Command(RouterCommand::Save(at)) => {
                     let written = saved::write(&self.protocol, &at, (self.wires.id, &self.secret));
                     self.wires.event(RouterEvent::Saved(written.map_err(|e| e.to_string())));

@@ -2,7 +2,7 @@
 //! it. It also holds determinants. A message must never reach a rank before it is logged.
 
 mod config;
-mod conn;
+pub mod conn;
 mod event_loop;
 pub mod hashed;
 pub mod protocol;
@@ -13,6 +13,7 @@ pub mod space;
 pub mod testing;
 
 pub use config::{Config, Gateway};
+use conn::Accepted;
 use crossbeam_channel::Sender;
 use event_loop::{Loop, Mailbox, Order};
 use eyrie_wire::auth::Secret;
@@ -54,6 +55,11 @@ impl Router {
         }
         // The counter cannot overflow: the loop resets it.
         let _ = rustix::io::write(&self.mailbox.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Gives the router a connection from another domain that was accepted elsewhere.
+    pub fn accept(&self, accepted: Accepted) {
+        self.order(Order::Accept(accepted));
     }
 
     /// Gives the router a command; its results are events.

@@ -4,7 +4,7 @@ use crate::directory::Directory;
 use crate::entries::Entry;
 use crate::facts::Facts;
 use crate::role_address::{Addr, Bind};
-use crate::{data, ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
+use crate::{data, DomainId, ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::time::Duration;
@@ -41,6 +41,8 @@ pub enum Claim {
     Attached,
     /// A stream of a rank to a router.
     Rank { instance: RankInstance, stream: data::StreamKind },
+    /// To the gateway of another domain: a connection for the letters of their controllers.
+    Letters { from: DomainId },
     /// The connection of a rank to the keeper of its host's ledgers ([`crate::keeper`]).
     Ledger { instance: RankInstance },
     /// `eyrie status`, `inject`, `checkpoint`: one JSON request line, one JSON answer line.

@@ -6,6 +6,7 @@ use crate::role_address::Addr;
 use crate::{Rank, RouterId};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeSet;
 
 /// Until when a message is kept by the rank that has sent it: when its router acknowledges it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -50,6 +51,19 @@ impl Directory {
     /// The primary router of a rank.
     pub fn primary(&self, rank: Rank) -> RouterId {
         self.primaries.get(rank.index()).copied().unwrap_or(RouterId(0))
+    }
+
+    /// The routers that are elsewhere than in an older directory, or serve other ranks, in order.
+    pub fn changed_since(&self, older: &Directory) -> Vec<RouterId> {
+        let mut changed = BTreeSet::new();
+        let numbered = (0..).map(RouterId).zip(self.routers.iter().zip(&older.routers));
+        changed.extend(numbered.filter(|(_, (new, old))| new != old).map(|(router, _)| router));
+        for (new, old) in self.primaries.iter().zip(&older.primaries) {
+            if new != old {
+                changed.extend([*new, *old]);
+            }
+        }
+        changed.into_iter().collect()
     }
 
     /// As bytes.
@@ -142,6 +156,12 @@ mod tests {
         assert_eq!(Directory::last(&file[..file.len() - 1]), Ok(first));
         let broken = Directory { primaries: vec![RouterId(0), RouterId(2)], ..whole.clone() };
         assert!(Directory::decode(&broken.encode()).is_err());
+        assert_eq!(whole.changed_since(&whole), []);
+        let routers = vec![Addr::Unix("/a".into()), Addr::Unix("/c".into())];
+        let moved = Directory { routers, ..whole.clone() };
+        assert_eq!(moved.changed_since(&whole), [RouterId(1)]);
+        let serves = Directory { primaries: [0, 1, 1].map(RouterId).to_vec(), ..whole.clone() };
+        assert_eq!(serves.changed_since(&whole), [RouterId(0), RouterId(1)]);
         let bytes = whole.encode();
         for cut in 0..bytes.len() {
             assert!(Directory::decode(&bytes[..cut]).is_err());

@@ -27,13 +27,28 @@ pub const SAVED_JOB: Format = Format { magic: *b"EYRIEJOB", name: "a saved job" 
 pub const SAVED_ROUTER: Format = Format { magic: *b"EYRIERTR", name: "a saved router" };
 /// The ledgers of a job's ranks, that a keeper has saved.
 pub const SAVED_LEDGERS: Format = Format { magic: *b"EYRIELDG", name: "saved ledgers" };
+/// A connection from the gateway of one domain to that of another one.
+pub const LINE: Format = Format { magic: *b"EYRIELIN", name: "a connection between domains" };
 /// How much of a job's output was written.
 pub const WRITTEN: Format =
     Format { magic: *b"EYRIEOUT", name: "the file that says how much output was written" };
+/// What the controller of another domain is told to start with.
+pub const ORDER: Format =
+    Format { magic: *b"EYRIEORD", name: "the order of a domain's controller" };
 
 /// All of them.
-pub const ALL: [&Format; 8] =
-    [&IMAGE, &MANIFEST, &JOURNAL, &SNAPSHOT, &SAVED_JOB, &SAVED_ROUTER, &SAVED_LEDGERS, &WRITTEN];
+pub const ALL: [&Format; 10] = [
+    &IMAGE,
+    &MANIFEST,
+    &JOURNAL,
+    &SNAPSHOT,
+    &SAVED_JOB,
+    &SAVED_ROUTER,
+    &SAVED_LEDGERS,
+    &LINE,
+    &WRITTEN,
+    &ORDER,
+];
 
 impl Format {
     /// What follows the magic number; `None` where the bytes are of no such format.

@@ -137,7 +137,9 @@ fn main() {
         Command::Man(args) => cmd::man::run(&args, Cli::command()),
         Command::Agent(args) => cmd::agent::run(args, log),
         Command::Sweep(args) => cmd::sweep::run(&args),
-        Command::Router(args) => cmd::role::run(RoleKind::Router, &args, eyrie_router::role::serve),
+        Command::Router(args) => {
+            cmd::role::run(RoleKind::Router, &args, eyrie_gateway::role::serve)
+        }
         Command::Store(args) => {
             cmd::role::run(RoleKind::Store, &args, eyrie_store::role::serving::serve)
         }

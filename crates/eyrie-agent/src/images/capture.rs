@@ -32,6 +32,15 @@ const CAPTURE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Wanted size of the pipe that an image goes through, in bytes; the kernel may allow less.
 const IMAGE_PIPE: usize = 1 << 20;
 
+/// What an image is taken for, and what it has.
+pub struct CaptureOptions {
+    pub mode: CheckpointMode,
+    /// The rank stands still from then on.
+    pub hold: bool,
+    /// The image has the content of the program and its libraries.
+    pub self_contained: bool,
+}
+
 /// Takes images of ranks.
 pub struct Captures<'a> {
     processes: &'a mut BTreeMap<RankInstance, Process>,
@@ -51,12 +60,16 @@ impl Agent {
 }
 
 impl Captures<'_> {
+    /// Asks a rank for an image, which goes to this store.
+    ///
+    /// # Errors
+    /// Why it cannot be asked, or not now.
     pub fn begin(
         &mut self,
         instance: RankInstance,
         image: ImageId,
         store: &StoreAt,
-        (mode, hold, self_contained): (CheckpointMode, bool, bool),
+        CaptureOptions { mode, hold, self_contained }: CaptureOptions,
     ) -> Result<(), Refusal> {
         let store = store.reached_at().map_err(Refusal::lasting)?.clone();
         let not_now = |reason| move || Refusal { reason: String::from(reason), passing: true };

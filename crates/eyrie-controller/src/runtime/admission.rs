@@ -94,6 +94,7 @@ impl Admission {
             Claim::Rank { .. } | Claim::Ledger { .. } => {
                 Err("ranks connect to routers and keepers".into())
             }
+            Claim::Letters { .. } => Err("letters go to gateways".into()),
             Claim::Controller { .. } | Claim::Attached => Err("this is the controller".into()),
             _ => Ok(()),
         }

@@ -9,11 +9,12 @@ use eyrie_wire::role_address::Addr;
 use eyrie_wire::NodeId;
 use rustix::process::{kill_process, Pid, Signal};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{ChildStderr, Command, Stdio};
+use std::sync::mpsc::Sender;
 
 /// Longest line of a launcher that is handed on as one, in bytes.
 const MAX_LINE: u64 = 1024;
@@ -49,13 +50,28 @@ pub struct Children {
     log: Option<PathBuf>,
     /// They go on without this process.
     outlive: bool,
+    /// Those that others have started in this process, and where their end is told.
+    spared: HashSet<Pid>,
+    ended: Option<Sender<(Pid, Option<i32>)>>,
 }
 
 impl Children {
     /// None yet. They connect to `controller` and write what they do to `log`.
     /// With `outlive` they do not end with this process.
     pub fn new(controller: Addr, secret: Secret, log: Option<PathBuf>, outlive: bool) -> Children {
-        Children { pids: BTreeMap::new(), controller, secret, log, outlive }
+        let pids = BTreeMap::new();
+        let spared = HashSet::new();
+        Children { pids, controller, secret, log, outlive, spared, ended: None }
+    }
+
+    /// These children are no part of the job; their end is told to `ended`.
+    pub fn spare(&mut self, spared: HashSet<Pid>, ended: Sender<(Pid, Option<i32>)>) {
+        (self.spared, self.ended) = (spared, Some(ended));
+    }
+
+    /// The children that are no part of the job, as far as they have not ended.
+    pub fn spared(&self) -> impl Iterator<Item = Pid> + '_ {
+        self.spared.iter().copied()
     }
 
     /// Starts an agent on this host. To be called from the thread that lives
@@ -150,7 +166,11 @@ impl Children {
     pub fn reap(&mut self) -> Vec<Child> {
         let mut ended = Vec::new();
         let options = rustix::process::WaitOptions::NOHANG;
-        while let Ok(Some((pid, _))) = rustix::process::wait(options) {
+        while let Ok(Some((pid, status))) = rustix::process::wait(options) {
+            if let Some(heard) = self.ended.as_ref().filter(|_| self.spared.remove(&pid)) {
+                // They may not be looked at any more.
+                let _ = heard.send((pid, status.exit_status()));
+            }
             ended.extend(self.pids.remove(&(pid.as_raw_nonzero().get() as u32)));
         }
         ended

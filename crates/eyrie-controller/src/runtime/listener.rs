@@ -78,6 +78,7 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
         | Claim::Controller { .. }
         | Claim::Attached
         | Claim::Rank { .. }
+        | Claim::Letters { .. }
         | Claim::Ledger { .. } => {}
         Claim::RouterSave { id } => services.router_files.keep(id, stream),
         Claim::RouterSaved { id } => services.router_files.give(id, stream),

@@ -7,6 +7,7 @@ mod alike;
 mod arrivals;
 mod assembly;
 mod backlog;
+mod beside;
 mod children;
 mod clock;
 mod commands;
@@ -53,12 +54,14 @@ mod waiting_users;
 mod watching;
 mod written;
 
+pub use beside::{Beside, Stop};
 pub use elsewhere::Elsewhere;
 pub use event_file::appended;
 pub use eyrie_keeper::check as check_ledgers;
 pub use journal::Beginning;
 pub use launcher::{lead, Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
 pub use options::{InDomain, JobOptions, Reach};
+pub use parts::passed_signals;
 pub use program::NotRunnable;
 pub use resume::{resume, Resume};
 
@@ -115,7 +118,7 @@ impl Resumption {
 
 /// Runs a job to its end; returns the exit code. `resumption`: it begins with what was saved there,
 /// if anything was. `placement` says where ranks of lost nodes go. `note` is an event at the
-/// beginning.
+/// beginning. `beside`: what goes on in this process besides.
 ///
 /// # Errors
 /// When the job cannot be started.
@@ -124,6 +127,7 @@ pub fn run(
     resumption: Option<Resumption>,
     placement: Placement,
     note: Option<String>,
+    beside: Option<Beside>,
 ) -> anyhow::Result<i32> {
     options::check(&options)?;
     let goes_on = resumption.is_some();
@@ -168,6 +172,10 @@ pub fn run(
     let (mut job, sweeper, dir) = assemble(beginning, parts, &channels)?;
     job.admission.open();
     job.journal = journal;
+    if let Some(Beside { spared, ended, stops }) = beside {
+        job.children.spare(spared, ended);
+        beside::hear(stops, channels.inbound_in.clone());
+    }
     let warnings = [
         job.beginning.options.reach.warning(),
         job.beginning.options.cluster.as_ref().and_then(Cluster::warning),
@@ -204,7 +212,7 @@ pub fn go_on(
     let mut options = JobOptions { injections: vec![], events: None, images, ..options };
     options.reach.find_anew(options.cluster.as_ref())?;
     let placement = placement(&options)?;
-    run(options, Some(resumption), placement, None)
+    run(options, Some(resumption), placement, None, None)
 }
 
 /// Shows what the ranks of a saved job had printed and no controller has shown yet.

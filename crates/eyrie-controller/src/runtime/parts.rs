@@ -103,6 +103,13 @@ pub fn hear_launcher(
 const HEARD: [i32; 10] =
     [SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGURG, SIGXCPU];
 
+/// Those that reach the ranks of the job.
+pub fn passed_signals() -> impl Iterator<Item = i32> {
+    HEARD
+        .into_iter()
+        .filter(|signal| *signal != SIGCHLD && !(*signal == SIGHUP && is_ignored(SIGHUP)))
+}
+
 /// Whether this process was started so that it does not notice a signal, as nohup(1) does.
 fn is_ignored(signal: i32) -> bool {
     // SAFETY: all zero is a valid sigaction, which the kernel fills.

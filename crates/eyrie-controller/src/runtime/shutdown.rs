@@ -64,7 +64,8 @@ impl Job {
                 break;
             }
         }
-        let spared: Vec<_> = sweeper.and_then(Sweeper::pid).into_iter().collect();
+        let sweeper = sweeper.and_then(Sweeper::pid);
+        let spared: Vec<_> = sweeper.into_iter().chain(self.children.spared()).collect();
         if let Reaped::Left(n) = kill_children_but(&spared, KILL_TIMEOUT) {
             self.outlet.printer().line(
                 LogLevel::Error,

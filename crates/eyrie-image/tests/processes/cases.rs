@@ -1058,7 +1058,6 @@ fn image_of_level(dir: &Path, used: &str) -> (Vec<u8>, Demand) {
         command.env("GLIBC_TUNABLES", tunables).env("LD_BIND_NOW", "1");
     });
     running.wait_for_output();
-    std::thread::sleep(std::time::Duration::from_millis(100));
     let (image, report) = running.capture(libc::SIGUSR1);
     assert!(report.starts_with("captured"), "{report}");
     running.kill();

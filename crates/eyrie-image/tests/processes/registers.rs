@@ -34,13 +34,20 @@ pub fn run(level: &str, used: &str) {
         libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut());
     }
     std::thread::spawn(|| {
+        // The signal that asks for an image is the other thread's: the signal stack of this one is
+        // too small for that.
+        // SAFETY: the set is filled before it is used.
+        unsafe {
+            let mut all = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+        }
         let mut byte = 0u8;
-        // SAFETY: reads into a local variable. The input ends when the test has restored the
-        // process.
+        // The input ends when the test has restored the process.
+        // SAFETY: reads into a local variable.
         while unsafe { libc::read(0, (&raw mut byte).cast(), 1) } < 0 {}
         GO_ON.store(true, Ordering::Relaxed);
     });
-    print("ready\n");
     if used == "avx" {
         report_kept("the program", hold(0x11, Some(libc::SIGALRM)));
     } else {
@@ -55,10 +62,12 @@ fn report_kept(who: &str, kept: bool) {
 }
 
 extern "C" fn with_avx(_: i32) {
+    print("ready\n");
     report_kept("the handler", hold(0x22, None));
 }
 
 extern "C" fn without(_: i32) {
+    print("ready\n");
     while !GO_ON.load(Ordering::Relaxed) {
         std::hint::spin_loop();
     }

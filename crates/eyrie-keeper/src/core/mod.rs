@@ -211,7 +211,13 @@ impl<M: Memory> Core<M> {
             RouterCommand::BreakConnections(rank) => self.ranks.break_connection(rank, out),
             RouterCommand::Stats => out.event(RouterEvent::Stats(self.stats())),
             RouterCommand::Fence(_) | RouterCommand::Truncate { .. } | RouterCommand::Save(_) => {}
-            RouterCommand::Directory(_) | RouterCommand::ToDomain { .. } => {}
+            RouterCommand::Serve(_)
+            | RouterCommand::Leave(_)
+            | RouterCommand::Directory(_)
+            | RouterCommand::Stores(_)
+            | RouterCommand::Domains(_)
+            | RouterCommand::Fetch(_)
+            | RouterCommand::ToDomain { .. } => {}
         }
     }
 

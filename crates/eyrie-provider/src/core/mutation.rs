@@ -12,6 +12,8 @@ pub enum Mutation {
     StoredAnywhere,
     /// What is sent to a router beside the rank does not wait for the primary router.
     DoNotStoreFirst,
+    /// What waits for a rank that another router serves by now stays where it is.
+    LeaveOnOldRoute,
     /// A router that takes over is not told what was seen before the last one was lost.
     ForgetWhatWasSeen,
     /// What each source has sent last is not counted.
@@ -50,11 +52,12 @@ pub enum Mutation {
 }
 
 #[cfg(test)]
-pub const OF_ROUTER_PATH: [Mutation; 7] = {
+pub const OF_ROUTER_PATH: [Mutation; 8] = {
     use Mutation::*;
     [
         StoredAnywhere,
         DoNotStoreFirst,
+        LeaveOnOldRoute,
         ForgetWhatWasSeen,
         ForgetTheTable,
         SendUnobserved,

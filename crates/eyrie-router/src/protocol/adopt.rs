@@ -44,6 +44,7 @@ impl<S: Store> Adopt<'_, S> {
         let begins = instance.incarnation == Incarnation(1) && rsn == 0;
         let why = match adoption.has {
             _ if adoption.died => "had died before it said what it has received",
+            _ if adoption.moved => "",
             Some(has) if has == rsn => "",
             None if begins => "",
             _ => "was re-executing",

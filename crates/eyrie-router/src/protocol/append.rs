@@ -33,6 +33,9 @@ impl<S: Store> Append<'_, S> {
 
     /// Reports to the controller how the log of a rank has grown, in steps.
     pub fn report_growth(&mut self, rank: Rank, out: &mut impl Output<S::File>) {
+        if self.kept.is_elsewhere(rank) {
+            return;
+        }
         let logged = self.kept.log(rank).appended();
         if let Some(bytes) = self.ranks.growth(rank, logged, self.room.growth_step()) {
             out.event(RouterEvent::LogGrown { rank, bytes });

@@ -77,10 +77,14 @@ impl<S: Store> AwaitReceipt<'_, S> {
         }
     }
 
-    /// The destination of the first message that its sender need not keep any longer.
+    /// The destination of the first message that its sender need not keep any longer. A message
+    /// that this router has dropped its sender keeps in any case.
     fn first_beyond(&self, id: ConnId) -> Option<Rank> {
         let unreceived = &self.conns.get(id)?.unreceived;
         let first = unreceived.messages.front()?;
+        if !self.kept.is_primary_of(first.destination) {
+            return None;
+        }
         let beyond = unreceived.bytes - first.bytes > self.receipts.most_unreceived();
         beyond.then_some(first.destination)
     }
@@ -123,6 +127,9 @@ impl<S: Store> AwaitReceipt<'_, S> {
         adoptions: &Adoptions,
         out: &mut impl Output<S::File>,
     ) {
+        if self.kept.is_gateway() && !active(Mutation::EndFlushesOfGateways) {
+            return;
+        }
         let senders = self.conns.of_kind(StreamKind::Send);
         let late = senders.filter(|(_, conn)| {
             conn.unreceived.flush.is_some_and(|(_, since)| now > since + FLUSH)
@@ -139,6 +146,8 @@ impl<S: Store> AwaitReceipt<'_, S> {
     fn first_flushed(&self, id: ConnId) -> Option<Rank> {
         let unreceived = &self.conns.get(id)?.unreceived;
         let (last, _) = unreceived.flush?;
-        unreceived.messages.front().filter(|m| m.frames < last).map(|m| m.destination)
+        let first = unreceived.messages.front()?;
+        let is_here = self.kept.is_primary_of(first.destination);
+        (is_here && first.frames < last).then_some(first.destination)
     }
 }

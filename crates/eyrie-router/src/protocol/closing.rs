@@ -2,6 +2,7 @@
 //! reused.
 
 use super::conns::Conns;
+use super::kept::Kept;
 use super::orders::RouterEvent;
 use super::output::{ConnId, Output};
 use super::room::Room;
@@ -12,6 +13,7 @@ use eyrie_wire::RankInstance;
 /// Ends connections.
 pub struct Close<'a, S: Store> {
     pub conns: &'a mut Conns,
+    pub kept: &'a Kept,
     pub room: &'a mut Room,
     pub space: &'a mut Space<S>,
 }
@@ -36,7 +38,9 @@ impl<S: Store> Close<'_, S> {
     /// Handles the end of a connection.
     pub fn disconnected(&mut self, id: ConnId, out: &mut impl Output<S::File>) {
         let Some((instance, stream)) = self.remove(id) else { return };
-        if self.conns.leave(instance.rank, stream, id) && stream == StreamKind::Delivery {
+        let left = self.conns.leave(instance.rank, stream, id);
+        let is_here = !self.kept.is_elsewhere(instance.rank);
+        if left && stream == StreamKind::Delivery && is_here {
             out.event(RouterEvent::Disconnected(instance));
         }
     }

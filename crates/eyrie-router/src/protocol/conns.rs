@@ -38,6 +38,11 @@ impl Conn {
         }
     }
 
+    /// Whether frames were not acknowledged to its sender yet.
+    pub fn awaits_acknowledgement(&self) -> bool {
+        self.unreceived.acknowledged < self.frames
+    }
+
     /// Counts a frame of `len` bytes; `whole`: it is acknowledged by itself.
     pub fn count(&mut self, len: usize, whole: bool) {
         self.frames += u64::from(whole);

@@ -38,8 +38,8 @@ impl<S: Store> Fence<'_, S> {
         self.streams.of_mut(rank).early = None;
         let ended = self.conns.take(rank);
         for id in ended.filter(|_| !active(Mutation::ForgetTheFence)) {
-            let Fence { conns, room, space, .. } = self;
-            Close { conns, room, space }.remove(id);
+            let Fence { conns, kept, room, space, .. } = self;
+            Close { conns, kept, room, space }.remove(id);
             out.close(id);
         }
         if let Some(adoption) = self.adoptions.of_mut(rank) {

@@ -14,7 +14,9 @@ use super::pending_adoptions::Adoptions;
 use super::ranks::Ranks;
 use super::receipts::Receipts;
 use super::room::Room;
+use super::segments::GiveSegments;
 use super::streams::Streams;
+use super::truncate::Truncate;
 use crate::space::{Space, Store};
 use eyrie_wire::data::{Determinant, Frame, Header, Ready, Replayed, Resume, MAX_DETERMINANTS};
 use eyrie_wire::Rank;
@@ -27,7 +29,7 @@ pub struct FromReceiver<'a, S: Store> {
     pub receipts: &'a mut Receipts,
     pub adoptions: &'a mut Adoptions,
     pub streams: &'a mut Streams,
-    pub room: &'a Room,
+    pub room: &'a mut Room,
     pub space: &'a mut Space<S>,
 }
 
@@ -53,6 +55,7 @@ impl<S: Store> FromReceiver<'_, S> {
             }
             // It needs this router until it has all that it ever received.
             Header::Replayed(Replayed { rsn }) if rsn < self.receipts.rsn(rank) => {}
+            Header::Replayed(_) if self.kept.is_elsewhere(rank) => {}
             Header::Replayed(replayed) => {
                 let resumed = self.streams.of(rank).resumed.unwrap_or(0);
                 let messages = replayed.rsn.saturating_sub(resumed);
@@ -78,8 +81,18 @@ impl<S: Store> FromReceiver<'_, S> {
                 return Err("a rank has received what was not sent to it".into());
             }
             self.received(rank, rsn, out);
+            if self.kept.is_elsewhere(rank) && !active(Mutation::KeepWhatIsElsewhere) {
+                self.truncate(rank, rsn, out);
+            }
         }
         Ok(())
+    }
+
+    /// A rank of another domain has all up to `rsn`: no image of it can need that.
+    fn truncate(&mut self, rank: Rank, rsn: u64, out: &mut impl Output<S::File>) {
+        let FromReceiver { conns, ranks, kept, receipts, room, space, .. } = self;
+        Truncate { conns, ranks, kept, receipts, space }.truncate(rank, rsn, out);
+        GiveSegments { conns, room, space }.serve_waiting(out);
     }
 
     fn received(&mut self, rank: Rank, rsn: u64, out: &mut impl Output<S::File>) {
@@ -116,6 +129,9 @@ impl<S: Store> FromReceiver<'_, S> {
         out: &mut impl Output<S::File>,
     ) -> Result<(), String> {
         let Resume { rsn, clock } = resume;
+        // A courier may know less than its predecessor: what that one had, and the rest comes.
+        let knows_less = self.kept.is_elsewhere(rank) && !active(Mutation::ResumeWhereTold);
+        let rsn = if knows_less { self.receipts.rsn(rank) } else { rsn };
         let FromReceiver { conns, ranks, kept, receipts, adoptions, room, space, .. } = self;
         let mut adopt = Adopt { conns, ranks, kept, receipts, adoptions, room, space };
         let adopted = adopt.adopt(rank, rsn, out);
@@ -147,7 +163,9 @@ impl<S: Store> FromReceiver<'_, S> {
         self.replay(id, rank, rsn, clock, out);
         let up_to = self.receipts.rsn(rank);
         out.frame(id, &Header::Ready(Ready { up_to, observed: 0 }), &[]);
-        out.event(RouterEvent::Connected(instance));
+        if !self.kept.is_elsewhere(rank) || active(Mutation::TellOfElsewhere) {
+            out.event(RouterEvent::Connected(instance));
+        }
         let FromReceiver { conns, kept, streams, space, .. } = self;
         Deliver { conns, kept, streams, space }.deliver(rank, out);
         Ok(())

@@ -5,12 +5,17 @@ use super::log::Log;
 use crate::space::{Space, Store};
 use eyrie_wire::data::Message;
 use eyrie_wire::Rank;
+use std::collections::BTreeSet;
 use std::io;
 
 /// The logs of a router.
 pub struct Kept {
     /// For each rank of the job whether this is its primary router.
     is_primary: Vec<bool>,
+    /// Those that it was the primary router of.
+    left: BTreeSet<Rank>,
+    /// This is the gateway of a domain: the ranks whose primary router it is are in others.
+    is_gateway: bool,
     /// Empty ones for the ranks that have another primary router.
     logs: Vec<Log>,
     /// Bytes of frames in memory.
@@ -28,7 +33,16 @@ impl Kept {
         let count = is_primary.len() as u32;
         let log = |here: &bool| Log::new(if *here { count } else { 0 });
         let logs = is_primary.iter().map(log).collect();
-        Kept { is_primary, logs, memory: 0, messages: 0, bytes: 0, dirty: Vec::new() }
+        Kept {
+            is_primary,
+            left: BTreeSet::new(),
+            is_gateway: false,
+            logs,
+            memory: 0,
+            messages: 0,
+            bytes: 0,
+            dirty: Vec::new(),
+        }
     }
 
     /// For each rank of the job whether this is its primary router.
@@ -36,8 +50,48 @@ impl Kept {
         &self.is_primary
     }
 
+    /// The ranks whose primary router this is are in other domains.
+    pub fn become_gateway(&mut self) {
+        self.is_gateway = true;
+    }
+
+    pub fn is_gateway(&self) -> bool {
+        self.is_gateway
+    }
+
+    /// Whether the rank is in another domain: no image of it is taken here, and what it does is
+    /// nothing to the controller.
+    pub fn is_elsewhere(&self, rank: Rank) -> bool {
+        self.is_gateway && self.is_primary_of(rank)
+    }
+
     pub fn is_primary_of(&self, rank: Rank) -> bool {
         self.is_primary.get(rank.index()).copied().unwrap_or(false)
+    }
+
+    /// This is the primary router of the rank as well, whose log is empty. False: it is already.
+    pub fn serve(&mut self, rank: Rank) -> bool {
+        if self.is_primary_of(rank) {
+            return false;
+        }
+        self.is_primary[rank.index()] = true;
+        self.left.remove(&rank);
+        self.logs[rank.index()] = Log::new(self.is_primary.len() as u32);
+        true
+    }
+
+    /// Another router is the primary one of the rank from now on: its log is dropped. Returns how
+    /// many frames no longer name each segment.
+    pub fn leave<S: Store>(&mut self, rank: Rank, space: &mut Space<S>) -> Vec<(u32, u32)> {
+        let freed = self.truncate(rank, self.log(rank).newest(), space);
+        self.is_primary[rank.index()] = false;
+        self.left.insert(rank);
+        freed
+    }
+
+    /// Whether this was the primary router of the rank, and is no more.
+    pub fn has_left(&self, rank: Rank) -> bool {
+        self.left.contains(&rank)
     }
 
     pub fn log(&self, rank: Rank) -> &Log {

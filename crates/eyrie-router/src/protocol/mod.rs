@@ -28,6 +28,7 @@ mod room;
 mod saved;
 mod scarcity;
 mod segments;
+mod sign_of_life;
 mod streams;
 mod truncate;
 mod verify;
@@ -47,7 +48,7 @@ use eyrie_wire::{Incarnation, Rank, RankInstance};
 use fence::Fence;
 pub use fence::BEGINNING;
 use from_receiver::FromReceiver;
-use from_sender::FromSender;
+use from_sender::{FromSender, NOT_HERE_ANY_MORE};
 use keep_room::KeepRoom;
 use kept::Kept;
 use log::Log;
@@ -62,6 +63,7 @@ use room::Room;
 use saved::{Restore, Save};
 use scarcity::Scarcity;
 use segments::GiveSegments;
+use sign_of_life::SignOfLife;
 use std::io;
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -105,6 +107,15 @@ impl<S: Store> Protocol<S> {
         self
     }
 
+    /// Makes this router the gateway of a domain. The receivers of the ranks whose primary router it
+    /// is are couriers of other domains. A message is acknowledged only when a courier has said
+    /// that it is safe there, and truncated then.
+    #[must_use]
+    pub fn as_gateway(mut self) -> Self {
+        self.kept.become_gateway();
+        self.keeping_until_received(u64::MAX)
+    }
+
     /// Sets the incarnations that may connect at the start.
     #[must_use]
     pub fn beginning_with(mut self, incarnations: &[Incarnation]) -> Self {
@@ -116,7 +127,11 @@ impl<S: Store> Protocol<S> {
     #[must_use]
     pub fn taking_over(mut self) -> Self {
         self.ranks.must_report();
-        self.adoptions.take_over(self.kept.is_primary());
+        if self.kept.is_gateway() {
+            self.adoptions.take_over_nothing();
+        } else {
+            self.adoptions.take_over(self.kept.is_primary());
+        }
         self
     }
 
@@ -194,6 +209,12 @@ impl<S: Store> Protocol<S> {
                     }
                     None
                 }
+                // It has not heard yet where to send it: a new connection, and it has.
+                Err(NOT_HERE_ANY_MORE) => {
+                    self.close().disconnected(id, out);
+                    out.close(id);
+                    None
+                }
                 Err(reason) => Some(reason.to_owned()),
             },
             StreamKind::Delivery => self.receiving().frame(id, rank, frame, out).err(),
@@ -261,10 +282,18 @@ impl<S: Store> Protocol<S> {
             RouterCommand::Truncate { rank, clock, rsn, observed } => {
                 self.truncate(rank, (clock, rsn, observed), out);
             }
+            RouterCommand::Serve(ranks) => ranks.into_iter().for_each(|rank| self.serve(rank)),
+            RouterCommand::Leave(ranks) => {
+                ranks.into_iter().for_each(|rank| self.leave(rank, out));
+            }
             // The loop carries it out, since it has the file.
             RouterCommand::Save(_) => {}
             // A gateway's, which carries them out itself.
-            RouterCommand::Directory(_) | RouterCommand::ToDomain { .. } => {}
+            RouterCommand::Directory(_)
+            | RouterCommand::Stores(_)
+            | RouterCommand::Domains(_)
+            | RouterCommand::Fetch(_)
+            | RouterCommand::ToDomain { .. } => {}
             RouterCommand::Stats => out.event(RouterEvent::Stats(self.stats())),
             RouterCommand::BreakConnections(rank) => {
                 let of_rank = [self.conns.delivery(rank), self.conns.send(rank)];
@@ -274,6 +303,32 @@ impl<S: Store> Protocol<S> {
                 }
             }
         }
+    }
+
+    /// This is the primary router of the rank as well.
+    fn serve(&mut self, rank: Rank) {
+        if self.ranks.has(rank) && self.kept.serve(rank) {
+            self.receipts.serve(rank);
+            self.adoptions.begin(rank);
+        }
+    }
+
+    /// This is the primary router of the rank no more. Its senders keep what it has not received.
+    fn leave(&mut self, rank: Rank, out: &mut impl Output<S::File>) {
+        if !self.kept.is_primary_of(rank) {
+            return;
+        }
+        if let Some(id) = self.conns.delivery(rank) {
+            self.close().disconnected(id, out);
+            out.close(id);
+        }
+        for (segment, frames) in self.kept.leave(rank, &mut self.space) {
+            self.space.segments.frames_truncated(segment, frames);
+        }
+        self.adoptions.end(rank);
+        self.receipts.cover(rank);
+        self.serve_waiting(out);
+        self.keep_room(out);
     }
 
     /// Begins the delivery stream of a rank that connected before its recovery was prepared.
@@ -321,6 +376,7 @@ impl<S: Store> Protocol<S> {
         let Protocol { conns, ranks, kept, receipts, adoptions, room, space, .. } = self;
         Scarcity { ranks, kept, room, space }.report(out);
         AwaitReceipt { conns, ranks, kept, receipts, space }.end_flushes(now, adoptions, out);
+        SignOfLife { conns, ranks, kept, receipts, room }.show(out);
     }
 
     fn sending(&mut self) -> FromSender<'_, S> {
@@ -334,8 +390,8 @@ impl<S: Store> Protocol<S> {
     }
 
     fn close(&mut self) -> Close<'_, S> {
-        let Protocol { conns, room, space, .. } = self;
-        Close { conns, room, space }
+        let Protocol { conns, kept, room, space, .. } = self;
+        Close { conns, kept, room, space }
     }
 
     fn deliver(&mut self, rank: Rank, out: &mut impl Output<S::File>) -> bool {

@@ -1,8 +1,9 @@
 //! The commands of the controller to a router, and the events of a router to the controller.
 
+use eyrie_wire::control::StoreAt;
 use eyrie_wire::data::{Determinant, ObservedPart};
 use eyrie_wire::directory::Directory;
-use eyrie_wire::domains::Letter;
+use eyrie_wire::domains::{Domains, Letter};
 use eyrie_wire::role_address::Addr;
 use eyrie_wire::{DomainId, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,12 @@ pub enum RouterCommand {
     /// An image of the rank counts. Truncates messages up to `rsn`, determinants up to `clock`, and
     /// observations before that clock or before the byte `observed`.
     Truncate { rank: Rank, clock: u64, rsn: u64, observed: u64 },
+    /// From now on this is the primary router of these ranks as well, after it has fenced them. They
+    /// go on from images that have all that they ever received, and say what that is.
+    Serve(Vec<Rank>),
+    /// From now on other routers are the primary ones of these ranks: what is here for them is
+    /// dropped, and their senders send it there.
+    Leave(Vec<Rank>),
     /// Breaks the connections of a rank, as a network failure would.
     BreakConnections(Rank),
     /// Writes all that the router holds to a place from which another one goes on
@@ -30,6 +37,14 @@ pub enum RouterCommand {
     Stats,
     /// To a gateway: where the routers of its domain are.
     Directory(Directory),
+    /// To a gateway: where the stores of its domain are, from which others fetch images.
+    Stores(Vec<StoreAt>),
+    /// To a gateway: ranks have gone from one domain to another. The domains themselves are the
+    /// same.
+    Domains(Domains),
+    /// To a gateway: fetch no messages of other domains any more, or fetch them again. Answered by
+    /// [`RouterEvent::Fetches`].
+    Fetch(bool),
     /// To a gateway: a letter to the controller of another domain. It is lost while there is no
     /// line to that domain.
     ToDomain { domain: DomainId, letter: Letter },
@@ -108,6 +123,11 @@ pub enum RouterEvent {
     Stats(Stats),
     /// A gateway has a line to another domain from now on, or has none any more.
     Line { domain: DomainId, up: bool },
+    /// A gateway fetches no messages any more, and all that it had fetched is safe in its domain; or
+    /// it fetches them again.
+    Fetches(bool),
+    /// A gateway gives images of other domains' ranks here to the stores of its own.
+    ImagesAt(Addr),
     /// A letter of the controller of another domain.
     FromDomain { domain: DomainId, letter: Letter },
     /// The router cannot go on.

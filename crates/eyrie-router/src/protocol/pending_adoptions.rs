@@ -17,6 +17,9 @@ pub struct Adoption {
     pub(super) has: Option<u64>,
     /// It has died since this router started.
     pub(super) died: bool,
+    /// It goes on from an image that has all that it ever received, also when it dies again before
+    /// it says so.
+    pub(super) moved: bool,
     /// Messages for it in their order of arrival, and the last one from each source.
     pub(super) pending: VecDeque<Pending>,
     pub(super) last: BTreeMap<Rank, u64>,
@@ -48,7 +51,7 @@ impl Adoption {
 
     /// The rank has died.
     pub fn fence(&mut self) {
-        self.died = !active(Mutation::AdoptTheDead);
+        self.died = !self.moved && !active(Mutation::AdoptTheDead);
     }
 
     /// Send sequence number of the last message from `source` that is here when `next` arrives. The
@@ -90,6 +93,17 @@ impl Adoptions {
     pub fn take_over(&mut self, is_primary: &[bool]) {
         self.takes_over = true;
         self.ranks = is_primary.iter().map(|here| here.then(Adoption::default)).collect();
+    }
+
+    /// This router is the primary one from now on of a rank that comes from elsewhere.
+    pub fn begin(&mut self, rank: Rank) {
+        self.ranks[rank.index()] = Some(Adoption { moved: true, ..Adoption::default() });
+    }
+
+    /// This router has taken over from a lost gateway. A gateway acknowledges only what is safe in
+    /// another domain, so the senders have all that it had, and send it again.
+    pub fn take_over_nothing(&mut self) {
+        self.takes_over = true;
     }
 
     /// Whether this router has taken over from a lost one.

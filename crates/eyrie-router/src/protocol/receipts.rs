@@ -122,12 +122,27 @@ impl Receipts {
         self.ranks[rank.index()].exposed.replace(newest).is_none()
     }
 
+    /// Nothing is kept for the rank any more.
+    pub fn cover(&mut self, rank: Rank) {
+        if let Some(received) = self.ranks.get_mut(rank.index()) {
+            received.exposed = None;
+        }
+    }
+
     /// The rank has been adopted at `rsn` and `ssn`; its messages go on up to `newest`.
     pub fn adopt(&mut self, rank: Rank, rsn: u64, ssn: &[u64], newest: u64) {
         if let Some(received) = self.ranks.get_mut(rank.index()) {
             received.rsn = rsn;
             received.ssn.copy_from_slice(ssn);
             received.exposed = received.exposed.map(|_| newest);
+        }
+    }
+
+    /// This is the primary router of the rank as well.
+    pub fn serve(&mut self, rank: Rank) {
+        let ranks = self.ranks.len();
+        if let Some(received) = self.ranks.get_mut(rank.index()) {
+            *received = Received { ssn: vec![0; ranks], ..Received::default() };
         }
     }
 

@@ -28,6 +28,8 @@ pub struct Room {
     pub held: bool,
     disk_failed: Option<(Duration, String)>,
     growth_step: u64,
+    /// When senders were last shown that this router lives.
+    pub last_sign: Duration,
 }
 
 impl Room {
@@ -41,6 +43,7 @@ impl Room {
             held: false,
             disk_failed: None,
             growth_step: share.max(MIN_GROWTH),
+            last_sign: Duration::ZERO,
         }
     }
 

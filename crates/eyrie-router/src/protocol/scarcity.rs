@@ -19,8 +19,9 @@ pub struct Scarcity<'a, S: Store> {
 impl<S: Store> Scarcity<'_, S> {
     /// Asks for an image of the rank whose log takes most space, while space is scarce.
     pub fn report(&self, out: &mut impl Output<S::File>) {
-        let scarce = self.space.fill() >= Fill::Scarce
-            || self.room.pressed.is_some()
+        // What a gateway holds of messages goes with the line, not with an image.
+        let log = self.space.fill() >= Fill::Scarce || self.room.pressed.is_some();
+        let scarce = (log && !self.kept.is_gateway())
             || self.room.is_scarce_with(self.ranks.observed_memory());
         if let Some(rank) = self.largest().filter(|_| scarce) {
             out.event(RouterEvent::LogScarce { rank });
@@ -31,6 +32,7 @@ impl<S: Store> Scarcity<'_, S> {
     pub fn largest(&self) -> Option<Rank> {
         let held = |rank: &Rank| self.kept.log(*rank).held() + self.ranks.observed(*rank).memory();
         let ranks = Rank::first(self.ranks.count() as u32);
+        let ranks = ranks.filter(|rank| !self.kept.is_elsewhere(*rank));
         ranks.filter(|rank| held(rank) > 0).max_by_key(held)
     }
 }

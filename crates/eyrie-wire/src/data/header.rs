@@ -167,6 +167,7 @@ pub enum Header {
     Replay,
     Ready(Ready),
     Refused,
+    Announced(Deliver),
     Piece(Piece),
 }
 
@@ -178,7 +179,7 @@ pub const MAX_LEN: usize = MESSAGE_LEN;
 /// Length of the header of a kind in bytes.
 pub fn len_of(kind: Kind) -> usize {
     match kind {
-        Kind::Message | Kind::Repeat | Kind::Deliver => MESSAGE_LEN,
+        Kind::Message | Kind::Repeat | Kind::Deliver | Kind::Announced => MESSAGE_LEN,
         Kind::Determinants | Kind::DeterminantsPart => 0,
         Kind::Flush | Kind::Replay | Kind::Refused => 0,
         Kind::SegmentRequest | Kind::Replayed | Kind::Received => 8,
@@ -211,6 +212,7 @@ impl Header {
             Header::Replay => Kind::Replay,
             Header::Ready(_) => Kind::Ready,
             Header::Refused => Kind::Refused,
+            Header::Announced(_) => Kind::Announced,
             Header::Piece(_) => Kind::Piece,
         }
     }
@@ -233,7 +235,7 @@ impl Header {
                 let numbers = [r.ssn, r.clock];
                 put_message(out, [r.destination.0, 0], numbers, &r.envelope, [r.size, r.hash]);
             }
-            Header::Deliver(d) => {
+            Header::Deliver(d) | Header::Announced(d) => {
                 let (segment, offset) = place_fields(d.place);
                 let numbers = [d.ssn, d.rsn];
                 put_message(out, [d.source.0, segment], numbers, &d.envelope, [d.size, offset]);
@@ -293,14 +295,8 @@ impl Header {
                     hash,
                 })
             }
-            Kind::Deliver => {
-                let [source, segment] = [r.u32(), r.u32()];
-                let [ssn, rsn] = [r.u64(), r.u64()];
-                let envelope = Envelope::decode(&r.array())?;
-                let size = r.u64();
-                let place = place_of(segment, r.u64(), size, inline)?;
-                Header::Deliver(Deliver { source: Rank(source), ssn, rsn, envelope, size, place })
-            }
+            Kind::Deliver => Header::Deliver(deliver(&mut r, inline)?),
+            Kind::Announced => Header::Announced(deliver(&mut r, inline)?),
             Kind::Determinants => Header::Determinants,
             Kind::DeterminantsPart => Header::DeterminantsPart,
             Kind::SegmentRequest => Header::SegmentRequest(SegmentRequest { bytes: r.u64() }),
@@ -345,6 +341,15 @@ fn put_message<const N: usize>(
     put_numbers(out, ranks, numbers);
     out.put(&envelope.encode());
     put_numbers(out, [], sizes);
+}
+
+fn deliver(r: &mut Reader, inline: usize) -> Result<Deliver, &'static str> {
+    let [source, segment] = [r.u32(), r.u32()];
+    let [ssn, rsn] = [r.u64(), r.u64()];
+    let envelope = Envelope::decode(&r.array())?;
+    let size = r.u64();
+    let place = place_of(segment, r.u64(), size, inline)?;
+    Ok(Deliver { source: Rank(source), ssn, rsn, envelope, size, place })
 }
 
 /// Segment 0 means "in the frame".

@@ -51,12 +51,15 @@ pub enum Kind {
     Ready = 22,
     /// The rank must end: the payload says why.
     Refused = 23,
+    /// The pieces that follow are of this message, which comes behind them ([`super::Deliver`]).
+    /// Only the gateway of a domain says so: its receiver passes the pieces on as they come.
+    Announced = 24,
     // In both directions, when no descriptors can be passed.
     /// A piece of the payload of a message that comes later ([`super::Piece`]).
     Piece = 32,
 }
 
-const KINDS: [Kind; 20] = [
+const KINDS: [Kind; 21] = [
     Kind::Message,
     Kind::Repeat,
     Kind::Determinants,
@@ -76,6 +79,7 @@ const KINDS: [Kind; 20] = [
     Kind::Replay,
     Kind::Ready,
     Kind::Refused,
+    Kind::Announced,
     Kind::Piece,
 ];
 

@@ -5,6 +5,7 @@ pub mod check;
 pub mod checkpoint;
 pub mod clean;
 pub mod completions;
+pub mod domains;
 pub mod drain;
 pub mod events;
 pub mod inject;

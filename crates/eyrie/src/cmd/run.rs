@@ -1,14 +1,17 @@
 //! `eyrie run`: what may be asked for.
 
+use super::domains::{self, Begun, Part, Sites, Usual};
 use anyhow::Context;
 use clap::Args;
+use eyrie_controller::domains::nodes as domain_nodes;
 use eyrie_controller::hosts::{self, Host};
 use eyrie_controller::machine::schedule::Interval;
 use eyrie_controller::machine::SAVED_CODE;
 use eyrie_controller::runtime::{
-    self, check_ledgers, Cluster, JobOptions, Launcher, Reach, Resumption, ENV_SPARES,
+    self, check_ledgers, Beside, Cluster, JobOptions, Launcher, Reach, Resumption, ENV_SPARES,
 };
 use eyrie_host::enough;
+use eyrie_interface::inject::Fault;
 use eyrie_interface::options::{
     self, CheckpointEvery, CpuLevel, LaunchBy, OnNotice, Order, ReachBy, Recording, RolesAt,
 };
@@ -21,9 +24,12 @@ use eyrie_units::{duration, size};
 use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::directory::MessagePath;
 use eyrie_wire::role_address::{Interface, Ports, Security};
-use std::ffi::OsString;
+use eyrie_wire::{NodeId, Rank};
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// Run an MPI program so that it survives the death of its ranks and nodes.
@@ -50,6 +56,14 @@ pub struct RunArgs {
     /// A file of hosts, one a line: `a:4`, `a slots=4`, or a line for each slot
     #[arg(long, value_name = "FILE", conflicts_with = "nodes")]
     hostfile: Option<PathBuf>,
+    /// A file that names the hosts of several domains: sites whose hosts reach each other by one
+    /// gateway of each only (docs/domains.md). The controllers of the other sites are started from
+    /// here
+    #[arg(long, value_name = "FILE")]
+    domains: Option<PathBuf>,
+    /// The domain that this process is the controller of; given by the one that starts it
+    #[arg(long = "as", value_name = "NAME", requires = "domains", hide = true)]
+    own_domain: Option<String>,
     /// How agents are started on the hosts [default: ssh; in an allocation of Slurm slurm]
     #[arg(long, value_enum, value_name = "HOW")]
     launcher: Option<LaunchBy>,
@@ -268,6 +282,8 @@ const EXAMPLES: &str = "Examples:
       eyrie run --hosts a:16,b:16,c:16 --spares 1 ./solver
   Within time limits: saved before the allocation ends, and gone on with by the same batch script:
       eyrie run --resume-from $HOME/images/solver --requeue ./solver
+  Over two sites that reach each other by their gateways only:
+      eyrie run --domains sites.toml ./solver
   See it survive: kill rank 2 after 5 seconds, then node 0 in the middle of that recovery:
       eyrie run -n 4 --nodes 2 --spares 1 --inject kill-rank=2@5s --inject kill-node=0@recovery ./solver
 
@@ -325,13 +341,40 @@ fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
     let is_allocation = args.hosts.is_none() && args.hostfile.is_none();
     let hosts::Start { nodes: start, spares } =
         hosts::start(&hosts, args.spares, args.ranks).map_err(anyhow::Error::msg)?;
+    let by = args.launcher.unwrap_or_else(|| LaunchBy::usual(is_allocation));
+    on_hosts(args, hosts, start, spares, by)
+}
+
+/// The nodes of this process's domain, and which of them is the gateway's.
+fn nodes_of_domain(args: &RunArgs, part: &Part) -> anyhow::Result<(Nodes, NodeId)> {
+    let is_allocation = part.hosts.is_none();
+    let hosts = match &part.hosts {
+        Some(hosts) => hosts.clone(),
+        None => allocation()?.context(
+            "slurm = true, but this command runs in no allocation: run it within salloc or sbatch",
+        )?,
+    };
+    let own: Vec<Rank> = part.domains.own().ranks().collect();
+    let ranks = part.domains.all.iter().map(|domain| domain.ranks().count() as u32).sum();
+    let placed = domain_nodes::nodes(hosts, part.spares, &own, ranks, &part.gateway);
+    let domain_nodes::Nodes { hosts, start, spares, gateway } =
+        placed.map_err(|e| anyhow::anyhow!("domain {}: {e}", part.name()))?;
+    let by = part.launcher.or(args.launcher).unwrap_or_else(|| LaunchBy::usual(is_allocation));
+    Ok((on_hosts(args, hosts, start, spares, by)?, gateway))
+}
+
+/// The nodes of a job on hosts, `start` for each rank.
+fn on_hosts(
+    args: &RunArgs,
+    hosts: Vec<Host>,
+    start: Vec<NodeId>,
+    spares: u32,
+    by: LaunchBy,
+) -> anyhow::Result<Nodes> {
     let ranks = start.len() as u32;
     let started = hosts.len() as u32 - spares;
-    let agent = match &args.agent_path {
-        Some(path) => path.clone(),
-        None => std::env::current_exe().context("cannot find the eyrie command itself")?,
-    };
-    let launcher = match args.launcher.unwrap_or_else(|| LaunchBy::usual(is_allocation)) {
+    let agent = agent_path(args)?;
+    let launcher = match by {
         LaunchBy::Slurm => Launcher::Slurm,
         LaunchBy::Ssh => Launcher::Ssh(args.launcher_exec.clone()),
         LaunchBy::Manual => Launcher::Manual,
@@ -342,6 +385,14 @@ fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
     let RunArgs { send_binaries, launch_fanout: fanout, .. } = *args;
     let cluster = Cluster { hosts, start, launcher, agent, send_binaries, fanout };
     Ok(Nodes { ranks, started, spares, cluster: Some(cluster) })
+}
+
+/// The eyrie command on other hosts.
+fn agent_path(args: &RunArgs) -> anyhow::Result<PathBuf> {
+    match &args.agent_path {
+        Some(path) => Ok(path.clone()),
+        None => std::env::current_exe().context("cannot find the eyrie command itself"),
+    }
 }
 
 /// How the roles of the job reach each other.
@@ -390,11 +441,110 @@ pub fn usual_log_memory(routers: u32) -> u64 {
     options::log_memory(eyrie_proc::memory::allowed(), routers)
 }
 
+/// Refuses options that a job over domains does not have.
+fn fits_domains(args: &RunArgs) -> anyhow::Result<()> {
+    let hosts = "the file of domains names the hosts of each";
+    let saved = "a job over domains is not saved yet";
+    let of_node = |injection: &Injection| {
+        !matches!(
+            injection,
+            Injection::At { fault: Fault::KillRank(_) | Fault::DropConnection(_), .. }
+        )
+    };
+    let has_address = matches!(args.interface, Some(Interface::Ip(_)));
+    let refused = [
+        (args.hosts.is_some(), "--hosts", hosts),
+        (args.hostfile.is_some(), "--hostfile", hosts),
+        (args.nodes.is_some(), "--nodes", hosts),
+        (
+            args.path == Some(MessagePath::Direct),
+            "--path direct",
+            "gateways take the place of routers",
+        ),
+        (args.roles == Some(RolesAt::Here), "--roles here", "roles of a domain are on its nodes"),
+        (args.reach == Some(ReachBy::Unix), "--reach unix", "hosts reach each other over TCP"),
+        (args.images.is_some(), "--images", saved),
+        (args.resume_from.is_some(), "--resume-from", saved),
+        (args.save_before.is_some(), "--save-before", saved),
+        (args.network.is_some(), "--network", "each domain has a network of its own"),
+        (
+            has_address,
+            "--interface with an address",
+            "give its name, if that is the same everywhere",
+        ),
+        (
+            args.injections.iter().any(of_node),
+            "--inject of nodes or random ranks",
+            "a domain has nodes of its own: use `eyrie inject` there",
+        ),
+    ];
+    match refused.into_iter().find(|(is_given, ..)| *is_given) {
+        Some((_, option, why)) => anyhow::bail!("--domains does not go with {option}: {why}"),
+        None => Ok(()),
+    }
+}
+
+/// The part of this process in a job over domains. Options are then as all domains have them, but
+/// for what each has of its own.
+fn begun(args: &mut RunArgs) -> anyhow::Result<Option<Begun>> {
+    let Some(file) = args.domains.take() else { return Ok(None) };
+    fits_domains(args)?;
+    let usual = Usual { ranks: args.ranks, spares: args.spares, job: args.job.take() };
+    let begun = domains::begin(&file, args.own_domain.as_deref(), usual, &allocation)?;
+    let part = begun.part();
+    args.job = Some(part.job.clone());
+    (args.roles, args.reach) = (Some(RolesAt::Nodes), Some(ReachBy::Tcp));
+    args.path = Some(MessagePath::Router);
+    args.injections.retain(|injection| match injection {
+        Injection::At { fault: Fault::KillRank(rank) | Fault::DropConnection(rank), .. } => {
+            part.domains.own().has(*rank)
+        }
+        _ => false,
+    });
+    if let Begun::Site(part, _) = &begun {
+        // What is shown at the end is shown once.
+        args.json = false;
+        if let Some(events) = &mut args.events {
+            events.as_mut_os_string().push(format!(".{}", part.name()));
+        }
+    }
+    Ok(Some(begun))
+}
+
+/// Starts what goes on beside this process's part of the job.
+fn beside(
+    begun: Begun,
+    command: &domains::Command,
+    ssh: &OsStr,
+) -> anyhow::Result<(Option<Sites>, Beside)> {
+    match begun {
+        Begun::Home(_, sites) => {
+            let (sites, beside) = Sites::start(sites, command, ssh)?;
+            Ok((Some(sites), beside))
+        }
+        Begun::Site(_, line) => {
+            let (stop, stops) = channel();
+            if let Some(line) = line {
+                line.listen(stop);
+            }
+            Ok((None, Beside { spared: HashSet::new(), ended: channel().0, stops }))
+        }
+    }
+}
+
 /// `log`: where agents write what they do.
 pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
+    let begun = begun(&mut args)?;
     let resumption = resumption(&mut args)?;
-    let nodes = nodes(&args)?;
-    let on_each = nodes.ranks.div_ceil(nodes.started.max(1));
+    let (nodes, in_domain) = match begun.as_ref().map(Begun::part) {
+        None => (nodes(&args)?, None),
+        Some(part) => {
+            let (nodes, gateway) = nodes_of_domain(&args, part)?;
+            (nodes, Some(part.in_domain(gateway)))
+        }
+    };
+    let own = in_domain.as_ref().map(|own| own.domains.own().ranks().count() as u32);
+    let on_each = own.unwrap_or(nodes.ranks).div_ceil(nodes.started.max(1));
     enough::for_a_job(on_each).map_err(anyhow::Error::msg)?;
     let reach = reach(&args, nodes.cluster.as_ref())?;
     let usual_timeout = options::heartbeat_timeout(nodes.cluster.is_some());
@@ -411,7 +561,13 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         MessagePath::Direct => 1,
     };
     let log_memory = args.log_memory.unwrap_or_else(|| usual_log_memory(routers));
-    let notice_file = args.notice_file.map(std::path::absolute).transpose()?;
+    let notice_file = args.notice_file.as_ref().map(std::path::absolute).transpose()?;
+    let command = domains::Command {
+        eyrie: agent_path(&args)?,
+        args: std::env::args_os().skip(1).collect(),
+        program: args.program.len(),
+        cwd: std::env::current_dir().context("cannot find the current directory")?,
+    };
     let options = JobOptions {
         ranks: nodes.ranks,
         nodes: nodes.started,
@@ -459,11 +615,21 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
             _ => LogLevel::Normal,
         },
         cpu: args.cpu,
-        domains: None,
+        domains: in_domain,
         argv: args.program,
     };
     let placement = placement(&options)?;
-    let code = runtime::run(options, resumption, placement, note)?;
+    let code = match begun {
+        None => runtime::run(options, resumption, placement, note, None)?,
+        Some(begun) => {
+            // Else it would be found out when the other domains have been started.
+            runtime::program::prepare(&options.argv)?;
+            let note = begun.note().or(note);
+            let (sites, beside) = beside(begun, &command, &args.launcher_exec)?;
+            let code = runtime::run(options, resumption, placement, note, Some(beside))?;
+            sites.map_or(code, |sites| sites.finish(code))
+        }
+    };
     if code == SAVED_CODE && args.requeue {
         requeue()?;
     }

@@ -32,12 +32,12 @@ impl Exchange<'_> {
         let domain = other.name().to_string();
         // Also a line that takes the place of another one has lost what was on its way.
         let letters = if up { other.send_again(now) } else { vec![] };
-        if changes {
-            self.out.record(if up {
-                Record::LineUp { domain }
-            } else {
-                Record::LineDown { domain }
-            });
+        // A domain that the job needs no more ends, and its gateway with it.
+        let is_needed = other.finished().is_none() || !self.ranks.have_all_finished();
+        if changes && up {
+            self.out.record(Record::LineUp { domain });
+        } else if changes && is_needed {
+            self.out.record(Record::LineDown { domain });
         }
         self.send(id, letters);
     }

@@ -3,6 +3,7 @@
 
 use super::delivery::Script;
 use super::host::{ConnectError, Host};
+use super::send_stream::Sender;
 use super::{refused, RouterPath};
 use crate::core::again::behind;
 use crate::core::error::RankError;
@@ -30,6 +31,10 @@ impl<H: Host> RouterPath<H> {
     /// # Errors
     /// When it cannot be reached, or the determinants do not fit.
     pub(super) fn connect(&mut self) -> Result<(), RankError> {
+        if !self.followed {
+            // The rank may go on among other routers than those that its image knows.
+            self.reroute();
+        }
         if !self.delivery.is_connected() && !self.is_replaying_alone() {
             self.connect_delivery(self.is_live())?;
             self.report_if_replayed();
@@ -171,7 +176,8 @@ impl<H: Host> RouterPath<H> {
     /// Tells their successors at once what this rank had seen when it last spoke with the lost
     /// ones.
     pub(super) fn look_at_directory(&mut self) {
-        for router in self.host.changed_routers() {
+        let changed = self.host.changed_routers();
+        for router in changed.iter().copied() {
             if self.kept_until == KeptUntil::Received && !active(Mutation::ForgetWhatWasSeen) {
                 self.unstored.push_no_delivery(self.present());
             }
@@ -182,6 +188,35 @@ impl<H: Host> RouterPath<H> {
                 self.host.trace(What::DeliveryLost, clock, router.0, 0);
                 self.drop_delivery();
             }
+        }
+        if !changed.is_empty() {
+            self.reroute();
+        }
+    }
+
+    /// Takes the directory as it is now: the streams are those to its routers, and what waits on
+    /// one of them for a rank that another router serves by now goes to that one.
+    pub(super) fn reroute(&mut self) {
+        if self.kept_until == KeptUntil::Logged || active(Mutation::LeaveOnOldRoute) {
+            // Routers serve the same ranks as long as the job lives.
+            return;
+        }
+        let host = &self.host;
+        let primary = |rank| host.primary_router(rank).index();
+        let mut moved = Vec::new();
+        for (k, sender) in self.senders.iter_mut().enumerate() {
+            moved.extend(sender.take_misrouted(|destination| primary(destination) == k));
+        }
+        let ranks = self.ssn.len() as u32;
+        let own = primary(self.number);
+        let kept_until = self.kept_until;
+        let new = || Sender::new(ranks, kept_until, false);
+        self.senders.resize_with(host.routers() as usize, new);
+        for (k, sender) in self.senders.iter_mut().enumerate() {
+            sender.set_primary(k == own);
+        }
+        for (destination, message) in moved {
+            self.senders[primary(destination)].add_to_backlog(message);
         }
     }
 

@@ -218,7 +218,7 @@ impl<H: Host> Delivery<H> {
         self.disconnect();
         self.files = stream.passes_files();
         self.stream = Some(stream);
-        if live && !self.shown.is_empty() {
+        if !self.shown.is_empty() {
             for (source, ssn) in (0..).zip(&self.shown).filter(|(_, ssn)| **ssn > 0) {
                 put_plain(
                     &mut self.out,
@@ -226,6 +226,8 @@ impl<H: Host> Delivery<H> {
                     &[],
                 );
             }
+        }
+        if live && !self.shown.is_empty() {
             put_plain(&mut self.out, &Header::Received(Received { rsn: self.rsn }), &[]);
             (self.reported, self.unreported_bytes) = (self.rsn, 0);
         }

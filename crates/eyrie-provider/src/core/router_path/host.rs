@@ -98,7 +98,7 @@ pub trait Host: ImagePoint {
     fn is_beside(&self, router: RouterId) -> bool;
 
     /// Takes the newest directory, if there is a newer one than the last: the routers whose address
-    /// has changed. Cheap when there is none.
+    /// has changed, or that serve other ranks. Cheap when there is none.
     fn changed_routers(&mut self) -> Vec<RouterId>;
 
     /// Waits until one of the streams can be read or written, at most `timeout`. It may come back

@@ -12,6 +12,7 @@ use eyrie_wire::data::{
     Piece, Place, Repeat, SegmentDone, SegmentRequest, MAX_DETERMINANTS, MAX_FRAME, MAX_INLINE,
 };
 use eyrie_wire::directory::KeptUntil;
+use eyrie_wire::Rank;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 
@@ -226,6 +227,11 @@ pub struct Sender<H: Host> {
     filled: usize,
 }
 
+/// Whether what a router holds of the rank's determinants is safe.
+fn stores(kept_until: KeptUntil, is_primary: bool) -> bool {
+    is_primary || kept_until == KeptUntil::Logged || active(Mutation::StoredAnywhere)
+}
+
 fn broken(what: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what.to_string())
 }
@@ -271,9 +277,7 @@ impl<H: Host> Sender<H> {
         let bytes = Vec::with_capacity(KEPT_BYTES);
         Sender {
             kept_until,
-            stores: is_primary
-                || kept_until == KeptUntil::Logged
-                || active(Mutation::StoredAnywhere),
+            stores: stores(kept_until, is_primary),
             wanted: false,
             unlooked: 0,
             stream: None,
@@ -294,6 +298,36 @@ impl<H: Host> Sender<H> {
             input: vec![0; INPUT_BYTES],
             filled: 0,
         }
+    }
+
+    /// Its router is the rank's primary router from now on, or is not.
+    pub fn set_primary(&mut self, is_primary: bool) {
+        self.stores = stores(self.kept_until, is_primary);
+    }
+
+    /// Takes out what is kept and not for the ranks that this router `serves`, in order. The
+    /// connection ends for it.
+    pub fn take_misrouted(&mut self, serves: impl Fn(Rank) -> bool) -> Vec<(Rank, Vec<u8>)> {
+        let elsewhere = |kept: &[u8]| {
+            let destination = message_of(kept)?.0.destination;
+            (!serves(destination)).then_some(destination)
+        };
+        if self.kept.frames().any(|frame| elsewhere(frame).is_some()) {
+            self.disconnect();
+        }
+        let mut taken = Vec::new();
+        for kept in std::mem::take(&mut self.backlog) {
+            match elsewhere(&kept) {
+                Some(destination) => taken.push((destination, kept)),
+                None => self.backlog.push_back(kept),
+            }
+        }
+        taken
+    }
+
+    /// Gives the router this message of another stream's backlog, behind what it is to be given.
+    pub fn add_to_backlog(&mut self, kept: Vec<u8>) {
+        self.backlog.push_back(kept);
     }
 
     /// Whether messages can be offered.

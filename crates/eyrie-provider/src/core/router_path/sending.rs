@@ -50,12 +50,17 @@ impl<H: Host> RouterPath<H> {
         let clock = self.replay.clock();
         let size = content.len() as u64;
         let message = Message { destination, ssn, clock, envelope, size, place: None };
-        let k = self.host.primary_router(destination).index();
+        let mut k = self.host.primary_router(destination).index();
         if self.dies_with(k) {
             self.store_determinants()?;
         }
         loop {
             self.ready_sender(k)?;
+            let serves = self.host.primary_router(destination).index();
+            if std::mem::replace(&mut k, serves) != serves {
+                // Another router serves it by now, and has what was sent before to come first.
+                continue;
+            }
             if !self.senders[k].has(&message) {
                 self.host.before_new();
             }
@@ -142,6 +147,8 @@ impl<H: Host> RouterPath<H> {
             let came = self.exchange_all(&mut pending, want)?;
             let Some(first) = pending.first().copied() else { return Ok(()) };
             if came {
+                // The router lives. A gateway whose line is broken says so from time to time.
+                begun = self.host.now();
                 continue;
             }
             if given != self.given(&pending) {
@@ -258,8 +265,8 @@ impl<H: Host> RouterPath<H> {
         self.unstored.push_no_delivery(present);
         self.cut_observed();
         let observed = self.unstored.observed();
-        let primary = self.host.primary_router(self.number).index();
         while !self.unstored.are_stored(present.clock, observed) {
+            let primary = self.host.primary_router(self.number).index();
             self.ready_sender(primary)?;
             if !self.unstored.are_stored(present.clock, observed) {
                 self.senders[primary].offer_word(&self.unstored);
@@ -286,8 +293,8 @@ impl<H: Host> RouterPath<H> {
     pub(super) fn store_what_was_observed(&mut self) -> Result<(), RankError> {
         self.cut_observed();
         let observed = self.unstored.observed();
-        let primary = self.host.primary_router(self.number).index();
         while !self.unstored.are_stored(0, observed) {
+            let primary = self.host.primary_router(self.number).index();
             self.ready_sender(primary)?;
             if !self.unstored.are_stored(0, observed) {
                 // Where messages are acknowledged when they were received, a flush waits for that.

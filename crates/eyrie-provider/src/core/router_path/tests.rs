@@ -27,6 +27,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Random runs; EYRIE_SCHEDULES asks for another number.
@@ -78,6 +79,8 @@ struct World {
     /// All connections break when a rank waits next.
     breaks_at_wait: bool,
     told: Vec<(RankInstance, Vec<data::Determinant>, Vec<data::ObservedPart>)>,
+    /// The primary router of each rank.
+    primaries: Vec<RouterId>,
     /// Those of whom a router has said that they re-execute no more.
     replayed: Vec<RankInstance>,
     /// Where routers may be lost.
@@ -89,10 +92,10 @@ type Shared = Rc<RefCell<World>>;
 impl Router {
     fn new(
         number: u32,
-        routers: u32,
+        primaries: &[RouterId],
         with: impl FnOnce(Protocol<MemoryStore>) -> Protocol<MemoryStore>,
     ) -> Router {
-        let is_primary = (0..RANKS).map(|r| r % routers == number).collect();
+        let is_primary = primaries.iter().map(|primary| primary.0 == number).collect();
         let bounds = Bounds { memory: 4 << 20, disk: 1 << 30 };
         Router {
             protocol: with(Protocol::new(is_primary, bounds, MemoryStore::default())),
@@ -159,8 +162,9 @@ impl Router {
 
 impl World {
     fn new(random: SmallRng, routers: u32, calm: bool, files: bool) -> World {
+        let primaries: Vec<_> = (0..RANKS).map(|rank| RouterId(rank % routers)).collect();
         World {
-            routers: (0..routers).map(|k| Router::new(k, routers, |protocol| protocol)).collect(),
+            routers: (0..routers).map(|k| Router::new(k, &primaries, |p| p)).collect(),
             next_conn: 1,
             now: Duration::ZERO,
             ticks: 0,
@@ -170,6 +174,7 @@ impl World {
             breaks: false,
             breaks_at_wait: false,
             told: Vec::new(),
+            primaries,
             replayed: Vec::new(),
             loss: None,
             random,
@@ -270,8 +275,9 @@ impl World {
             determinants.extend(list);
             observed.extend(parts);
         }
-        let primary = instance.rank.index() % self.routers.len();
-        let router = &mut self.routers[primary];
+        let primary = self.primaries[instance.rank.index()];
+        let router = &mut self.routers[primary.index()];
+        router.protocol.command(RouterCommand::Serve(vec![instance.rank]), &mut router.said);
         let recover = RouterCommand::Recover { instance, determinants, observed };
         router.protocol.command(recover, &mut router.said);
     }
@@ -284,12 +290,24 @@ struct TestHost {
     world: Shared,
     instance: RankInstance,
     observing: Rc<RefCell<Observing>>,
+    /// The primary router of each rank, as it was told last.
+    primaries: Vec<RouterId>,
 }
 
 impl TestHost {
     /// Of a rank that observes nothing.
     fn new(world: &Shared, instance: RankInstance) -> TestHost {
-        TestHost { world: world.clone(), instance, observing: Rc::default() }
+        TestHost::observing(world, instance, &Rc::default())
+    }
+
+    fn observing(
+        world: &Shared,
+        instance: RankInstance,
+        observing: &Rc<RefCell<Observing>>,
+    ) -> TestHost {
+        let observing = observing.clone();
+        let primaries = world.borrow().primaries.clone();
+        TestHost { world: world.clone(), instance, observing, primaries }
     }
 
     /// A kill may come now.
@@ -440,7 +458,7 @@ impl Host for TestHost {
     }
 
     fn primary_router(&self, rank: eyrie_wire::Rank) -> RouterId {
-        RouterId(rank.0 % self.routers())
+        self.primaries[rank.index()]
     }
 
     fn routers(&self) -> u32 {
@@ -459,7 +477,12 @@ impl Host for TestHost {
     }
 
     fn changed_routers(&mut self) -> Vec<RouterId> {
-        self.world.borrow_mut().changed_routers(self.instance.rank)
+        let mut world = self.world.borrow_mut();
+        let changed = world.changed_routers(self.instance.rank);
+        if !changed.is_empty() {
+            self.primaries.clone_from(&world.primaries);
+        }
+        changed
     }
 
     fn wait<'a>(&mut self, _: impl Iterator<Item = (&'a TestStream, Interest)>, _: Duration) {
@@ -573,7 +596,7 @@ impl Scene for Routers {
     type World = TestHost;
 
     fn world(&self, instance: RankInstance, observing: &Rc<RefCell<Observing>>) -> TestHost {
-        TestHost { world: self.0.clone(), instance, observing: observing.clone() }
+        TestHost::observing(&self.0, instance, observing)
     }
 
     fn path(&self, host: TestHost, rank: Rank) -> RouterPath<TestHost> {
@@ -654,6 +677,7 @@ impl RouterJob {
             5..=6 => drop(self.count_image(r)),
             7..=8 if self.may_die(r) => self.kill(r, after),
             9..=11 => self.lose_router(after),
+            12 => self.move_rank(r),
             _ => {}
         }
     }
@@ -710,6 +734,8 @@ fn killed_ranks_compute_what_undisturbed_ones_do() {
         let kills = sum & 0xffff_ffff;
         let lost = sum >> 32;
         assert!(kills > SCHEDULES && lost > SCHEDULES, "{kills} kills, {lost} lost");
+        let moves = lost::MOVES.load(Ordering::Relaxed);
+        assert!(moves > SCHEDULES / 4, "{moves} moves");
     }
 }
 

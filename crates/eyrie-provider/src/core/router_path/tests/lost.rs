@@ -7,6 +7,10 @@ use eyrie_wire::data::Header;
 use eyrie_wire::{Incarnation, Rank};
 use std::collections::BTreeSet;
 use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How often a rank has got another primary router, in all runs of this process.
+pub static MOVES: AtomicU64 = AtomicU64::new(0);
 
 /// Where routers may be lost.
 pub struct Loss {
@@ -24,7 +28,8 @@ pub struct Loss {
     exposed: BTreeSet<Rank>,
     /// Ranks whose primary router has been lost: whether they were adopted since.
     adrift: BTreeMap<Rank, bool>,
-    /// The last incarnations.
+    /// Ranks that have another primary router, which does not know them yet.
+    moving: BTreeSet<Rank>,
     lost: u64,
 }
 
@@ -57,6 +62,7 @@ impl Loss {
     /// Takes an event that only these routers send.
     pub fn hears(&mut self, _: usize, event: &RouterEvent) -> bool {
         match event {
+            RouterEvent::Adopted { instance, .. } if self.moving.remove(&instance.rank) => {}
             RouterEvent::Adopted { instance, .. } => {
                 let was = self.adrift.insert(instance.rank, true);
                 assert_eq!(was, Some(false), "rank {} was not adrift", instance.rank);
@@ -82,7 +88,7 @@ impl World {
         for k in 0..routers {
             let with = |p: Protocol<MemoryStore>| p.keeping_until_received(most);
             self.routers[k as usize] =
-                Router { sent: sent.clone(), ..Router::new(k, routers, with) };
+                Router { sent: sent.clone(), ..Router::new(k, &self.primaries, with) };
         }
         self.loss = Some(Loss {
             most,
@@ -92,6 +98,7 @@ impl World {
             silent: BTreeSet::new(),
             exposed: BTreeSet::new(),
             adrift: BTreeMap::new(),
+            moving: BTreeSet::new(),
             lost: 0,
         });
     }
@@ -153,7 +160,6 @@ impl World {
 
     /// A router is lost; another one takes over, later.
     fn lose(&mut self, k: usize, incarnations: &[Incarnation]) {
-        let routers = self.routers.len() as u32;
         let silent = self.random.gen_bool(0.3);
         let pause = Duration::from_millis(self.random.gen_range(0..200));
         let Some(loss) = &mut self.loss else { return };
@@ -161,7 +167,7 @@ impl World {
             p.keeping_until_received(loss.most).beginning_with(incarnations).taking_over()
         };
         let sent = self.routers[k].sent.clone();
-        let new = Router { sent, ..Router::new(k as u32, routers, with) };
+        let new = Router { sent, ..Router::new(k as u32, &self.primaries, with) };
         let old = std::mem::replace(&mut self.routers[k], new);
         if silent {
             loss.silent.extend(old.wires.keys());
@@ -170,7 +176,7 @@ impl World {
         loss.up_at[k] = self.now + pause;
         for rank in 0..RANKS {
             loss.changed.insert((Rank(rank), RouterId(k as u32)));
-            if rank % routers == k as u32 {
+            if self.primaries[rank as usize].index() == k {
                 loss.adrift.insert(Rank(rank), false);
                 loss.exposed.remove(&Rank(rank));
             }
@@ -191,7 +197,8 @@ impl RouterJob {
     pub fn lose_router(&self, after: u32) {
         let routers = self.world().routers.len();
         let k = after as usize % routers;
-        let served = || (0..RANKS as usize).filter(|r| r % routers == k);
+        let primaries = self.world().primaries.clone();
+        let served = || (0..RANKS as usize).filter(|r| primaries[*r].index() == k);
         let can = |r: usize| self.with(r, |p| p.rank.path.can_lose_its_router()) == Some(true);
         if !served().all(can) {
             return;
@@ -209,7 +216,7 @@ impl RouterJob {
         let incarnations = self.incarnations();
         self.world().lose(k, &incarnations);
         let beside = (0..RANKS)
-            .filter(|r| *r as usize % routers != k)
+            .filter(|r| primaries[*r as usize].index() != k)
             .find(|r| self.world().is_beside(RouterId(k as u32), Rank(*r)));
         if let Some(r) = beside.map(|r| r as usize) {
             let adrift = |loss: &Loss| loss.adrift.contains_key(&Rank(r as u32));
@@ -220,6 +227,48 @@ impl RouterJob {
                 self.die(r);
                 self.step(r);
             }
+        }
+    }
+
+    /// A rank goes on from an image of this moment, and another router is its primary one from then
+    /// on: nothing but the image goes there.
+    pub fn move_rank(&self, r: usize) {
+        let (rank, routers) = (Rank(r as u32), self.world().routers.len());
+        let is_live = self.with(r, |p| p.rank.path.is_live()) == Some(true);
+        let whole = |loss: &Loss| !loss.exposed.contains(&rank);
+        let is_whole = self.world().loss.as_ref().is_some_and(whole);
+        if routers == 1 || !is_live || !is_whole || !self.may_die(r) {
+            return;
+        }
+        let before = self.images[r].borrow().len();
+        self.take_image(r);
+        if self.images[r].borrow().len() == before {
+            return;
+        }
+        let image = self.images[r].borrow_mut().pop_back();
+        self.images[r].replace(image.into_iter().collect());
+        let old = {
+            let mut world = self.world();
+            let old = world.primaries[r];
+            world.primaries[r] = RouterId((old.0 + 1) % routers as u32);
+            let Some(loss) = &mut world.loss else { return };
+            loss.moving.insert(rank);
+            old
+        };
+        self.die(r);
+        let mut world = self.world();
+        let new = world.primaries[r];
+        let Some(loss) = &mut world.loss else { return };
+        for other in (0..RANKS).map(Rank) {
+            loss.changed.extend([(other, old), (other, new)]);
+        }
+        MOVES.fetch_add(1, Ordering::Relaxed);
+        let Router { protocol, said, .. } = &mut world.routers[old.index()];
+        protocol.command(RouterCommand::Leave(vec![rank]), said);
+        // What the old one alone had, the senders keep.
+        world.hear();
+        if let Some(loss) = &mut world.loss {
+            loss.exposed.remove(&rank);
         }
     }
 
@@ -380,7 +429,35 @@ fn receivers_that_do_not_receive_are_waited_for_at_once() {
     assert!(waited > one && waited < one * 3 / 2, "two routers, waited for {waited:?}");
 }
 
+/// What a sender keeps for a rank goes to the router that serves it by now, and comes in order.
+fn what_waits_for_a_rank_goes_where_it_is_served() {
+    let (world, mut ranks) = pair_with(2, Some(false));
+    let content = vec![7; 100_000];
+    for tag in 0..3 {
+        ranks[0].send(Rank(1), tagged(tag), &content).unwrap();
+    }
+    {
+        let world = &mut *world.borrow_mut();
+        world.pump();
+        let [old, new] = &mut world.routers[..] else { panic!() };
+        let [old, new] = if world.primaries[1].0 == 0 { [old, new] } else { [new, old] };
+        world.primaries[1] = RouterId(1 - world.primaries[1].0);
+        new.protocol.command(RouterCommand::Serve(vec![Rank(1)]), &mut new.said);
+        old.protocol.command(RouterCommand::Leave(vec![Rank(1)]), &mut old.said);
+        let loss = world.loss.as_mut().unwrap();
+        loss.moving.insert(Rank(1));
+        for rank in [0, 1].map(Rank) {
+            loss.changed.extend([0, 1].map(|k| (rank, RouterId(k))));
+        }
+    }
+    ranks[0].send(Rank(1), tagged(3), &content).unwrap();
+    let received = receive_all(&mut ranks, 1, 4);
+    assert!(received == (0..4).map(|tag| (tag, content.clone())).collect::<Vec<_>>());
+    ranks[0].path.flush().unwrap();
+}
+
 fn single_rules() {
+    what_waits_for_a_rank_goes_where_it_is_served();
     receivers_that_do_not_receive_are_waited_for_at_once();
     what_an_image_holds_is_safe();
     who_observes_again_re_executes();
@@ -402,7 +479,7 @@ fn every_error_of_a_rank_is_found() {
     let mut missed = Vec::new();
     for mutation in mutation::OF_ROUTER_PATH {
         mutation::activate(Some(mutation));
-        if catch_unwind(single_rules).is_ok() && !(1..600).step_by(2).any(fails) {
+        if catch_unwind(single_rules).is_ok() && !(1..6000).step_by(2).any(fails) {
             missed.push(mutation);
         }
         mutation::activate(None);
