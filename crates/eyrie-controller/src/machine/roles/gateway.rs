@@ -195,7 +195,8 @@ mod tests {
         let starts = |commands: &[Command]| commands.iter().any(|c| said::start(c).is_some());
         job.handle(Event::AgentGone(NodeId(3)));
         assert!(!starts(&job.handle(fenced(0))), "{cause}: the gateway has not confirmed it");
-        assert!(starts(&job.handle(Event::AgentGone(NodeId(0)))), "it is gone");
+        let told = job.handle(Event::AgentGone(NodeId(0)));
+        assert!(starts(&told), "it is gone: {told:?}");
     }
 
     #[test]
