@@ -74,6 +74,9 @@ impl Config {
 }
 
 #[cfg(test)]
+use eyrie_wire::{domains::Domain, DomainId};
+
+#[cfg(test)]
 impl Config {
     /// A job of one rank on so many nodes, which have its roles: two stores, each image in both.
     pub fn with_roles_on(nodes: u32) -> Config {
@@ -81,6 +84,22 @@ impl Config {
         let stores = 2;
         let image_copies = 2;
         Config { nodes, roles_on_nodes, stores, image_copies, ..Config::of_one_rank() }
+    }
+
+    /// The first of two domains, `a` and `b`, with so many nodes and one rank, on its last node; the
+    /// gateway is on its first one. Rank 1 is in the other domain.
+    pub fn of_domain(nodes: u32) -> Config {
+        let domain = |name: &str, rank| Domain {
+            name: name.into(),
+            ranks: vec![(Rank(rank), Rank(rank))],
+            gateway: format!("{name}:7411"),
+        };
+        let all = vec![domain("a", 0), domain("b", 1)];
+        let domains = Some(Domains { own: DomainId(0), all, keys: vec![None, None] });
+        let start = vec![NodeId(nodes - 1), NodeId(0)];
+        let hosts = (0..nodes).map(|node| format!("h{node}")).collect();
+        let gateway = Some(NodeId(0));
+        Config { ranks: 2, start, hosts, domains, gateway, ..Config::with_roles_on(nodes) }
     }
 
     /// A job of one rank on one node.

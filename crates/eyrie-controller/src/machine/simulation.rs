@@ -215,7 +215,7 @@ struct Cluster {
     journal: Option<(Vec<Vec<u8>>, Vec<Command>)>,
     routers: u32,
     /// Those that run on nodes.
-    on_nodes: Vec<SimRouter>,
+    on_nodes: BTreeMap<RouterId, SimRouter>,
     /// The last start of a router failed.
     start_failed: bool,
     /// The job has ended because a router was lost with a rank that needed it.
@@ -349,7 +349,7 @@ impl Cluster {
             copied: 0,
             journal: journaled.then(Default::default),
             routers: routers + u32::from(gateway.is_some()),
-            on_nodes: Vec::new(),
+            on_nodes: BTreeMap::new(),
             start_failed: false,
             two_lost: false,
             stubborn,
@@ -972,7 +972,7 @@ impl Cluster {
 
     /// The process of a router dies alone.
     fn kill_router(&mut self, id: RouterId) {
-        let Some(router) = self.on_nodes.get_mut(id.index()).filter(|r| r.up) else { return };
+        let Some(router) = self.on_nodes.get_mut(&id).filter(|r| r.up) else { return };
         router.up &= !self.machine.roles.is_gateway(id);
         let role = Role { kind: RoleKind::Router, id: id.0, generation: router.generation };
         let node = router.node;
@@ -985,13 +985,8 @@ impl Cluster {
         assert_eq!(takes_over, self.machine.has_started(), "{role:?}");
         assert!(self.machine.is_current(role), "{role:?}");
         let router = SimRouter { node, generation, up: false };
-        let earlier = self.on_nodes.get_mut(id as usize);
-        match earlier {
-            Some(earlier) => {
-                assert!(earlier.generation < generation, "{role:?}");
-                *earlier = router;
-            }
-            None => self.on_nodes.push(router),
+        if let Some(earlier) = self.on_nodes.insert(RouterId(id), router) {
+            assert!(earlier.generation < generation, "{role:?}");
         }
         if takes_over {
             let is_gateway = self.machine.roles.is_gateway(RouterId(id));
@@ -1017,11 +1012,11 @@ impl Cluster {
 
     /// Ranks hear where their routers are, and tell new ones what they have.
     fn publish(&mut self) {
-        for id in RouterId::first(self.on_nodes.len() as u32) {
+        for id in RouterId::first(self.routers) {
             if self.machine.roles.addr(RoleKind::Router, id.0).is_none() {
                 continue;
             }
-            let router = &mut self.on_nodes[id.index()];
+            let Some(router) = self.on_nodes.get_mut(&id) else { continue };
             if std::mem::replace(&mut router.up, true) || router.generation == 0 {
                 continue;
             }
@@ -1249,7 +1244,7 @@ impl Cluster {
     /// The gateway to other domains, while it listens.
     fn gateway(&self) -> Option<(Role, NodeId)> {
         let gateway = self.config.gateway_router()?;
-        let router = self.on_nodes.get(gateway.index()).filter(|router| router.up)?;
+        let router = self.on_nodes.get(&gateway).filter(|router| router.up)?;
         let node = &self.nodes[router.node.index()];
         let is_there = node.health != Health::Dead && !node.refused && self.ended.is_none();
         let generation = router.generation;
@@ -1601,7 +1596,7 @@ impl Cluster {
                 assert!(cause.starts_with(&named) || cause == "no node is left", "{cause}");
             }
             Record::JobEnded { cause: Some(cause), .. } => {
-                let lost = self.on_nodes.iter().any(|router| router.generation > 0);
+                let lost = self.on_nodes.values().any(|router| router.generation > 0);
                 let unheard = lost && cause.contains("just before the rank itself");
                 let died = |(_, _, state): (RankInstance, NodeId, RankStateName)| {
                     state == RankStateName::Lost
@@ -1708,8 +1703,9 @@ impl Cluster {
 
     /// The rank computes to its end.
     fn work(&mut self, instance: RankInstance) {
-        let took =
-            if self.stubborn == Some(instance.rank) { 1_000_000..1_100_000 } else { 500..20_000 };
+        let long = if self.config.domains.is_none() { 1_000_000 } else { 100_000 };
+        let is_stubborn = self.stubborn == Some(instance.rank);
+        let took = if is_stubborn { long..long * 11 / 10 } else { 500..20_000 };
         self.after(took, Happening::WorkDone(instance));
     }
 

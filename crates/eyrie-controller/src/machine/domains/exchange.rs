@@ -211,6 +211,11 @@ impl Exchange<'_> {
             let (domain, cause) = self.domains.ended_by.clone().unwrap_or(own);
             self.tell_all(&DomainSays::Ended { code, cause, domain });
         }
+        // Once more: nothing answers when this domain has left.
+        for id in self.ids() {
+            let confirmation = self.domains.all.get(&id).map(OtherDomain::confirmation);
+            self.send(id, confirmation.into_iter().collect());
+        }
         self.domains.leave(code, cause, now);
         if self.roles.gateway().is_none_or(|(_, gateway)| !gateway.is_up()) {
             self.domains.hurry();
@@ -245,4 +250,239 @@ fn is_of(domains: &Domains, id: DomainId, entry: &Entry) -> bool {
     let Entry::Addresses { first, last, .. } = entry else { return true };
     let domain = domains.all.get(id.index());
     domain.is_some_and(|domain| (first.0..=last.0).all(|rank| domain.has(Rank(rank))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::roles::trial::Trial;
+    use crate::machine::{said, Event};
+    use eyrie_router::RouterEvent;
+    use eyrie_wire::control::{Ending, MpiStage, RankReport, ToAgent};
+    use eyrie_wire::entries::Entries;
+    use eyrie_wire::rank_address::address;
+    use eyrie_wire::{Incarnation, RankInstance, RouterId};
+    use std::time::Duration;
+
+    const B: DomainId = DomainId(1);
+    const GATEWAY: RouterId = RouterId(1);
+    const FIRST: RankInstance = RankInstance { rank: Rank(0), incarnation: Incarnation(1) };
+
+    /// One with a line to the other domain, whose letters are counted.
+    struct Job {
+        trial: Trial,
+        number: u64,
+    }
+
+    impl Job {
+        fn new() -> Job {
+            let mut job = Job { trial: Trial::new(Config::of_domain(3)), number: 0 };
+            job.line(true);
+            job
+        }
+
+        fn line(&mut self, up: bool) -> Vec<Command> {
+            self.trial.handle(said::router(GATEWAY, RouterEvent::Line { domain: B, up }))
+        }
+
+        fn letter(&mut self, letter: Letter) -> Vec<Command> {
+            let event = RouterEvent::FromDomain { domain: B, letter };
+            self.trial.handle(said::router(GATEWAY, event))
+        }
+
+        /// The other domain says this, and has heard so many letters.
+        fn says(&mut self, heard: u64, says: DomainSays) -> Vec<Command> {
+            self.number += 1;
+            self.letter(Letter { number: self.number, heard, says: Some(says) })
+        }
+
+        fn report(&mut self, report: RankReport) -> Vec<Command> {
+            self.trial.handle(said::rank(FIRST, report))
+        }
+
+        fn put(&mut self, key: &str, value: &str) {
+            self.report(RankReport::PmiPut { key: key.into(), value: value.into() });
+        }
+
+        fn finish(&mut self, code: i32) -> Vec<Command> {
+            let [fetched, restored] = [Duration::ZERO; 2];
+            self.report(RankReport::Started { fetched, restored });
+            self.report(RankReport::ProviderLoaded);
+            self.report(RankReport::PmiFinalized);
+            let ending = Ending::Code(code);
+            self.report(RankReport::Exited { ending, stage: MpiStage::After })
+        }
+
+        /// So much time passes, and the end if it comes.
+        fn pass(&mut self, time: Duration) -> Option<i32> {
+            let until = self.trial.now + time;
+            while let Some(at) = self.trial.machine.next_tick().filter(|at| *at <= until) {
+                self.trial.now = at.max(self.trial.now);
+                let commands = self.trial.handle(Event::Tick);
+                // Else nodes that do not answer are lost.
+                for command in &commands {
+                    if let Some((node, ToAgent::Heartbeat { n })) = said::to_agent(command) {
+                        self.trial.handle(said::heartbeat(node, *n));
+                    }
+                }
+                if let Some(code) = end(&commands) {
+                    return Some(code);
+                }
+            }
+            self.trial.now = until;
+            None
+        }
+    }
+
+    fn told(commands: &[Command]) -> Vec<DomainSays> {
+        let says = |command: &Command| match command {
+            Command::Send(ToPeer::Router(
+                GATEWAY,
+                RouterCommand::ToDomain { domain: B, letter },
+            )) => letter.says.clone(),
+            _ => None,
+        };
+        commands.iter().filter_map(says).collect()
+    }
+
+    fn end(commands: &[Command]) -> Option<i32> {
+        commands.iter().find_map(|command| match command {
+            Command::End { code } => Some(*code),
+            _ => None,
+        })
+    }
+
+    fn released(commands: &[Command]) -> Option<(usize, u32)> {
+        commands.iter().find_map(|command| match command {
+            Command::Send(ToPeer::Agents(ToAgent::Pmi { entries, barriers })) => {
+                Some((entries.len(), *barriers))
+            }
+            _ => None,
+        })
+    }
+
+    fn text(key: &str, value: &str) -> Entry {
+        Entry::Text { key: key.into(), value: value.into() }
+    }
+
+    /// What an MPI library puts for a rank: its address.
+    fn addresses(rank: Rank) -> Vec<Entry> {
+        let hex: String = address(rank).iter().map(|byte| format!("{byte:02X}")).collect();
+        let mut entries = Entries::default();
+        entries.put(rank, format!("bc-{rank}"), hex);
+        entries.iter().collect()
+    }
+
+    #[test]
+    fn a_barrier_is_passed_when_all_domains_have_arrived_and_all_entries_are_known() {
+        let mut job = Job::new();
+        job.put("k0", "v0");
+        let arrived = DomainSays::Arrived { barrier: 1 };
+        let here = job.report(RankReport::PmiBarrier { barrier: 1 });
+        assert_eq!(told(&here), [DomainSays::Put(vec![text("k0", "v0")]), arrived.clone()]);
+        assert_eq!(released(&here), None);
+        assert_eq!(released(&job.says(2, DomainSays::Put(vec![text("k1", "v1")]))), None);
+        assert_eq!(released(&job.says(2, arrived)), Some((2, 1)));
+        // The other one comes first; what was told is not told again.
+        assert_eq!(released(&job.says(2, DomainSays::Arrived { barrier: 2 })), None);
+        let here = job.report(RankReport::PmiBarrier { barrier: 2 });
+        assert_eq!((told(&here).len(), released(&here)), (1, Some((0, 2))));
+    }
+
+    #[test]
+    fn a_domain_speaks_for_its_own_ranks_only() {
+        let mut job = Job::new();
+        job.put("k0", "v0");
+        let bad = |put: Vec<Entry>| {
+            let mut job = Job::new();
+            job.put("k0", "v0");
+            let told = format!("{:?}", job.says(0, DomainSays::Put(put)));
+            told.contains("domain b is not believed")
+        };
+        assert!(bad(addresses(Rank(0))) && bad(vec![text("k0", "other")]));
+        assert!(!bad(addresses(Rank(1))) && !bad(vec![text("k1", "v1")]));
+        assert!(!bad(vec![text("k1", "v1"), text("k1", "new")]), "its own it may change");
+        let letter = Letter { number: 0, heard: 7, says: None };
+        assert!(format!("{:?}", job.letter(letter)).contains("it confirms letter 7"));
+        // Only the gateway brings letters.
+        let letter = Letter { number: 1, heard: 0, says: Some(DomainSays::Finished { code: 0 }) };
+        let event = RouterEvent::FromDomain { domain: B, letter };
+        assert!(job.trial.handle(said::router(RouterId(0), event)).is_empty());
+    }
+
+    #[test]
+    fn the_job_ends_when_all_have_finished_and_each_knows_it() {
+        let mut job = Job::new();
+        assert_eq!(told(&job.finish(2)), [DomainSays::Finished { code: 2 }]);
+        assert_eq!(job.pass(Duration::from_secs(5)), None);
+        assert_eq!(end(&job.says(0, DomainSays::Finished { code: 5 })), None);
+        assert_eq!(job.pass(Duration::from_secs(5)), None, "the other one may not know it");
+        assert_eq!(end(&job.letter(Letter { number: 0, heard: 1, says: None })), Some(7));
+    }
+
+    #[test]
+    fn without_a_confirmation_it_ends_all_the_same() {
+        let mut job = Job::new();
+        job.finish(2);
+        job.says(0, DomainSays::Finished { code: 5 });
+        assert_eq!(job.pass(FINISH_TIMEOUT * 2), Some(7));
+        let mut job = Job::new();
+        job.finish(2);
+        job.line(false);
+        assert_eq!(job.pass(LINE_TIMEOUT * 2), Some(1));
+    }
+
+    #[test]
+    fn an_end_is_told_and_waited_for_shortly() {
+        let stop = |code| Event::Stop { code, cause: "interrupted".into() };
+        for confirmed in [true, false] {
+            let mut job = Job::new();
+            let ended = job.trial.handle(stop(130));
+            let (cause, domain) = ("interrupted".into(), DomainId(0));
+            assert_eq!(told(&ended), [DomainSays::Ended { code: 130, cause, domain }]);
+            assert_eq!(end(&ended), None);
+            if confirmed {
+                let all = job.letter(Letter { number: 0, heard: 1, says: None });
+                assert_eq!(end(&all), Some(130));
+            } else {
+                assert_eq!(job.pass(Duration::from_secs(9)), None);
+                assert_eq!(job.pass(Duration::from_secs(2)), Some(130));
+            }
+        }
+        // Who interrupts once more waits no longer.
+        let mut job = Job::new();
+        job.trial.handle(stop(130));
+        assert_eq!(end(&job.trial.handle(stop(130))), Some(130));
+        // Another controller speaks for this domain.
+        let mut job = Job::new();
+        let replaced = job.trial.handle(Event::Replaced { by: "h2".into() });
+        assert_eq!((told(&replaced).len(), end(&replaced)), (0, Some(1)));
+    }
+
+    #[test]
+    fn the_end_of_another_domain_is_that_of_this_one_with_its_cause() {
+        let mut job = Job::new();
+        let (cause, domain) = ("no node is left".to_string(), B);
+        let ended = job.says(0, DomainSays::Ended { code: 3, cause, domain });
+        let confirmed = ended.iter().any(|command| {
+            let Command::Send(ToPeer::Router(_, RouterCommand::ToDomain { letter, .. })) = command
+            else {
+                return false;
+            };
+            (letter.number, letter.heard) == (0, 1)
+        });
+        assert!(confirmed && end(&ended).is_none() && job.trial.machine.has_ended());
+        let until = job.trial.machine.next_tick().unwrap();
+        job.trial.now = until;
+        let last = job.trial.handle(Event::Tick);
+        assert_eq!(end(&last), Some(3));
+        assert!(format!("{last:?}").contains("domain b: no node is left"), "{last:?}");
+    }
+
+    #[test]
+    fn a_domain_that_never_comes_ends_the_job_with_its_name() {
+        let mut job = Job { trial: Trial::new(Config::of_domain(3)), number: 0 };
+        assert_eq!(job.pass(Duration::from_secs(14 * 60)), None);
+        assert_eq!(job.pass(Duration::from_secs(2 * 60)), Some(1));
+    }
 }

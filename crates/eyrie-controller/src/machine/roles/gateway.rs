@@ -89,3 +89,138 @@ impl Places<'_> {
         self.nodes.up().find(is_it)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::roles::trial::Trial;
+    use crate::machine::users::answer::Answer;
+    use crate::machine::{said, Event};
+    use eyrie_interface::Manner;
+    use eyrie_wire::control::{RankReport, Role};
+    use eyrie_wire::{Incarnation, Rank, RankInstance};
+    use std::time::Duration;
+
+    const GATEWAY: RouterId = RouterId(1);
+
+    /// One whose rank runs.
+    fn trial(nodes: u32) -> Trial {
+        let mut job = Trial::new(Config::of_domain(nodes));
+        let instance = RankInstance { rank: Rank(0), incarnation: Incarnation(1) };
+        let [fetched, restored] = [Duration::ZERO; 2];
+        job.handle(said::rank(instance, RankReport::Started { fetched, restored }));
+        job.handle(said::rank(instance, RankReport::ProviderLoaded));
+        job
+    }
+
+    fn gateway_on(job: &Trial) -> Option<NodeId> {
+        let (id, gateway) = job.machine.roles.gateway()?;
+        assert_eq!(id, GATEWAY);
+        gateway.is_up().then_some(gateway.node())
+    }
+
+    fn directory(commands: &[Command]) -> Option<&Directory> {
+        commands.iter().find_map(|command| match command {
+            Command::Directory(directory) => Some(directory),
+            _ => None,
+        })
+    }
+
+    fn killed(generation: u32) -> Event {
+        let role = Role { kind: RoleKind::Router, id: GATEWAY.0, generation };
+        Event::RoleLost { role, cause: "killed".into() }
+    }
+
+    #[test]
+    fn it_serves_the_ranks_of_other_domains_and_is_told_where_routers_are() {
+        let mut job = trial(3);
+        assert_eq!(gateway_on(&job), Some(NodeId(0)));
+        assert_eq!(job.machine.roles.primaries(), [RouterId(0), GATEWAY]);
+        assert_eq!(job.machine.incarnations().len(), 2);
+        let told = job.handle(killed(0));
+        assert!(told.iter().any(|command| matches!(
+            command,
+            Command::StartRole {
+                node: NodeId(0),
+                role: Role { id: 1, generation: 1, .. },
+                takes_over: true
+            }
+        )));
+        let directory = directory(&told).expect("a directory");
+        assert_eq!(directory.routers.len(), 2);
+        let to_gateway = RouterCommand::Directory(directory.clone());
+        assert!(told.contains(&Command::Send(ToPeer::Router(GATEWAY, to_gateway))));
+        // Each rank tells its own router what it has seen, before it tells the gateway.
+        assert!((0..3).all(|node| job.machine.not_alone(NodeId(node)).contains(&GATEWAY)));
+        assert!(job.machine.unprotected_ranks().next().is_none(), "no log was lost");
+    }
+
+    #[test]
+    fn while_its_host_is_gone_all_but_messages_to_other_domains_goes_on() {
+        let mut job = trial(4);
+        job.handle(Event::AgentGone(NodeId(0)));
+        assert_eq!(gateway_on(&job), None);
+        for _ in 0..1000 {
+            job.handle(Event::Tick);
+        }
+        // A router is replaced, and found; a rank comes back.
+        let (role, node) = job.machine.roles().find(|(role, _)| role.id == 0).unwrap();
+        assert_ne!(node, NodeId(0));
+        let told = job.handle(Event::RoleLost { role, cause: "killed".into() });
+        assert_eq!(directory(&told).map(|directory| directory.routers.len()), Some(2));
+        let role = Role { generation: role.generation + 1, ..role };
+        let first = RankInstance { rank: Rank(0), incarnation: Incarnation(1) };
+        job.handle(said::adopted(role, first));
+        job.handle(said::heard(role, first));
+        assert!(!job.machine.has_ended());
+        // Its host comes back.
+        job.handle(Event::Joining { host: "h9".into() });
+        job.handle(said::joined(NodeId(4)));
+        job.handle(Event::Tick);
+        assert_eq!(gateway_on(&job), None, "that is another host");
+        job.handle(Event::Joining { host: "h0".into() });
+        job.handle(said::joined(NodeId(5)));
+        job.handle(Event::Tick);
+        assert_eq!(gateway_on(&job), Some(NodeId(5)));
+    }
+
+    #[test]
+    fn a_fence_waits_for_a_gateway_only_while_one_is_there() {
+        let mut job = trial(4);
+        let cause = "node 3 is lost";
+        let fenced = |id| {
+            let instance = RankInstance { rank: Rank(0), incarnation: Incarnation(2) };
+            said::fenced(RouterId(id), instance, 0)
+        };
+        let starts = |commands: &[Command]| commands.iter().any(|c| said::start(c).is_some());
+        job.handle(Event::AgentGone(NodeId(3)));
+        assert!(!starts(&job.handle(fenced(0))), "{cause}: the gateway has not confirmed it");
+        let told = job.handle(Event::AgentGone(NodeId(0)));
+        assert!(starts(&told), "it is gone: {told:?}");
+    }
+
+    #[test]
+    fn its_node_is_not_drained() {
+        let mut job = trial(3);
+        let drain = Event::Drain { request: Some(1), node: NodeId(0) };
+        let refused = job.handle(drain).into_iter().find_map(|command| match command {
+            Command::Answer { answer: Answer::Refused(why), .. } => Some(why),
+            _ => None,
+        });
+        assert!(refused.unwrap().contains("it has the gateway to other domains"));
+        let (ranks, manner) = (vec![Rank(1)], Manner::default());
+        let elsewhere = Event::Migrate { request: Some(2), ranks, to: None, manner };
+        let told = format!("{:?}", job.handle(elsewhere));
+        assert!(told.contains("rank 1 is in another domain"), "{told}");
+    }
+
+    #[test]
+    fn one_that_cannot_be_started_ends_the_job() {
+        let mut job = trial(3);
+        let fails = |_: NodeId, role: Role| {
+            Some(Event::RoleLost { role, cause: "the port is taken".into() })
+        };
+        let told = format!("{:?}", job.handle_with(killed(0), &fails));
+        assert!(told.contains("the gateway cannot be started: the port is taken"), "{told}");
+    }
+}

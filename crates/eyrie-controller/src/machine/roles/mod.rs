@@ -13,7 +13,7 @@ pub mod registry;
 pub mod routers;
 pub mod stores;
 #[cfg(test)]
-mod trial;
+pub mod trial;
 pub mod why;
 
 use super::config::Config;

@@ -44,6 +44,10 @@ impl Hosting<'_> {
         if self.roles.primaries().is_empty() {
             self.roles.set_primaries(primaries(self.config));
         }
+        // First, so that the others are rather where it is not.
+        if !self.start_gateway() {
+            return false;
+        }
         let patience = self.router_patience();
         for id in 0..self.config.routers {
             let Some(node) = self.places().node_for_router(RouterId(id)) else { return false };
@@ -51,7 +55,7 @@ impl Hosting<'_> {
             self.roles.add(RoleKind::Router, id, node, until);
             self.order_router(RouterId(id), false);
         }
-        self.start_gateway()
+        true
     }
 
     /// How long a router may take to say where it listens. At the start of a job that was saved it
