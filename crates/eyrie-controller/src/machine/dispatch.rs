@@ -143,6 +143,7 @@ impl Machine {
                 };
                 self.out.end(1, Some(format!("{who} cannot go on: {reason}")))
             }
+            R::Fetches(_) | R::ImagesAt(_) => {}
             R::Line { domain, up } => {
                 if self.is_gateway(role) {
                     self.exchange().line(domain, up);

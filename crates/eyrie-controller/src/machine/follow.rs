@@ -33,7 +33,6 @@ impl Machine {
                 let again = self.out.now() + RETRY;
                 self.saver().not_imaged(rank, true, again);
                 self.mover().died(rank);
-                self.hosting().died_without_gateway(rank);
             }
             C::RouterFenced { router, instance, rsn } => {
                 self.recovery().router_fenced(router, instance, rsn, Replay::default())

@@ -214,6 +214,9 @@ impl<M: Memory> Core<M> {
             RouterCommand::Serve(_)
             | RouterCommand::Leave(_)
             | RouterCommand::Directory(_)
+            | RouterCommand::Stores(_)
+            | RouterCommand::Domains(_)
+            | RouterCommand::Fetch(_)
             | RouterCommand::ToDomain { .. } => {}
         }
     }

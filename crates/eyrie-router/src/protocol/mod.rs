@@ -289,7 +289,11 @@ impl<S: Store> Protocol<S> {
             // The loop carries it out, since it has the file.
             RouterCommand::Save(_) => {}
             // A gateway's, which carries them out itself.
-            RouterCommand::Directory(_) | RouterCommand::ToDomain { .. } => {}
+            RouterCommand::Directory(_)
+            | RouterCommand::Stores(_)
+            | RouterCommand::Domains(_)
+            | RouterCommand::Fetch(_)
+            | RouterCommand::ToDomain { .. } => {}
             RouterCommand::Stats => out.event(RouterEvent::Stats(self.stats())),
             RouterCommand::BreakConnections(rank) => {
                 let of_rank = [self.conns.delivery(rank), self.conns.send(rank)];

@@ -1,8 +1,9 @@
 //! The commands of the controller to a router, and the events of a router to the controller.
 
+use eyrie_wire::control::StoreAt;
 use eyrie_wire::data::{Determinant, ObservedPart};
 use eyrie_wire::directory::Directory;
-use eyrie_wire::domains::Letter;
+use eyrie_wire::domains::{Domains, Letter};
 use eyrie_wire::role_address::Addr;
 use eyrie_wire::{DomainId, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,14 @@ pub enum RouterCommand {
     Stats,
     /// To a gateway: where the routers of its domain are.
     Directory(Directory),
+    /// To a gateway: where the stores of its domain are, from which others fetch images.
+    Stores(Vec<StoreAt>),
+    /// To a gateway: ranks have gone from one domain to another. The domains themselves are the
+    /// same.
+    Domains(Domains),
+    /// To a gateway: fetch no messages of other domains any more, or fetch them again. Answered by
+    /// [`RouterEvent::Fetches`].
+    Fetch(bool),
     /// To a gateway: a letter to the controller of another domain. It is lost while there is no
     /// line to that domain.
     ToDomain { domain: DomainId, letter: Letter },
@@ -114,6 +123,11 @@ pub enum RouterEvent {
     Stats(Stats),
     /// A gateway has a line to another domain from now on, or has none any more.
     Line { domain: DomainId, up: bool },
+    /// A gateway fetches no messages any more, and all that it had fetched is safe in its domain; or
+    /// it fetches them again.
+    Fetches(bool),
+    /// A gateway gives images of other domains' ranks here to the stores of its own.
+    ImagesAt(Addr),
     /// A letter of the controller of another domain.
     FromDomain { domain: DomainId, letter: Letter },
     /// The router cannot go on.
