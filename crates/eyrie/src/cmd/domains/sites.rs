@@ -12,6 +12,7 @@ use eyrie_host::shell::{self, quoted};
 use eyrie_supervision::{in_own_session, with_no_signal_blocked};
 use eyrie_transport::frame;
 use rustix::process::Pid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
@@ -19,6 +20,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{channel, sync_channel, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -39,9 +41,11 @@ const GRACE_OF_NONE: Duration = Duration::from_secs(1);
 /// such command or directory.
 const SSH_FAILED: i32 = 255;
 const NOT_FOUND: [i32; 2] = [126, 127];
-/// How long the controllers of other domains may take to end after the job has ended here, and once
-/// their connections are closed.
+/// How long the controllers of other domains may take to end after the job has ended here, until it
+/// is said; how long when it has ended well, since what their ranks have printed may be on a line
+/// that is broken; and how long once their connections are closed.
 const END_TIMEOUT: Duration = Duration::from_secs(25);
+const OUTPUT_OF_ALL_TIMEOUT: Duration = Duration::from_secs(16 * 60);
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the rest of what they have printed may take.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -118,6 +122,8 @@ pub struct Sites {
     /// Orders that lie in files for the user, who starts these.
     files: Vec<PathBuf>,
     signals: Queues,
+    /// A signal has come that asks for the end.
+    asked: Arc<AtomicBool>,
     /// Its end says that the job has ended here.
     over: Option<Sender<()>>,
     watching: Option<JoinHandle<HashMap<Pid, i32>>>,
@@ -139,6 +145,7 @@ impl Sites {
             started: Vec::new(),
             files: Vec::new(),
             signals: Arc::default(),
+            asked: Arc::default(),
             over: None,
             watching: None,
         };
@@ -166,7 +173,7 @@ impl Sites {
         let (over, is_over) = channel();
         all.over = Some(over);
         all.watching = Some(std::thread::spawn(move || watch(&places, &ends, &is_over, &stop)));
-        pass_signals(Arc::clone(&all.signals));
+        pass_signals(Arc::clone(&all.signals), Arc::clone(&all.asked));
         Ok((all, Beside { spared, ended, stops }))
     }
 
@@ -176,18 +183,17 @@ impl Sites {
         self.over = None;
         let codes = self.watching.take().and_then(|watching| watching.join().ok());
         let mut codes = codes.unwrap_or_default();
-        if !self.await_ends(END_TIMEOUT, &mut codes) {
-            for site in self.living(&codes) {
-                out::say(format!(
-                    "eyrie: domain {}: its controller has not ended within {} s: the connection to \
-                     it is closed",
-                    site.place.name,
-                    END_TIMEOUT.as_secs()
-                ));
-            }
+        self.asked.store(false, Ordering::Relaxed);
+        let mut have_ended = self.await_ends(END_TIMEOUT, &mut codes);
+        if !have_ended && code == 0 {
+            self.say_of_living(&codes, "what is printed there may be on its way; Ctrl-C ends that");
+            have_ended = self.await_ends(OUTPUT_OF_ALL_TIMEOUT, &mut codes);
+        }
+        if !have_ended {
+            self.say_of_living(&codes, "the connection to it is closed");
             // They find out that the line to them has ended.
             lock(&self.signals).clear();
-            self.await_ends(CLOSED_TIMEOUT, &mut codes);
+            self.await_ends(CLOSED_TIMEOUT, &mut HashMap::new());
         }
         for site in &mut self.started {
             // What has ended meanwhile is gone, or is reaped here.
@@ -205,11 +211,19 @@ impl Sites {
         }
     }
 
+    /// Says of those that have not ended that it is so, and what follows.
+    fn say_of_living(&self, codes: &HashMap<Pid, i32>, what: &str) {
+        for site in self.living(codes) {
+            let name = &site.place.name;
+            out::say(format!("eyrie: domain {name}: its controller has not ended yet: {what}"));
+        }
+    }
+
     fn living<'a>(&'a self, codes: &'a HashMap<Pid, i32>) -> impl Iterator<Item = &'a Started> {
         self.started.iter().filter(|site| !codes.contains_key(&site.pid()))
     }
 
-    /// Whether all have ended within this time.
+    /// Whether all have ended within this time, and before a signal asks not to wait.
     fn await_ends(&mut self, within: Duration, codes: &mut HashMap<Pid, i32>) -> bool {
         let until = Instant::now() + within;
         loop {
@@ -225,7 +239,7 @@ impl Sites {
             if codes.len() >= self.started.len() {
                 return true;
             }
-            if Instant::now() >= until {
+            if Instant::now() >= until || self.asked.swap(false, Ordering::Relaxed) {
                 return false;
             }
             std::thread::sleep(LOOK);
@@ -301,13 +315,16 @@ fn tell(mut to: ChildStdin, order: &Order, signals: &Receiver<i32>) {
 }
 
 /// Passes the signals to this process on.
-fn pass_signals(to: Queues) {
+fn pass_signals(to: Queues, asked: Arc<AtomicBool>) {
     let Ok(mut signals) = signal_hook::iterator::Signals::new(runtime::passed_signals()) else {
         // Each domain ends by what another one tells it, if not so soon.
         return;
     };
     std::thread::spawn(move || {
         for signal in signals.forever() {
+            if [SIGHUP, SIGINT, SIGTERM].contains(&signal) {
+                asked.store(true, Ordering::Relaxed);
+            }
             for site in lock(&to).iter() {
                 // One that is not reached hears of the end of the job later.
                 let _ = site.try_send(signal);
