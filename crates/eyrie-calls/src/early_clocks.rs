@@ -1,9 +1,9 @@
-//! Clocks that a program reads before it is known that it is a rank. A program that a script or
-//! another one has started becomes a rank in MPI_Init. What it has read from its clocks until then
-//! (LAMMPS reads one when its library is loaded, and measures from there) is kept here, and goes to
-//! the front of the stream. The agent puts that into the channel of a rank that starts again from
-//! its beginning; the program which has read these values then reads them again. No other program
-//! that the script starts may.
+//! Clocks that a program reads before what it observes is recorded: while its libraries are loaded,
+//! and until MPI_Init where a script or another program has started it. (LAMMPS reads one when its
+//! library is loaded, and measures from there.) The values are kept here, and go to the front of
+//! the stream. The agent puts that into the channel of a rank that starts again from its beginning.
+//! The program that has read the values reads them again; no other program that a script starts
+//! may.
 
 use crate::environment::agent_channel;
 use crate::first_observations::first_observations;
@@ -14,9 +14,12 @@ use crate::program;
 use crate::stream::{Item, Last, Reader};
 use libc::{clockid_t, timespec};
 use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// At most so many values are kept. Later ones are the kernel's.
-const MOST: usize = 64;
+/// At most so many values of a clock are kept, and of all. Later ones are the kernel's. (UCX polls
+/// the time of day while it is loaded.)
+const MOST_OF_CLOCK: usize = 16;
+const MOST: usize = 128;
 /// Bytes at the front of the stream that have all of them.
 const FRONT: usize = 4096;
 const NS: i64 = 1_000_000_000;
@@ -28,11 +31,20 @@ struct Values {
     count: usize,
 }
 
+impl Values {
+    fn of(&self, clock: i64) -> impl Iterator<Item = i64> + '_ {
+        let kept = &self.all[..self.count];
+        kept.iter().filter(move |(of, _)| *of == clock).map(|(_, ns)| *ns)
+    }
+
+    fn has_room(&self, clock: i64) -> bool {
+        self.count < MOST && self.of(clock).count() < MOST_OF_CLOCK
+    }
+}
+
 const NONE: Values = Values { all: [(0, 0); MOST], count: 0 };
 
 struct Early {
-    /// The thread whose values are kept; 0: none are, in this process or any more.
-    owner: usize,
     read: Values,
     /// Those that an earlier process of the rank has read.
     before: Values,
@@ -40,27 +52,47 @@ struct Early {
 
 struct Shared(UnsafeCell<Early>);
 
-// SAFETY: only the thread that has loaded this library uses it.
+// SAFETY: only the owner uses it.
 unsafe impl Sync for Shared {}
 
-static EARLY: Shared = Shared(UnsafeCell::new(Early { owner: 0, read: NONE, before: NONE }));
+static EARLY: Shared = Shared(UnsafeCell::new(Early { read: NONE, before: NONE }));
+
+/// The thread whose values are kept, or one of the following.
+static OWNER: AtomicUsize = AtomicUsize::new(NOT_KNOWN);
+/// No thread has read a clock yet.
+const NOT_KNOWN: usize = 0;
+/// No values are kept: not in this process, or not any more.
+const NO_THREAD: usize = 1;
 
 /// # Safety
-/// In the thread that has loaded this library.
+/// In the owner, or where no values are kept any more.
 unsafe fn early<'a>() -> &'a mut Early {
     // SAFETY: as the caller promises.
     unsafe { &mut *EARLY.0.get() }
 }
 
-/// From now on values of this thread are kept: it has just loaded this library, and may be a rank.
-///
-/// # Safety
-/// [`own_stack::prepare`] has succeeded, and nothing runs there.
-pub unsafe fn look() {
-    // SAFETY: as the caller promises.
-    unsafe { own_stack::run(look_there, 0) };
+/// Whether what this thread reads from a clock is kept. The first that reads one is the owner:
+/// there is no other one yet.
+pub fn keeps() -> bool {
+    match OWNER.load(Ordering::Relaxed) {
+        NO_THREAD => false,
+        NOT_KNOWN => begin_to_keep(),
+        owner => owner == this_thread(),
+    }
 }
 
+#[cold]
+fn begin_to_keep() -> bool {
+    let may_be_rank = agent_channel().is_some() && own_stack::prepare();
+    OWNER.store(if may_be_rank { this_thread() } else { NO_THREAD }, Ordering::Relaxed);
+    if may_be_rank {
+        // SAFETY: the stack is free: nothing is recorded yet.
+        unsafe { own_stack::run(look_there, 0) };
+    }
+    may_be_rank
+}
+
+/// Looks for what an earlier process of the rank has read.
 extern "C" fn look_there(_: usize) -> i64 {
     let mut front = [0; FRONT];
     let front = match agent_channel().and_then(first_observations) {
@@ -75,10 +107,8 @@ extern "C" fn look_there(_: usize) -> i64 {
         }
         None => &[],
     };
-    // SAFETY: this thread has loaded the library.
-    let early = unsafe { early() };
-    early.owner = this_thread();
-    early.before = of_front(front, program::words).unwrap_or(NONE);
+    // SAFETY: this is the owner.
+    unsafe { early() }.before = of_front(front, program::words).unwrap_or(NONE);
     0
 }
 
@@ -104,20 +134,13 @@ fn of_front(front: &[u8], program: impl FnOnce() -> i64) -> Option<Values> {
     Some(values)
 }
 
-/// Whether what this thread reads from a clock is kept.
-pub fn keeps() -> bool {
-    // SAFETY: another thread only reads who the owner is, which does not change while there are
-    // several: it is set when the library is loaded, and taken back in MPI_Init.
-    let early = unsafe { early() };
-    early.owner != 0 && early.owner == this_thread() && early.read.count < MOST
-}
-
 /// The value of a clock, where it is kept.
 pub fn read(clock: clockid_t) -> Option<timespec> {
-    if !keeps() {
+    // SAFETY: this is the owner.
+    if !keeps() || unsafe { !early().read.has_room(clock.into()) } {
         return None;
     }
-    // SAFETY: the stack was made before values are kept. One thread is here, in no other call.
+    // SAFETY: the stack was prepared before values are kept, and the owner is in no other call.
     let ns = unsafe { own_stack::run(read_there, clock as usize) };
     Some(timespec { tv_sec: ns.div_euclid(NS), tv_nsec: ns.rem_euclid(NS) })
 }
@@ -125,26 +148,19 @@ pub fn read(clock: clockid_t) -> Option<timespec> {
 extern "C" fn read_there(clock: usize) -> i64 {
     // SAFETY: this is the owner.
     let early = unsafe { early() };
-    let n = early.read.count;
-    let known = early.before.all[..early.before.count].get(n);
-    let ns = match known {
-        Some((of, ns)) if *of == clock as i64 => *ns,
-        // It reads other clocks than before.
-        _ => {
-            early.before.count = 0;
-            kernels_ns(clock as clockid_t)
-        }
-    };
-    early.read.all[n] = (clock as i64, ns);
+    let n = early.read.of(clock as i64).count();
+    let known = early.before.of(clock as i64).nth(n);
+    let ns = known.unwrap_or_else(|| kernels_ns(clock as clockid_t));
+    early.read.all[early.read.count] = (clock as i64, ns);
     early.read.count += 1;
     ns
 }
 
 /// What is observed begins, with these values.
 pub fn begin(stream: &mut ObservedStream) {
-    // SAFETY: this thread has loaded the library, or no value is kept.
+    OWNER.store(NO_THREAD, Ordering::Relaxed);
+    // SAFETY: no values are kept any more.
     let early = unsafe { early() };
-    early.owner = 0;
     let mut first = |value: i64| {
         let again = stream.result_again();
         again.unwrap_or_else(|| {

@@ -34,9 +34,6 @@ extern "C" fn look() {
     // SAFETY: no thread observes anything yet. (The agent may be another one in each incarnation.)
     if unsafe { own_stack::run(is_started_by_agent, 0) } != 0 {
         begin();
-    } else {
-        // SAFETY: the stack was prepared, and is free again.
-        unsafe { early_clocks::look() };
     }
 }
 
