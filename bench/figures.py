@@ -310,7 +310,7 @@ def whole_programs(quick):
     often = ("--checkpoint-every", "500ms")
     plate = ("--nx", 400, "--ny", 400, "--steps", 320 if quick else 6000)
     plate = example("heat2d", *plate, ranks=8)
-    # It ends by itself when its time is over: after 231 steps with cubes of 10.
+    # It ends by itself when its time is over: after 575 steps with cubes of 10.
     cubes, longer_cubes = (
         built("lulesh/*/lulesh2.0", "-s", size, "-i", 20 if quick else 2500, ranks=8)
         for size in (10, 16)
