@@ -14,7 +14,9 @@
 #include "pace.h"
 #include <fcntl.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/time.h>
+#include <sys/times.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -52,6 +54,18 @@ static int64_t clock_ns(clockid_t clock) {
     return forward(&last[clock], t.tv_sec * 1000000000LL + t.tv_nsec, "a clock");
 }
 
+/* What the process has used, in whole structures. */
+static void read_times_used(void) {
+    static int64_t user, ticks;
+    struct rusage usage;
+    struct tms tms;
+    if (getrusage(RUSAGE_SELF, &usage) != 0) die("getrusage: %s", strerror(errno));
+    forward(&user, usage.ru_utime.tv_sec * 1000000LL + usage.ru_utime.tv_usec, "getrusage");
+    history = hash_bytes(history, &usage, sizeof usage);
+    forward(&ticks, (int64_t)times(&tms), "times");
+    history = hash_bytes(history, &tms, sizeof tms);
+}
+
 static void read_all_clocks(void) {
     static int64_t wtime, day, seconds;
     struct timeval t;
@@ -62,6 +76,7 @@ static void read_all_clocks(void) {
     gettimeofday(&t, NULL);
     forward(&day, t.tv_sec * 1000000LL + t.tv_usec, "gettimeofday");
     forward(&seconds, (int64_t)time(NULL), "time");
+    read_times_used();
 }
 
 static void draw(void) {

@@ -3,6 +3,7 @@
 //! no clock may go back, and no monotonic clock may jump because another host booted at another
 //! time. Other threads read the kernel's clocks, shifted by the same amount.
 
+use crate::early_clocks;
 use crate::files::standing_in;
 use crate::host_clocks::{for_the_rank, kernels};
 use crate::next::next;
@@ -22,6 +23,12 @@ const SET_BACK: i64 = 10_000_000;
 
 fn is_observed(clock: clockid_t) -> bool {
     (0..8).contains(&clock) || clock == libc::CLOCK_TAI
+}
+
+/// Whether what clocks say is recorded or kept in this process.
+#[inline]
+fn counts() -> bool {
+    is_on() || early_clocks::keeps()
 }
 
 /// Observes a clock: what it says in microseconds, or in whole seconds ([`SECONDS`]).
@@ -76,7 +83,8 @@ fn not_back(ahead: &mut i64, clock: usize, value: i64, last: i64) -> i64 {
 #[inline]
 fn read(clock: clockid_t) -> timespec {
     let Some(mut observing) = Observing::begin() else {
-        return for_the_rank(clock, kernels(clock));
+        let early = early_clocks::read(clock);
+        return early.unwrap_or_else(|| for_the_rank(clock, kernels(clock)));
     };
     let value = observing.run(observe, clock as usize);
     timespec { tv_sec: value.div_euclid(1_000_000), tv_nsec: value.rem_euclid(1_000_000) * 1000 }
@@ -88,7 +96,7 @@ fn read(clock: clockid_t) -> timespec {
 pub unsafe extern "C-unwind" fn our_clock_gettime(clock: clockid_t, time: *mut timespec) -> c_int {
     // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
-        if !is_on() || time.is_null() || !is_observed(clock) {
+        if !counts() || time.is_null() || !is_observed(clock) {
             return clock_gettime.get()(clock, time);
         }
         *time = read(clock);
@@ -102,7 +110,7 @@ pub unsafe extern "C-unwind" fn our_clock_gettime(clock: clockid_t, time: *mut t
 pub unsafe extern "C-unwind" fn our_gettimeofday(time: *mut timeval, zone: *mut c_void) -> c_int {
     // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.
     unsafe {
-        if !is_on() || time.is_null() {
+        if !counts() || time.is_null() {
             return gettimeofday.get()(time, zone);
         }
         if !zone.is_null() {
@@ -121,7 +129,7 @@ pub unsafe extern "C-unwind" fn our_gettimeofday(time: *mut timeval, zone: *mut 
 pub unsafe extern "C-unwind" fn our_time(to: *mut time_t) -> time_t {
     let value = match Observing::begin() {
         Some(mut observing) => observing.run(observe, SECONDS),
-        None => seconds(),
+        None => early_clocks::read(libc::CLOCK_REALTIME_COARSE).map_or_else(seconds, |t| t.tv_sec),
     };
     if !to.is_null() {
         // SAFETY: the caller keeps the contract of the C function, which gets the same arguments.

@@ -12,12 +12,14 @@ mod clock_waits;
 mod clocks;
 mod descriptors;
 mod devices;
+mod early_clocks;
 mod environment;
 mod files;
 pub mod first_observations;
 pub mod for_provider;
 pub mod host_clocks;
 mod inotify;
+mod intel_heap;
 pub mod interruption;
 mod job_start;
 mod level;
@@ -31,6 +33,7 @@ mod random;
 pub mod rank_start;
 mod signals;
 mod sleeps;
+mod stack_guard;
 mod stream;
 pub mod table;
 mod threads;
@@ -41,6 +44,7 @@ pub use clocks::*;
 pub use descriptors::*;
 pub use files::*;
 pub use inotify::our_inotify_add_watch;
+pub use intel_heap::*;
 pub use own_number::{
     our_pthread_getaffinity_np, our_pthread_setaffinity_np, our_sched_getaffinity,
     our_sched_setaffinity,

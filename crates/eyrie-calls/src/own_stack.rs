@@ -4,7 +4,8 @@
 //! dynamic linker saves registers on the stack when it binds a function.) One call at a time may
 //! use it.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 core::arch::global_asm!(
     ".pushsection .text.eyrie_calls_on_stack,\"ax\",@progbits",
@@ -59,33 +60,32 @@ extern "C" {
     fn eyrie_calls_on_stack(top: usize, f: extern "C" fn(usize) -> i64, argument: usize) -> i64;
 }
 
-/// Below the stack is a guard that is never mapped. A signal handler of the program may run there,
+/// Below the stack is a guard that cannot be used. A signal handler of the program may run there,
 /// too.
 const GUARD: usize = 64 << 10;
 const BYTES: usize = 1 << 20;
 
-/// Where it begins; it grows down. 0: there is none.
-static TOP: AtomicUsize = AtomicUsize::new(0);
+/// Guard and stack, of which only pages have memory that are used. It is mapped with this library:
+/// UCX changes mmap(2) while it reads a clock, and must not find itself called.
+#[repr(align(4096))]
+struct Stack(UnsafeCell<[u8; GUARD + BYTES]>);
 
-/// Makes the stack, once. False when there is no memory for it.
+// SAFETY: one call at a time may use it.
+unsafe impl Sync for Stack {}
+
+static STACK: Stack = Stack(UnsafeCell::new([0; GUARD + BYTES]));
+
+/// The guard is one.
+static GUARDED: AtomicBool = AtomicBool::new(false);
+
+/// Makes the guard, once. False when that fails.
 pub fn prepare() -> bool {
-    if TOP.load(Ordering::Relaxed) != 0 {
-        return true;
+    if !GUARDED.load(Ordering::Relaxed) {
+        // SAFETY: whole pages of memory that is ours, which nothing uses.
+        let made = unsafe { libc::mprotect(STACK.0.get().cast(), GUARD, libc::PROT_NONE) };
+        GUARDED.store(made == 0, Ordering::Relaxed);
     }
-    // SAFETY: a new mapping wherever there is room for it, whose pages come when they are used.
-    unsafe {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let at = libc::mmap(std::ptr::null_mut(), GUARD + BYTES, libc::PROT_NONE, flags, -1, 0);
-        if at == libc::MAP_FAILED {
-            return false;
-        }
-        let stack = at.byte_add(GUARD);
-        if libc::mprotect(stack, BYTES, libc::PROT_READ | libc::PROT_WRITE) != 0 {
-            return false;
-        }
-        TOP.store(stack as usize + BYTES, Ordering::Relaxed);
-    }
-    true
+    GUARDED.load(Ordering::Relaxed)
 }
 
 /// Runs `f` there.
@@ -94,9 +94,9 @@ pub fn prepare() -> bool {
 /// [`prepare`] has succeeded, and nothing else runs there.
 #[inline]
 pub unsafe fn run(f: extern "C" fn(usize) -> i64, argument: usize) -> i64 {
-    // SAFETY: the stack is there and free, as the caller vouches; a panic in `f` ends the process
-    // at its C interface.
-    unsafe { eyrie_calls_on_stack(TOP.load(Ordering::Relaxed), f, argument) }
+    // SAFETY: the stack is free, as the caller vouches, and grows down from its end; a panic in `f`
+    // ends the process at its C interface.
+    unsafe { eyrie_calls_on_stack(STACK.0.get() as usize + GUARD + BYTES, f, argument) }
 }
 
 /// A system call that uses no stack at all.

@@ -58,6 +58,13 @@ extern "C" fn draw_from_the_kernel() {
     DRAWS.store(false, Ordering::Relaxed);
 }
 
+/// The bytes of which guards are made ([`crate::stack_guard`]), the same in each process of the
+/// rank.
+pub fn guards() -> Option<[u8; 16]> {
+    let hash = blake3::keyed_hash(&key()?, b"guards");
+    hash.as_bytes().first_chunk().copied()
+}
+
 /// A number that no other rank has, of any job; 0: none.
 pub fn name() -> u64 {
     KEY.get().map_or(0, |key| first_bytes(blake3::keyed_hash(key, b"name")))

@@ -2,7 +2,8 @@
 //! is loaded. If a script has started it, the provider says when.
 
 use crate::{
-    environment, files, interruption, level, observed, own_stack, process, program, random,
+    early_clocks, environment, files, interruption, level, observed, own_stack, process, program,
+    random, stack_guard,
 };
 
 /// The provider tells that this process is a rank, and by which signal images are asked for.
@@ -15,6 +16,7 @@ fn begin() {
     level::keep();
     random::begin();
     observed::begin(|stream| {
+        early_clocks::begin(stream);
         process::begin(stream);
         program::begin(stream);
     });
@@ -27,6 +29,8 @@ extern "C" fn look() {
     if environment::agent_channel().is_none() || !own_stack::prepare() {
         return;
     }
+    // SAFETY: the process has one thread as yet.
+    unsafe { stack_guard::replace() };
     // SAFETY: no thread observes anything yet. (The agent may be another one in each incarnation.)
     if unsafe { own_stack::run(is_started_by_agent, 0) } != 0 {
         begin();

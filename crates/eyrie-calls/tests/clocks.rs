@@ -24,6 +24,10 @@ fn read(clock: clockid_t) -> i128 {
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
+fn micros(time: libc::timeval) -> i128 {
+    i128::from(time.tv_sec) * 1_000_000 + i128::from(time.tv_usec)
+}
+
 fn read_all() -> Vec<i128> {
     let mut values: Vec<i128> = CLOCKS.iter().map(|clock| read(*clock)).collect();
     // SAFETY: the calls write one structure each, which is ours, or none.
@@ -31,9 +35,16 @@ fn read_all() -> Vec<i128> {
         let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
         let mut zone = [0i32; 2];
         assert_eq!(libc::gettimeofday(&mut time, zone.as_mut_ptr().cast()), 0);
-        values.push(i128::from(time.tv_sec) * 1_000_000 + i128::from(time.tv_usec));
+        values.push(micros(time));
         values.push(libc::time(std::ptr::null_mut()).into());
         values.push(eyrie_calls::our_clock().into());
+        for who in [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN, libc::RUSAGE_THREAD] {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            assert_eq!(libc::getrusage(who, &mut usage), 0);
+            values.extend([usage.ru_utime, usage.ru_stime].map(micros));
+        }
+        let mut used = libc::tms { tms_utime: 0, tms_stime: 0, tms_cutime: 0, tms_cstime: 0 };
+        values.extend([libc::times(&mut used), used.tms_utime, used.tms_stime].map(i128::from));
     }
     values
 }
@@ -75,29 +86,42 @@ const ROUNDS: usize = 50;
 
 /// Runs this program as a rank, which is to observe `before` again.
 fn live(before: &[u8]) -> Life {
+    let exe = std::env::current_exe().unwrap();
+    let lines = run(Command::new(exe).arg("rank"), before);
+    let [first, values, bytes] = lines.try_into().unwrap();
+    Life { pid: first[0], values, bytes: as_bytes(&bytes), from: first[1] as u64 }
+}
+
+fn as_bytes(numbers: &[i128]) -> Vec<u8> {
+    numbers.iter().map(|byte| *byte as u8).collect()
+}
+
+/// Runs a rank's command as its agent does. Returns the numbers of each line that it prints.
+fn run(command: &mut Command, before: &[u8]) -> Vec<Vec<i128>> {
+    // Each process reads later times than the one before, in the coarsest unit.
+    // SAFETY: times(2) gives a number where there is no structure.
+    let ticks = || unsafe { libc::times(std::ptr::null_mut()) };
+    let begun = ticks();
+    while ticks() == begun {
+        std::thread::yield_now();
+    }
     let (ours, theirs) = UnixStream::pair().unwrap();
     if !before.is_empty() {
         send_beginning(&ours, before);
     }
     // SAFETY: the descriptor stays open in the child alone.
     unsafe { libc::fcntl(theirs.as_raw_fd(), libc::F_SETFD, 0) };
-    let output = Command::new(std::env::current_exe().unwrap())
-        .arg("rank")
+    let output = command
         .env("EYRIE_AGENT_FD", theirs.as_raw_fd().to_string())
         .env("EYRIE_RANK", "0")
+        .env("EYRIE_RANDOM", "5a".repeat(32))
         .stderr(Stdio::inherit())
         .output()
         .unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    let mut lines =
-        text.lines().map(|line| line.split_whitespace().map(|n| n.parse::<i128>().unwrap()));
-    let mut line = || lines.next().unwrap().collect::<Vec<i128>>();
-    let first = line();
-    let values = line();
-    let bytes = line();
-    let bytes = bytes.into_iter().map(|byte| byte as u8).collect();
-    Life { pid: first[0], values, bytes, from: first[1] as u64 }
+    let numbers = |line: &str| line.split_whitespace().map(|n| n.parse().unwrap()).collect();
+    text.lines().map(numbers).collect()
 }
 
 /// The number that it has been told is this process's, whatever the kernel's is.
@@ -124,13 +148,31 @@ fn be_a_rank() {
     look_at_oneself();
     let values: Vec<i128> = (0..ROUNDS).flat_map(|_| read_all()).collect();
     let (from, bytes) = take();
-    let line = |numbers: &[i128]| {
-        let words: Vec<String> = numbers.iter().map(i128::to_string).collect();
-        println!("{}", words.join(" "));
-    };
     line(&[std::process::id().into(), from.into()]);
     line(&values);
     line(&bytes.iter().map(|byte| i128::from(*byte)).collect::<Vec<_>>());
+}
+
+/// A rank that a script has started: what it reads from clocks before it is one, the guard of stack
+/// frames, and what is recorded.
+fn be_a_rank_of_a_script() {
+    let early: Vec<i128> = [1, 0, 1, 1].map(read).into();
+    // SAFETY: reads a word of the thread's control block, where the psABI has the guard.
+    let guard: u64 = unsafe {
+        let guard;
+        std::arch::asm!("mov {}, fs:0x28", out(reg) guard, options(nostack, readonly));
+        guard
+    };
+    eyrie_calls_begin(libc::SIGUSR2);
+    let (_, bytes) = take();
+    line(&early);
+    line(&[guard.into()]);
+    line(&bytes.iter().map(|byte| i128::from(*byte)).collect::<Vec<_>>());
+}
+
+fn line(numbers: &[i128]) {
+    let words: Vec<String> = numbers.iter().map(i128::to_string).collect();
+    println!("{}", words.join(" "));
 }
 
 /// As an agent does.
@@ -176,6 +218,23 @@ fn what_was_read_is_read_again_and_goes_on_from_there() {
         let mut last = values.next().unwrap();
         assert!(values.all(|now| *now >= *std::mem::replace(&mut last, now)), "{third:?}");
     }
+}
+
+/// A shell starts the program, as a script does.
+fn what_a_program_of_a_script_reads_before_it_is_a_rank_is_read_again() {
+    let exe = std::env::current_exe().unwrap();
+    let live = |word: &str, before: &[u8]| {
+        let script = format!("'{}' early {word}; true", exe.display());
+        let lines = run(Command::new("sh").args(["-c", &script]), before);
+        let [early, guard, bytes] = lines.try_into().unwrap();
+        (early, guard, as_bytes(&bytes))
+    };
+    let (early, guard, bytes) = live("one", &[]);
+    let second = live("one", &bytes);
+    assert_eq!((&second.0, &second.1), (&early, &guard));
+    assert_eq!(second.2, []);
+    // Another program of the script reads its own clocks.
+    assert_ne!(live("another", &bytes).0, early);
 }
 
 fn what_is_asked_otherwise_does_not_harm_what_comes_later() {
@@ -410,8 +469,10 @@ fn a_clock_that_is_read_again_leaves_behind_what_it_left() {
 extern "C" fn on_signal(_: c_int) {}
 
 fn main() {
-    if std::env::args().nth(1).as_deref() == Some("rank") {
-        return be_a_rank();
+    match std::env::args().nth(1).as_deref() {
+        Some("rank") => return be_a_rank(),
+        Some("early") => return be_a_rank_of_a_script(),
+        _ => {}
     }
     // SAFETY: a handler that does nothing, for the signal that would ask for an image.
     unsafe { libc::signal(libc::SIGUSR2, on_signal as extern "C" fn(c_int) as usize) };
@@ -420,6 +481,7 @@ fn main() {
     eyrie_calls_begin(libc::SIGUSR2);
     assert_eq!(BEGINNING, eyrie_wire::agent::BEGINNING);
     what_was_read_is_read_again_and_goes_on_from_there();
+    what_a_program_of_a_script_reads_before_it_is_a_rank_is_read_again();
     what_is_asked_otherwise_does_not_harm_what_comes_later();
     only_the_owner_s_program_is_recorded();
     a_clock_that_is_read_again_leaves_behind_what_it_left();
