@@ -122,7 +122,7 @@ fn messages_are_not_fetched_meanwhile_and_then_come_in_order() {
         sender.send(Rank(2), len(ssn));
     }
     sender.ask();
-    let before = sender.acknowledged();
+    let before = sender.next_acknowledged();
     cloud.gateway.command(RouterCommand::Fetch(true));
     cloud.await_event(|event| *event == RouterEvent::Fetches(true));
     for _ in 2..=20 {
