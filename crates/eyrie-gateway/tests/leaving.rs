@@ -121,8 +121,7 @@ fn messages_are_not_fetched_meanwhile_and_then_come_in_order() {
     for ssn in 2..=20 {
         sender.send(Rank(2), len(ssn));
     }
-    sender.ask();
-    let before = sender.next_acknowledged();
+    let before = sender.ask();
     cloud.gateway.command(RouterCommand::Fetch(true));
     cloud.await_event(|event| *event == RouterEvent::Fetches(true));
     for _ in 2..=20 {

@@ -6,7 +6,7 @@ use crate::core::mutation;
 use eyrie_wire::data::Header;
 use eyrie_wire::{Incarnation, Rank};
 use std::collections::BTreeSet;
-use std::panic::catch_unwind;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How often a rank has got another primary router, in all runs of this process.
@@ -284,12 +284,17 @@ fn pair_that_may_lose() -> (Shared, Vec<TestRank>) {
 
 /// The same with so many routers, which may be beside ranks.
 fn pair_with(routers: u32, beside: Option<bool>) -> (Shared, Vec<TestRank>) {
-    let world = World::new(SmallRng::seed_from_u64(1), routers, true, false);
-    let world = Rc::new(RefCell::new(world));
-    world.borrow_mut().may_lose_routers();
-    if let (Some(beside), Some(loss)) = (beside, &mut world.borrow_mut().loss) {
+    let mut world = World::new(SmallRng::seed_from_u64(1), routers, true, false);
+    world.may_lose_routers();
+    if let (Some(beside), Some(loss)) = (beside, &mut world.loss) {
         loss.beside = beside;
     }
+    pair_in(world)
+}
+
+/// The same in this world.
+fn pair_in(world: World) -> (Shared, Vec<TestRank>) {
+    let world = Rc::new(RefCell::new(world));
     let rank = |rank| {
         let instance = RankInstance { rank, incarnation: Incarnation(1) };
         RankCore::new(RouterPath::new(TestHost::new(&world, instance), rank, RANKS))
@@ -454,6 +459,23 @@ fn what_waits_for_a_rank_goes_where_it_is_served() {
     let received = receive_all(&mut ranks, 1, 4);
     assert!(received == (0..4).map(|tag| (tag, content.clone())).collect::<Vec<_>>());
     ranks[0].path.flush().unwrap();
+}
+
+/// The line to another domain may be broken for long: a sender waits as long as its gateway lives.
+#[test]
+fn a_sender_waits_for_another_domain_as_long_as_its_gateway_lives() {
+    let mut world = World::new(SmallRng::seed_from_u64(1), 2, true, false);
+    world.may_lose_routers();
+    world.loss.as_mut().unwrap().beside = false;
+    world.routers[1].protocol = Router::new(1, &world.primaries, Protocol::as_gateway).protocol;
+    let (world, mut ranks) = pair_in(world);
+    ranks[0].send(Rank(1), tagged(1), b"hello").unwrap();
+    // It is killed after so many steps, some of which are pauses of a millisecond, and must wait
+    // until then.
+    world.borrow_mut().dies_in = Some(2_000_000);
+    let waited = catch_unwind(AssertUnwindSafe(|| ranks[0].path.flush()));
+    assert!(waited.is_err(), "it has ended by {:?}", waited.map(|r| r.err()));
+    assert!(world.borrow().now > Duration::from_secs(300));
 }
 
 fn single_rules() {
