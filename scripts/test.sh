@@ -36,6 +36,7 @@ part_unit() { scripts/unit.py; }
 part_more_unit() {
     export EYRIE_TEST_MORE=1
     cargo test --release -p eyrie-ledger -p eyrie-placement -p eyrie-router -p eyrie-store &&
+        EYRIE_SCHEDULES=10000 cargo test --release -p eyrie-controller three_domains &&
         RUSTFLAGS="--cfg loom" cargo test --release -p eyrie-ledger --test loom &&
         cargo test --release -p eyrie-planner-c --features header &&
         cargo clippy --release -p eyrie-placement --features criterion --all-targets -- -D warnings

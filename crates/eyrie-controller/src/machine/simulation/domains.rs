@@ -6,6 +6,10 @@
 use super::*;
 use eyrie_wire::domains::{Domain, LineKey};
 
+/// Random schedules in one run of the tests; EYRIE_SCHEDULES asks for another number, as
+/// `scripts/test.sh more_unit` does.
+const SCHEDULES: u64 = 3_000;
+
 /// A domain's users see, and tell the others, that another one has ended, when nothing of it
 /// arrives for so long: in life, `eyrie run` sees the end of each domain's controller.
 const SEEN_AFTER: Duration = Duration::from_secs(30);
