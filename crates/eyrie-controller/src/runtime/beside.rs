@@ -20,7 +20,7 @@ pub struct Stop {
 pub struct Beside {
     /// Children of this process that go on without the job.
     pub spared: HashSet<Pid>,
-    /// Where the end of one of them is told, with its exit code, or none when a signal has ended it.
+    /// Where the end of one of them is told, with its exit code; none: a signal has ended it.
     pub ended: Sender<(Pid, Option<i32>)>,
     /// What comes here ends the job.
     pub stops: Receiver<Stop>,

@@ -96,10 +96,12 @@ impl OtherDomains {
         }
     }
 
-    /// When this domain has left at the latest, as far as is known now.
+    /// When this domain has left at the latest, as far as is known now. One to which there was no
+    /// line yet has not begun, and does not begin alone.
     fn left_at(&self) -> Option<Duration> {
         let until = self.leaving.as_ref()?.until;
-        let waits = self.must_confirm();
+        let has_begun = |other: &&OtherDomain| other.line().since.is_some();
+        let waits = self.all.values().filter(has_begun).any(OtherDomain::must_confirm);
         let linger = self.confirmed_at.map_or(Duration::ZERO, |at| at + LINGER);
         Some(if waits { until } else { linger.min(until) })
     }

@@ -1,7 +1,7 @@
 //! What the controller of another domain is told over its standard input: its part of the job and
-//! the variables of the environment, and then signals, each as a frame with its number. Who can read
-//! it can pretend to be the gateway of that domain, so it goes over ssh or lies in a file of the
-//! user's own.
+//! the variables of the environment, and then signals and the end, as they come. Who can read it
+//! can pretend to be the gateway of that domain, so it goes over ssh or lies in a file of the user's
+//! own.
 
 use anyhow::{bail, Context};
 use eyrie_controller::hosts::Host;
@@ -51,8 +51,17 @@ pub struct Order {
     pub part: Part,
     /// Variables of the environment, as ranks have them in all domains.
     pub environment: Vec<(OsString, OsString)>,
-    /// Signals follow. When that breaks off, the command that has started the job is gone.
+    /// More follows. When that breaks off, the command that has started the job is gone.
     pub is_watched: bool,
+}
+
+/// What follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Told {
+    /// A signal to the job.
+    Signal(i32),
+    /// The job has ended badly where it was started, which the gateways may not have said.
+    Ended { code: i32 },
 }
 
 /// Both sides must be of the same version.
@@ -121,10 +130,10 @@ pub mod tests {
         let order = Order { part: part(), environment, is_watched: true };
         let mut bytes = Vec::new();
         write(&mut bytes, &order).unwrap();
-        frame::write(&mut bytes, &15i32).unwrap();
+        frame::write(&mut bytes, &Told::Signal(15)).unwrap();
         let mut input = &bytes[..];
         assert_eq!(read(&mut input).unwrap(), order);
-        assert_eq!(frame::read::<i32>(&mut input).unwrap(), 15);
+        assert_eq!(frame::read::<Told>(&mut input).unwrap(), Told::Signal(15));
         let refused = |bytes: &[u8]| format!("{:#}", read(&mut { bytes }).unwrap_err());
         assert!(refused(b"").contains("give a FILE"));
         assert!(refused(b"[domain.home]\n").contains("give a FILE"));

@@ -2,7 +2,7 @@
 //! each, which brings its output back, and whose end is watched. They end by what the domains tell
 //! each other; only what has not ended within a bound is left behind, and said.
 
-use super::order::{self, Order};
+use super::order::{self, Order, Told};
 use super::output;
 use anyhow::Context;
 use eyrie_cli::out;
@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 const CONNECT_TIMEOUT_S: u32 = 30;
 /// A connection that is silent for this many minutes is given up: lines between sites break.
 const SILENT_MINUTES: u32 = 30;
-/// Most signals that wait for a site which is not reached.
-const MAX_SIGNALS: usize = 64;
+/// How much waits for a site which is not reached, mostly signals.
+const MAX_TOLD: usize = 64;
 /// How long after the end of another domain's controller the job may end by what that has told:
 /// when it has ended well, with an error, and when it was not started.
 const GRACE: Duration = Duration::from_secs(15);
@@ -113,15 +113,15 @@ impl Started {
     }
 }
 
-/// Where signals go, a queue for each site. When there is none any more, their lines end.
-type Queues = Arc<Mutex<Vec<SyncSender<i32>>>>;
+/// Where goes what sites are told, a queue for each. When there is none any more, their lines end.
+type Queues = Arc<Mutex<Vec<SyncSender<Told>>>>;
 
 /// The controllers of the other domains.
 pub struct Sites {
     started: Vec<Started>,
     /// Orders that lie in files for the user, who starts these.
     files: Vec<PathBuf>,
-    signals: Queues,
+    told: Queues,
     /// A signal has come that asks for the end.
     asked: Arc<AtomicBool>,
     /// Its end says that the job has ended here.
@@ -144,7 +144,7 @@ impl Sites {
         let mut all = Sites {
             started: Vec::new(),
             files: Vec::new(),
-            signals: Arc::default(),
+            told: Arc::default(),
             asked: Arc::default(),
             over: None,
             watching: None,
@@ -153,10 +153,10 @@ impl Sites {
             match via {
                 Via::Here => {}
                 Via::Ssh(destination) => {
-                    let (signals, to_send) = sync_channel(MAX_SIGNALS);
+                    let (told, to_tell) = sync_channel(MAX_TOLD);
                     let words = (destination.as_str(), command.at(order.part.name()));
-                    all.started.push(start(order, ssh, words, to_send, &stop)?);
-                    lock(&all.signals).push(signals);
+                    all.started.push(start(order, ssh, words, to_tell, &stop)?);
+                    lock(&all.told).push(told);
                 }
                 Via::Manual => {
                     let name = format!("eyrie-{}-{}.order", order.part.job, order.part.name());
@@ -173,7 +173,7 @@ impl Sites {
         let (over, is_over) = channel();
         all.over = Some(over);
         all.watching = Some(std::thread::spawn(move || watch(&places, &ends, &is_over, &stop)));
-        pass_signals(Arc::clone(&all.signals), Arc::clone(&all.asked));
+        pass_signals(Arc::clone(&all.told), Arc::clone(&all.asked));
         Ok((all, Beside { spared, ended, stops }))
     }
 
@@ -184,6 +184,12 @@ impl Sites {
         let codes = self.watching.take().and_then(|watching| watching.join().ok());
         let mut codes = codes.unwrap_or_default();
         self.asked.store(false, Ordering::Relaxed);
+        if code != 0 {
+            for site in lock(&self.told).iter() {
+                // One that is not reached finds out by the end of its line.
+                let _ = site.try_send(Told::Ended { code });
+            }
+        }
         let mut have_ended = self.await_ends(END_TIMEOUT, &mut codes);
         if !have_ended && code == 0 {
             self.say_of_living(&codes, "what is printed there may be on its way; Ctrl-C ends that");
@@ -192,7 +198,7 @@ impl Sites {
         if !have_ended {
             self.say_of_living(&codes, "the connection to it is closed");
             // They find out that the line to them has ended.
-            lock(&self.signals).clear();
+            lock(&self.told).clear();
             self.await_ends(CLOSED_TIMEOUT, &mut HashMap::new());
         }
         for site in &mut self.started {
@@ -256,7 +262,7 @@ impl Drop for Sites {
     }
 }
 
-fn lock(queues: &Queues) -> MutexGuard<'_, Vec<SyncSender<i32>>> {
+fn lock(queues: &Queues) -> MutexGuard<'_, Vec<SyncSender<Told>>> {
     queues.lock().unwrap_or_else(|e| e.into_inner())
 }
 
@@ -265,7 +271,7 @@ fn start(
     order: Order,
     ssh: &OsStr,
     (destination, words): (&str, OsString),
-    signals: Receiver<i32>,
+    to_tell: Receiver<Told>,
     stops: &Sender<Stop>,
 ) -> anyhow::Result<Started> {
     let name = order.part.name().to_string();
@@ -284,7 +290,7 @@ fn start(
     else {
         anyhow::bail!("{}: it has no streams", failed());
     };
-    std::thread::spawn(move || tell(stdin, &order, &signals));
+    std::thread::spawn(move || tell(stdin, &order, &to_tell));
     let stops = stops.clone();
     let out = std::thread::spawn(move || {
         if let Err(e) = output::pass(stdout, io::stdout(), None) {
@@ -305,12 +311,12 @@ fn not_written(e: &io::Error) -> Stop {
     Stop { code, cause: format!("standard output: {e}") }
 }
 
-/// Tells a site its order, and then the signals that come, until there are no more to come. When it
-/// breaks off the site has ended, which is seen by ssh's end.
-fn tell(mut to: ChildStdin, order: &Order, signals: &Receiver<i32>) {
-    let mut told = order::write(&mut to, order).and_then(|()| to.flush());
-    while let (Ok(()), Ok(signal)) = (&told, signals.recv()) {
-        told = frame::write(&mut to, &signal).and_then(|()| to.flush());
+/// Tells a site its order, and then what else comes, until there is no more to come. When it breaks
+/// off the site has ended, which is seen by ssh's end.
+fn tell(mut to: ChildStdin, order: &Order, more: &Receiver<Told>) {
+    let mut written = order::write(&mut to, order).and_then(|()| to.flush());
+    while let (Ok(()), Ok(told)) = (&written, more.recv()) {
+        written = frame::write(&mut to, &told).and_then(|()| to.flush());
     }
 }
 
@@ -327,7 +333,7 @@ fn pass_signals(to: Queues, asked: Arc<AtomicBool>) {
             }
             for site in lock(&to).iter() {
                 // One that is not reached hears of the end of the job later.
-                let _ = site.try_send(signal);
+                let _ = site.try_send(Told::Signal(signal));
             }
         }
     });
@@ -371,8 +377,8 @@ fn why(Place { name, destination }: &Place, code: i32) -> (Duration, Stop) {
     match code {
         SSH_FAILED => {
             let text = format!(
-                "no connection to {destination}, or none any more: make `ssh -o BatchMode=yes \
-                 {destination} true` work, a key without a question"
+                "its controller at {destination} has died or cannot be reached: `ssh -o \
+                 BatchMode=yes {destination} true` must work, with a key without a question"
             );
             (GRACE_OF_NONE, Stop { code: 1, ..stop(text) })
         }
