@@ -1,4 +1,6 @@
 //! Domains in one process, the relay between them, and ranks that speak the protocol.
+// Each test uses a part of it.
+#![allow(dead_code)]
 
 use crossbeam_channel::Receiver as Events;
 use eyrie_gateway::Gateway;
