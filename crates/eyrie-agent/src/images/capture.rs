@@ -8,7 +8,7 @@ use crate::images::write_back::FileSystems;
 use crate::images::writer::Writer;
 use crate::node::Agent;
 use crate::rank::obstacle;
-use crate::rank::process::{Capture, CapturePhase, Position, Process, Refusal};
+use crate::rank::process::{Capture, CaptureOptions, CapturePhase, Position, Process, Refusal};
 use eyrie_wire::agent::{capture_signal, ToRank, FAR};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{CheckpointMode, RankReport, StoreAt};
@@ -31,15 +31,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const CAPTURE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Wanted size of the pipe that an image goes through, in bytes; the kernel may allow less.
 const IMAGE_PIPE: usize = 1 << 20;
-
-/// What an image is taken for, and what it has.
-pub struct CaptureOptions {
-    pub mode: CheckpointMode,
-    /// The rank stands still from then on.
-    pub hold: bool,
-    /// The image has the content of the program and its libraries.
-    pub self_contained: bool,
-}
 
 /// Takes images of ranks.
 pub struct Captures<'a> {

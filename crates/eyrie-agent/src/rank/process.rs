@@ -14,7 +14,7 @@ use eyrie_image_format::exit;
 use eyrie_supervision::{death_of, kill_group, Death};
 use eyrie_wire::agent::ToRank;
 use eyrie_wire::control::{
-    Ending, FromAgent, ImageMeta, MpiStage, RankReport, StandardStream, StartFault,
+    CheckpointMode, Ending, FromAgent, ImageMeta, MpiStage, RankReport, StandardStream, StartFault,
 };
 use eyrie_wire::page::Endpoint;
 use eyrie_wire::role_address::Addr;
@@ -34,6 +34,15 @@ pub struct Position {
     pub rsn: u64,
     /// Bytes that it has observed other than by messages.
     pub observed: u64,
+}
+
+/// What an image is taken for, and what it has.
+pub struct CaptureOptions {
+    pub mode: CheckpointMode,
+    /// The rank stands still from then on.
+    pub hold: bool,
+    /// The image has the content of the program and its libraries.
+    pub self_contained: bool,
 }
 
 /// A capture under way.

@@ -86,8 +86,8 @@ impl Config {
         Config { nodes, roles_on_nodes, stores, image_copies, ..Config::of_one_rank() }
     }
 
-    /// The first of two domains, `a` and `b`, with so many nodes and one rank, on its last node; the
-    /// gateway is on its first one. Rank 1 is in the other domain.
+    /// The first of two domains, `a` and `b`, with so many nodes. Its rank is on the last one; the
+    /// gateway is on the first one, and rank 1 in the other domain.
     pub fn of_domain(nodes: u32) -> Config {
         let domain = |name: &str, rank| Domain {
             name: name.into(),

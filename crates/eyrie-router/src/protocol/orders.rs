@@ -22,8 +22,8 @@ pub enum RouterCommand {
     /// An image of the rank counts. Truncates messages up to `rsn`, determinants up to `clock`, and
     /// observations before that clock or before the byte `observed`.
     Truncate { rank: Rank, clock: u64, rsn: u64, observed: u64 },
-    /// From now on this is the primary router of these ranks as well, after it has fenced them. They
-    /// go on from images that have all that they ever received, and say what that is.
+    /// From now on this is the primary router of these ranks as well, after it has fenced them.
+    /// They go on from images that have all that they ever received, and say what that is.
     Serve(Vec<Rank>),
     /// From now on other routers are the primary ones of these ranks: what is here for them is
     /// dropped, and their senders send it there.
@@ -123,8 +123,8 @@ pub enum RouterEvent {
     Stats(Stats),
     /// A gateway has a line to another domain from now on, or has none any more.
     Line { domain: DomainId, up: bool },
-    /// A gateway fetches no messages any more, and all that it had fetched is safe in its domain; or
-    /// it fetches them again.
+    /// A gateway fetches no messages any more, and all that it had fetched is safe in its domain;
+    /// or it fetches them again.
     Fetches(bool),
     /// A gateway gives images of other domains' ranks here to the stores of its own.
     ImagesAt(Addr),

@@ -10,6 +10,7 @@ pub mod places;
 pub mod reach;
 pub mod redundancy;
 pub mod registry;
+pub mod router_process;
 pub mod routers;
 pub mod stores;
 #[cfg(test)]

@@ -8,21 +8,19 @@ use super::hosting::{Hosting, ATTEMPTS};
 use super::kind::{Kind, Look};
 use super::places::Places;
 use super::redundancy::{Missing, NO_OTHER_HOST};
+use super::router_process::router;
 use super::Roles;
 use crate::machine::config::Config;
 use crate::machine::images::why::ImageAges;
 use crate::machine::io::Command;
-use crate::machine::outbox::consequence::Consequence;
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::state::RankStateName;
-use crate::machine::timeouts::{ROLE_TIMEOUT, WRITE_TIMEOUT};
 use crate::record::{in_words, Record};
 use eyrie_interface::status::Kept;
 use eyrie_wire::control::{Role, RoleKind, ToAgent};
 use eyrie_wire::directory::{Directory, KeptUntil};
 use eyrie_wire::role_address::Addr;
 use eyrie_wire::{NodeId, Rank, RankInstance, RouterId};
-use std::time::Duration;
 
 /// For each rank its primary router. Ranks of one node have one primary router, so that there is
 /// always another node for it; so have those of nodes in a row, so that the directory is short.
@@ -58,24 +56,6 @@ impl Hosting<'_> {
         true
     }
 
-    /// How long a router may take to say where it listens. At the start of a job that was saved it
-    /// reads first what another one held.
-    pub fn router_patience(&self) -> Duration {
-        let saved = |r: &RankEntry| r.is(RankStateName::Lost);
-        if !self.out.has_started() && self.ranks.iter().any(saved) {
-            WRITE_TIMEOUT
-        } else {
-            ROLE_TIMEOUT
-        }
-    }
-
-    pub fn order_router(&mut self, id: RouterId, takes_over: bool) {
-        let Some(entry) = self.roles.get(RoleKind::Router, id.0) else { return };
-        let node = entry.node();
-        let role = router(id, entry);
-        self.out.push(Command::StartRole { node, role, takes_over });
-    }
-
     /// A router says where it listens.
     pub fn router_listens(&mut self, id: RouterId, addr: Addr) {
         let Some(entry) = self.roles.get_mut(RoleKind::Router, id.0) else { return };
@@ -98,15 +78,6 @@ impl Hosting<'_> {
         let directory = Directory { epoch, primaries, routers, kept_until, ..Directory::default() };
         self.tell_gateway(&directory);
         self.out.push(Command::Directory(directory));
-    }
-
-    /// A router as users know it.
-    pub fn router_in_words(&self, id: RouterId) -> String {
-        if self.roles.is_gateway(id) {
-            "gateway".into()
-        } else {
-            format!("router {id}")
-        }
     }
 
     /// A router is gone with all that it held: another one begins with nothing. `by_itself`: its
@@ -171,20 +142,6 @@ impl Hosting<'_> {
         }
         if !self.out.has_ended() {
             self.end_waiting_for(id);
-        }
-    }
-
-    /// The ranks that come back when this router has confirmed their fence.
-    fn waiting_for(&self, id: RouterId) -> Vec<RankInstance> {
-        let waits = |r: &&RankEntry| r.fence().is_some_and(|fence| fence.waits_for(id));
-        self.ranks.iter().filter(waits).map(RankEntry::instance).collect()
-    }
-
-    /// No rank waits any more until this router has confirmed its fence.
-    pub fn end_waiting_for(&mut self, router: RouterId) {
-        for instance in self.waiting_for(router) {
-            let rsn = 0;
-            self.out.follows(Consequence::RouterFenced { router, instance, rsn });
         }
     }
 
@@ -376,11 +333,6 @@ impl Places<'_> {
         let cause = format!("messages are logged on their receivers' own host, by {names}: {why}");
         Some(Missing { what: Kept::Logs, cause, comes })
     }
-}
-
-/// The router with this number, as it is named outside.
-fn router(id: RouterId, entry: &RoleEntry) -> Role {
-    Role { kind: RoleKind::Router, id: id.0, generation: entry.generation() }
 }
 
 /// Routers: they log, order and deliver messages.

@@ -1,7 +1,7 @@
 //! What the controller of another domain is told over its standard input: its part of the job and
 //! the variables of the environment, and then signals and the end, as they come. Who can read it
-//! can pretend to be the gateway of that domain, so it goes over ssh or lies in a file of the user's
-//! own.
+//! can pretend to be the gateway of that domain. So it goes over ssh, or lies in a file that only
+//! the user can read.
 
 use anyhow::{bail, Context};
 use eyrie_controller::hosts::Host;
