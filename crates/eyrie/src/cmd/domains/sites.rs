@@ -454,7 +454,8 @@ mod tests {
         ended.send((pid, Some(255))).unwrap();
         let why = stops.recv().unwrap();
         assert_eq!(why.code, 1);
-        assert!(why.cause.starts_with("domain cloud: no connection to me@login"), "{why:?}");
+        let begin = "domain cloud: its controller at me@login has died or cannot";
+        assert!(why.cause.starts_with(begin), "{why:?}");
         drop(over);
         assert_eq!(watching.join().unwrap(), HashMap::from([(pid, 255)]));
     }
