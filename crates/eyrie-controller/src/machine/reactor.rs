@@ -102,7 +102,7 @@ impl Machine {
     fn end(&mut self) {
         let Some((code, cause)) = self.out.take_end() else { return };
         let here = !self.domains.have_ended_it();
-        let silent = if here { self.watch().which_are_silent() } else { Vec::new() };
+        let silent = if here { self.watch().which_are_silent() } else { String::new() };
         let cause = cause.map(|cause| cause + &silent);
         self.injecting().miss_all();
         self.exchange().leave(code, cause);
