@@ -77,6 +77,10 @@ class Sites(Hosts):
 
     def _prepare_network(self):
         # The test's own network has no address: it is the wires only.
+        for name in ("all", "default"):
+            path = pathlib.Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6")
+            if path.exists():
+                path.write_text("1")
         batch("ip", ["link set lo up"])
         for bridge in ["wide", *(f"site{site.number}" for site in self.sites)]:
             lines = [

@@ -81,7 +81,11 @@ fn connect(target: &Target, secret: &Secret, claim: &Claim) -> Result<Stream, St
     Ok(stream)
 }
 
-fn connect_line(gateway: &str) -> io::Result<Stream> {
+/// Connects to the gateway of another domain, by `HOST:PORT`.
+///
+/// # Errors
+/// When it cannot be reached.
+pub fn connect_line(gateway: &str) -> io::Result<Stream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for at in gateway.to_socket_addrs()? {
         match Stream::connect(&Addr::Tcp { at, security: Security::Encrypted }, STEP) {

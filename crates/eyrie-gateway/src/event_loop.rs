@@ -4,6 +4,7 @@
 
 use crate::courier::{Courier, Link, Output, Taken};
 use crate::dial::{self, Answer, Call, Target};
+use crate::images::Images;
 use crate::letters;
 use crate::preamble::{Kind, Preamble, PREAMBLE_LEN};
 use crate::sockets::{Sockets, Token};
@@ -31,7 +32,14 @@ use std::time::{Duration, Instant};
 /// What is asked of the loop.
 pub enum Input {
     Directory(Directory),
-    Letter { domain: DomainId, letter: Letter },
+    Letter {
+        domain: DomainId,
+        letter: Letter,
+    },
+    /// Ranks have gone from one domain to another.
+    Domains(Domains),
+    /// Messages are fetched from now on, or are not.
+    Fetch(bool),
     Answer(Answer<Peer>),
     Stop,
 }
@@ -110,6 +118,7 @@ pub enum Peer {
 /// Where the loop's output goes, besides sockets.
 pub struct Out {
     pub router: Arc<Router>,
+    pub images: Arc<Images>,
     pub id: RouterId,
     pub events: crossbeam_channel::Sender<(RouterId, RouterEvent)>,
 }
@@ -237,6 +246,10 @@ impl Output for Outlet<'_> {
     }
 }
 
+fn is_fetch(link: Link) -> bool {
+    matches!(link, Link::Fetch(_))
+}
+
 /// The loop.
 pub struct Loop {
     domains: Domains,
@@ -256,6 +269,18 @@ pub struct Loop {
     /// Connections that may have more to be read than epoll reports.
     again: Vec<Token>,
     begun: Instant,
+    /// How many ranks the job has.
+    ranks: usize,
+    fetching: Fetching,
+}
+
+/// Whether messages of other domains are fetched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fetching {
+    On,
+    /// No more are fetched; some that were may not be safe yet.
+    Ending,
+    Off,
 }
 
 impl Loop {
@@ -313,6 +338,8 @@ impl Loop {
             held: Vec::new(),
             again: Vec::new(),
             begun: Instant::now(),
+            ranks,
+            fetching: Fetching::On,
         })
     }
 
@@ -340,10 +367,11 @@ impl Loop {
     }
 
     fn timeout(&self) -> Timespec {
-        let soon = |line: &Line| {
-            line.courier.is_busy()
-                || line.links.values().any(|state| matches!(state, State::Idle { .. }))
+        let fetches = self.fetching == Fetching::On;
+        let is_due = |(link, state): (&Link, &State)| {
+            matches!(state, State::Idle { .. }) && (fetches || !is_fetch(*link))
         };
+        let soon = |line: &Line| line.courier.is_busy() || line.links.iter().any(is_due);
         let timeout = match () {
             () if !self.again.is_empty() => Duration::ZERO,
             () if self.lines.iter().any(soon) => SHORT_TICK,
@@ -391,6 +419,8 @@ impl Loop {
         match input {
             Input::Directory(directory) => self.follow(directory),
             Input::Letter { domain, letter } => self.send_letter(domain, &letter),
+            Input::Domains(domains) => self.divide(domains),
+            Input::Fetch(on) => self.fetch(on),
             Input::Answer(answer) => self.answered(answer),
             Input::Stop => return false,
         }
@@ -426,6 +456,57 @@ impl Loop {
             self.lost(token, "another router has taken its place");
         }
         self.tick();
+    }
+
+    /// Ranks have gone from one domain to another: what was under way for a domain whose ranks, or
+    /// this one's, are others now begins anew.
+    fn divide(&mut self, domains: Domains) {
+        let before = std::mem::replace(&mut self.domains, domains);
+        let same_here = before.own().ranks == self.domains.own().ranks;
+        let own: Vec<_> = self.domains.own().ranks().collect();
+        for at in 0..self.lines.len() {
+            let Some(domain) = self.domains.all.get(self.lines[at].id.index()).cloned() else {
+                continue;
+            };
+            if same_here && domain.ranks == self.lines[at].domain.ranks {
+                continue;
+            }
+            self.end_links(at, |_| true);
+            let line = &mut self.lines[at];
+            line.links.clear();
+            line.courier = Courier::new(own.clone(), domain.ranks().collect(), self.ranks);
+            line.domain = Arc::new(domain);
+        }
+        let directory = self.directory.clone();
+        self.follow(directory);
+    }
+
+    /// Messages are fetched from now on, or are not: then other gateways keep them.
+    fn fetch(&mut self, on: bool) {
+        if on {
+            self.fetching = Fetching::On;
+            self.out.event(RouterEvent::Fetches(true));
+        } else {
+            self.fetching = Fetching::Ending;
+            (0..self.lines.len()).for_each(|at| self.end_links(at, is_fetch));
+        }
+        self.tick();
+    }
+
+    /// Ends connections of a courier.
+    fn end_links(&mut self, at: usize, which: impl Fn(Link) -> bool) {
+        let links = self.lines[at].links.iter().filter(|(link, _)| which(**link));
+        let tokens: Vec<Token> = links.filter_map(|(_, state)| state.token()).collect();
+        tokens.into_iter().for_each(|token| self.lost(token, "it is not needed any more"));
+    }
+
+    /// Says when all that was fetched is safe, and no more is fetched.
+    fn watch_fetching(&mut self) {
+        let is_over = |line: &Line| line.fetching == 0 && !line.courier.is_busy();
+        if self.fetching == Fetching::Ending && self.lines.iter().all(is_over) {
+            self.fetching = Fetching::Off;
+            self.out.event(RouterEvent::Fetches(false));
+        }
     }
 
     // Connections of other domains.
@@ -486,6 +567,7 @@ impl Loop {
                 }
             }
             Kind::Letters => {}
+            Kind::Image => self.out.images.give(from, stream),
         }
     }
 
@@ -674,7 +756,7 @@ impl Loop {
                 let line = &mut self.lines[at];
                 if line.post.state.token() == Some(token) {
                     line.post.state = State::lost();
-                    tracing::warn!(domain = %line.domain.name, why, "the line for letters is lost");
+                    tracing::info!(domain = %line.domain.name, why, "the line for letters is lost");
                     self.out.event(RouterEvent::Line { domain: line.id, up: false });
                 }
             }
@@ -684,7 +766,7 @@ impl Loop {
                 if let Link::Fetch(_) = link {
                     line.fetching -= 1;
                     if line.fetching == 0 {
-                        tracing::warn!(domain = %line.domain.name, why, "the line is lost");
+                        tracing::info!(domain = %line.domain.name, why, "the line is lost");
                     }
                 }
                 let Line { courier, links, .. } = line;
@@ -712,6 +794,7 @@ impl Loop {
             let mut outlet = Outlet { sockets: &mut self.sockets, links };
             courier.tick(now - self.begun, &mut outlet);
         }
+        self.watch_fetching();
         self.write();
     }
 
@@ -730,9 +813,12 @@ impl Loop {
 
     /// Has connections made that are due.
     fn call(&mut self, at: usize, now: Instant) {
+        let fetches = self.fetching == Fetching::On;
         let line = &mut self.lines[at];
         for (link, state) in &mut line.links {
-            let Some(pause) = state.due(now) else { continue };
+            let Some(pause) = state.due(now).filter(|_| fetches || !is_fetch(*link)) else {
+                continue;
+            };
             let (rank, stream) = match *link {
                 Link::Give { source, .. } => (source, StreamKind::Send),
                 Link::Fetch(rank) => (rank, StreamKind::Delivery),
@@ -805,13 +891,15 @@ impl Loop {
         target: &Target,
         conn: Result<Conn, String>,
     ) {
+        let fetches = self.fetching == Fetching::On;
         let line = &mut self.lines[at];
+        line.calling -= usize::from(is_fetch(link));
         let Some(State::Calling { pause }) = line.links.get(&link).copied() else { return };
-        line.calling -= usize::from(matches!(link, Link::Fetch(_)));
         let outdated = match (link, target) {
             (Link::Give { router, .. }, Target::Home(addr)) => {
                 self.directory.routers.get(router.index()) != Some(addr)
             }
+            (Link::Fetch(_), _) => !fetches,
             _ => false,
         };
         if outdated {

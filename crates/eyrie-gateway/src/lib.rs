@@ -6,6 +6,7 @@
 mod courier;
 mod dial;
 mod event_loop;
+mod images;
 mod letters;
 mod preamble;
 pub mod role;
@@ -14,9 +15,11 @@ mod sockets;
 use crossbeam_channel::Sender;
 use event_loop::{Input, Loop, Mailbox};
 use eyrie_router::{Config, Router, RouterCommand, RouterEvent};
+use eyrie_transport::server;
 use eyrie_wire::auth::Secret;
-use eyrie_wire::role_address::Addr;
+use eyrie_wire::role_address::{Addr, Bind};
 use eyrie_wire::RouterId;
+use images::{ForStores, Images};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -25,6 +28,7 @@ use std::thread::JoinHandle;
 pub struct Gateway {
     router: Arc<Router>,
     mailbox: Arc<Mailbox>,
+    images: Arc<Images>,
     port: u16,
     thread: Option<JoinHandle<()>>,
 }
@@ -51,12 +55,22 @@ impl Gateway {
             Addr::Tcp { at, .. } => at.port(),
             Addr::Unix(_) => gateway.port,
         };
+        let for_stores = beside(&config.listen);
         let router = Arc::new(Router::start(config, secret.clone(), events.clone())?);
+        let images = Arc::new(Images::new(secret.clone(), gateway.domains.clone()));
+        let at = server::listen(&for_stores, Arc::new(ForStores(Arc::clone(&images))))?;
+        // The thread that starts this gateway has the other end.
+        let _ = events.send((id, RouterEvent::ImagesAt(at)));
         let mailbox = Arc::new(Mailbox::new()?);
-        let out = event_loop::Out { router: Arc::clone(&router), id, events };
+        let out = event_loop::Out {
+            router: Arc::clone(&router),
+            images: Arc::clone(&images),
+            id,
+            events,
+        };
         let own = Loop::new(gateway.domains, ranks, listener, secret, out, Arc::clone(&mailbox))?;
         let thread = std::thread::Builder::new().name("gateway".into()).spawn(move || own.run())?;
-        Ok(Gateway { router, mailbox, port, thread: Some(thread) })
+        Ok(Gateway { router, mailbox, images, port, thread: Some(thread) })
     }
 
     /// The port at which it listens for other domains.
@@ -71,8 +85,22 @@ impl Gateway {
             RouterCommand::ToDomain { domain, letter } => {
                 self.mailbox.put(Input::Letter { domain, letter });
             }
+            RouterCommand::Stores(stores) => self.images.set_stores(stores),
+            RouterCommand::Domains(domains) => {
+                self.images.set_domains(domains.clone());
+                self.mailbox.put(Input::Domains(domains));
+            }
+            RouterCommand::Fetch(on) => self.mailbox.put(Input::Fetch(on)),
             command => self.router.command(command),
         }
+    }
+}
+
+/// Where stores fetch images, beside where ranks connect.
+fn beside(ranks: &Bind) -> Bind {
+    match ranks {
+        Bind::Unix(path) => Bind::Unix(path.with_extension("images")),
+        tcp @ Bind::Tcp { .. } => tcp.clone(),
     }
 }
 

@@ -14,6 +14,8 @@ pub enum Kind {
     Rank = 1,
     /// Letters of the controllers.
     Letters = 2,
+    /// An image of a rank.
+    Image = 3,
 }
 
 /// The beginning of a connection between domains.
@@ -39,6 +41,7 @@ impl Preamble {
         let kind = match u32::from_le_bytes(*kind) {
             1 => Kind::Rank,
             2 => Kind::Letters,
+            3 => Kind::Image,
             _ => return None,
         };
         Some(Preamble { kind, from: DomainId(u32::from_le_bytes(*from.first_chunk()?)) })
@@ -51,7 +54,7 @@ mod tests {
 
     #[test]
     fn it_names_its_kind_and_domain_and_nothing_else_is_one() {
-        for kind in [Kind::Rank, Kind::Letters] {
+        for kind in [Kind::Rank, Kind::Letters, Kind::Image] {
             let preamble = Preamble { kind, from: DomainId(7) };
             let bytes = preamble.encode();
             assert_eq!(Preamble::decode(&bytes), Some(preamble));

@@ -40,7 +40,8 @@ pub struct Directory {
     pub primaries: Vec<RouterId>,
     /// Where each router listens.
     pub routers: Vec<Addr>,
-    /// Routers on the host of the receiver of this directory: they are lost together with it.
+    /// Routers on the host of the receiver of this directory, which are lost together with it, and
+    /// the gateway to other domains. What a rank has seen is elsewhere before it tells these.
     pub beside: Vec<RouterId>,
     pub kept_until: KeptUntil,
     pub path: MessagePath,

@@ -111,7 +111,7 @@ impl Machine {
             R::Listening(addr) => {
                 self.hosting().role_up(role, addr);
                 if self.is_gateway(role) {
-                    self.handing_over().gateway_is_up();
+                    self.handing_over().tell_gateway_of_stores();
                 }
             }
             R::Fenced { instance, determinants, observed } => {

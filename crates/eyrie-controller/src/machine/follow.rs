@@ -34,7 +34,6 @@ impl Machine {
                 let again = self.out.now() + RETRY;
                 self.saver().not_imaged(rank, true, again);
                 self.mover().died(rank);
-                self.hosting().died_without_gateway(rank);
                 self.handing_over().rank_died(rank);
             }
             C::RouterFenced { router, instance, rsn } => {

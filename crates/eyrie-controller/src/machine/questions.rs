@@ -13,6 +13,7 @@ use eyrie_store::role::Stored;
 use eyrie_wire::control::{Role, RoleKind};
 use eyrie_wire::domains::{Domain, Domains};
 use eyrie_wire::{Incarnation, NodeId, Rank, RankInstance, RouterId};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 impl Machine {
@@ -157,9 +158,13 @@ impl Machine {
         self.roles.is_primary_of(id)
     }
 
-    /// The routers on this node.
-    pub fn routers_on(&self, node: NodeId) -> Vec<RouterId> {
-        self.roles.of_kind_on(RoleKind::Router, node).into_iter().map(RouterId).collect()
+    /// The routers that ranks on this node tell nothing that no other router knows: those on their
+    /// own host, and the gateway.
+    pub fn not_alone(&self, node: NodeId) -> Vec<RouterId> {
+        let here = self.roles.of_kind_on(RoleKind::Router, node).into_iter().map(RouterId);
+        let gateway = self.roles.gateway().map(|(id, _)| id);
+        let all: BTreeSet<RouterId> = here.chain(gateway).collect();
+        all.into_iter().collect()
     }
 
     /// What was promised to be kept twice, and is not at present.

@@ -49,7 +49,7 @@ impl Job {
         if self.role_addresses.directory().epoch == 0 {
             return;
         }
-        let beside = self.machine.routers_on(node);
+        let beside = self.machine.not_alone(node);
         let directory = Directory { beside, ..self.role_addresses.directory().clone() };
         self.send(node, &ToAgent::Directory(directory));
     }

@@ -13,6 +13,8 @@
 mod fetch;
 mod give;
 mod mutation;
+#[cfg(test)]
+mod tests;
 
 use eyrie_wire::data::{Frame, Header, Resume};
 use eyrie_wire::{Rank, RouterId};

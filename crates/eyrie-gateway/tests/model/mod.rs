@@ -78,7 +78,7 @@ impl Relay {
 
 /// One domain.
 pub struct Site {
-    secret: Secret,
+    pub secret: Secret,
     pub gateway: Gateway,
     _home: Router,
     /// Where the home router and the gateway listen for ranks.
@@ -137,8 +137,18 @@ impl Site {
 
     /// Waits for an event; others are dropped.
     pub fn await_event(&self, is_it: impl Fn(&RouterEvent) -> bool) {
+        self.find_event(|event| is_it(event).then_some(()));
+    }
+
+    /// What an event has that is waited for; others are dropped.
+    pub fn find_event<T>(&self, has: impl Fn(&RouterEvent) -> Option<T>) -> T {
         let deadline = Instant::now() + PATIENCE;
-        while !is_it(&self.events.recv_deadline(deadline).expect("an event comes").1) {}
+        loop {
+            let (_, event) = self.events.recv_deadline(deadline).expect("an event comes");
+            if let Some(found) = has(&event) {
+                return found;
+            }
+        }
     }
 
     fn connect(&self, router: usize, rank: Rank, stream: StreamKind) -> Stream {

@@ -127,7 +127,7 @@ impl<S: Store> AwaitReceipt<'_, S> {
         adoptions: &Adoptions,
         out: &mut impl Output<S::File>,
     ) {
-        if self.kept.is_gateway() {
+        if self.kept.is_gateway() && !active(Mutation::EndFlushesOfGateways) {
             return;
         }
         let senders = self.conns.of_kind(StreamKind::Send);

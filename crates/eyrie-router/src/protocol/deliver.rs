@@ -4,6 +4,7 @@
 use super::conns::Conns;
 use super::kept::Kept;
 use super::log::Log;
+use super::mutation::{active, Mutation};
 use super::output::{unreadable, ConnId, Output};
 use super::streams::Streams;
 use crate::space::{Space, Store};
@@ -39,7 +40,8 @@ impl<S: Store> Deliver<'_, S> {
                         if conn.passes_files {
                             pass_segment(id, &mut conn.segments, self.space, segment, out);
                         } else if let Some((from, len)) = stream.ahead.next(&logged.deliver) {
-                            if from == 0 && self.kept.is_elsewhere(rank) {
+                            let begins = from == 0 && self.kept.is_elsewhere(rank);
+                            if begins && !active(Mutation::AnnounceNothing) {
                                 out.frame(id, &Header::Announced(logged.deliver), &[]);
                             }
                             let offset = offset + from;

@@ -81,7 +81,7 @@ impl<S: Store> FromReceiver<'_, S> {
                 return Err("a rank has received what was not sent to it".into());
             }
             self.received(rank, rsn, out);
-            if self.kept.is_elsewhere(rank) {
+            if self.kept.is_elsewhere(rank) && !active(Mutation::KeepWhatIsElsewhere) {
                 self.truncate(rank, rsn, out);
             }
         }
@@ -130,7 +130,8 @@ impl<S: Store> FromReceiver<'_, S> {
     ) -> Result<(), String> {
         let Resume { rsn, clock } = resume;
         // A courier may know less than its predecessor: what that one had, and the rest comes.
-        let rsn = if self.kept.is_elsewhere(rank) { self.receipts.rsn(rank) } else { rsn };
+        let knows_less = self.kept.is_elsewhere(rank) && !active(Mutation::ResumeWhereTold);
+        let rsn = if knows_less { self.receipts.rsn(rank) } else { rsn };
         let FromReceiver { conns, ranks, kept, receipts, adoptions, room, space, .. } = self;
         let mut adopt = Adopt { conns, ranks, kept, receipts, adoptions, room, space };
         let adopted = adopt.adopt(rank, rsn, out);
@@ -162,7 +163,7 @@ impl<S: Store> FromReceiver<'_, S> {
         self.replay(id, rank, rsn, clock, out);
         let up_to = self.receipts.rsn(rank);
         out.frame(id, &Header::Ready(Ready { up_to, observed: 0 }), &[]);
-        if !self.kept.is_elsewhere(rank) {
+        if !self.kept.is_elsewhere(rank) || active(Mutation::TellOfElsewhere) {
             out.event(RouterEvent::Connected(instance));
         }
         let FromReceiver { conns, kept, streams, space, .. } = self;

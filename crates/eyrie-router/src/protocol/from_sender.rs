@@ -185,8 +185,9 @@ impl<S: Store> FromSender<'_, S> {
             return Ok(());
         }
         // What comes before the first message that a gateway gets which has taken over is safe.
-        let begins = last == 0 && self.adoptions.takes_over();
-        let begins = begins && self.kept.is_elsewhere(m.destination);
+        let first =
+            (last == 0 || active(Mutation::SkipAtGateways)) && !active(Mutation::BeginWithTheFirst);
+        let begins = first && self.adoptions.takes_over() && self.kept.is_elsewhere(m.destination);
         if m.ssn > last + 1 && !begins && !active(Mutation::SkipSequenceCheck) {
             return Err(self.adoptions.missing((source, m.destination), last, m.ssn, out));
         }

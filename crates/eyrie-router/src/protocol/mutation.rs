@@ -78,10 +78,26 @@ pub enum Mutation {
     ReportAPart,
     /// A rank is told that its progress up to an image is not stable any more.
     ForgetWhatWasTruncated,
+    /// A gateway releases what a sender that is about to end has waited for long enough.
+    EndFlushesOfGateways,
+    /// A gateway keeps what another domain has.
+    KeepWhatIsElsewhere,
+    /// A gateway goes on where a courier says, which may know less than the one before.
+    ResumeWhereTold,
+    /// A gateway that has taken over accepts only the first message of a sender.
+    BeginWithTheFirst,
+    /// Senders that wait for a line are not told that their router lives.
+    ShowNoSign,
+    /// Every gap is accepted by a gateway that has taken over, not only before the first message.
+    SkipAtGateways,
+    /// Pieces go out before their message is announced.
+    AnnounceNothing,
+    /// The controller hears what ranks of other domains do.
+    TellOfElsewhere,
 }
 
 #[cfg(test)]
-pub const ALL: [Mutation; 35] = {
+pub const ALL: [Mutation; 43] = {
     use Mutation::*;
     [
         SkipSequenceCheck,
@@ -119,6 +135,14 @@ pub const ALL: [Mutation; 35] = {
         HideExposed,
         ReportAPart,
         ForgetWhatWasTruncated,
+        EndFlushesOfGateways,
+        KeepWhatIsElsewhere,
+        ResumeWhereTold,
+        BeginWithTheFirst,
+        ShowNoSign,
+        SkipAtGateways,
+        AnnounceNothing,
+        TellOfElsewhere,
     ]
 };
 

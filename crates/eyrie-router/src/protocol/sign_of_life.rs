@@ -5,6 +5,7 @@
 use super::acknowledge::Acknowledge;
 use super::conns::Conns;
 use super::kept::Kept;
+use super::mutation::{active, Mutation};
 use super::output::{ConnId, Output};
 use super::ranks::Ranks;
 use super::receipts::Receipts;
@@ -29,7 +30,10 @@ impl SignOfLife<'_> {
     /// Shows it to senders that wait, if it is time.
     pub fn show<F>(self, out: &mut impl Output<F>) {
         let SignOfLife { conns, ranks, kept, receipts, room } = self;
-        if !kept.is_gateway() || room.now < room.last_sign + INTERVAL {
+        if !kept.is_gateway()
+            || active(Mutation::ShowNoSign)
+            || room.now < room.last_sign + INTERVAL
+        {
             return;
         }
         room.last_sign = room.now;

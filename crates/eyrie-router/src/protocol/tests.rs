@@ -3,6 +3,7 @@
 //! all that they have seen and when, so that any error in order, repetition or replay shows in the
 //! content of a message. These tests must find each error of `mutation.rs`.
 
+mod gateway;
 mod lost;
 
 use super::mutation::{self, Mutation};
@@ -1235,6 +1236,7 @@ fn a_piece_outside_of_its_senders_segments_is_refused() {
 
 fn single_rules() {
     lost::single_rules();
+    gateway::single_rules();
     a_piece_outside_of_its_senders_segments_is_refused();
     a_message_that_comes_twice_is_logged_once();
     a_gap_in_the_sequence_is_refused();

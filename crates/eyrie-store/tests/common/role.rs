@@ -30,8 +30,19 @@ pub fn upload(
     image: u64,
     bytes: &[u8],
 ) -> io::Result<ImageAnswer> {
+    upload_with(&SECRET, store, instance, image, bytes)
+}
+
+/// The same with another job's secret.
+pub fn upload_with(
+    secret: &Secret,
+    store: &Addr,
+    instance: RankInstance,
+    image: u64,
+    bytes: &[u8],
+) -> io::Result<ImageAnswer> {
     let claim = Claim::ImageUpload { instance, image: ImageId(image) };
-    let mut stream = role::connect(store, &SECRET, &claim).map_err(io::Error::other)?;
+    let mut stream = role::connect(store, secret, &claim).map_err(io::Error::other)?;
     let stream_offsets = [image, 0, 0];
     let incarnation = instance.incarnation;
     let clock = 10 * image;

@@ -29,17 +29,18 @@ impl Exchange<'_> {
     pub fn line(&mut self, id: DomainId, up: bool) {
         let now = self.out.now();
         let Some(other) = self.domains.all.get_mut(&id) else { return };
-        if !other.set_line(up, now) {
-            return;
-        }
+        let changes = other.set_line(up, now);
         let domain = other.name().to_string();
-        if up {
+        // Also a line that takes the place of another one has lost what was on its way.
+        let letters = if up { other.send_again(now) } else { vec![] };
+        // A domain that the job needs no more ends, and its gateway with it.
+        let is_needed = other.finished().is_none() || !self.ranks.have_all_finished();
+        if changes && up {
             self.out.record(Record::LineUp { domain });
-            let letters = other.send_again(now);
-            self.send(id, letters);
-        } else {
+        } else if changes && is_needed {
             self.out.record(Record::LineDown { domain });
         }
+        self.send(id, letters);
     }
 
     /// The gateway is gone, and with it all lines.

@@ -412,7 +412,10 @@ impl HandingOver<'_> {
         self.handover.gone_to = Some(to);
         let entries = self.pmi.take_entries();
         self.tell(to, DomainSays::Moved { ranks: moved, entries });
-        self.pass(own, to);
+        // The gateway learns it when nothing is fetched from here any more.
+        if let Some(domains) = &mut self.config.domains {
+            domains.give(own, to);
+        }
         for id in RouterId::first(self.config.routers) {
             let leave = RouterCommand::Leave(numbers.clone());
             self.out.push(Command::Send(ToPeer::Router(id, leave)));
@@ -431,6 +434,7 @@ impl HandingOver<'_> {
                 self.out.send_store(*store, discard);
             }
         }
+        self.tell_gateway_of_domains();
     }
 
     /// The ranks run in the other domain.

@@ -171,8 +171,8 @@ impl HandingOver<'_> {
         self.tell_gateway_of_domains();
     }
 
-    /// The gateway knows the domains as they were at the start: a new one as well.
-    pub fn tell_gateway_of_domains(&mut self) {
+    /// Which domain has which ranks now.
+    pub(super) fn tell_gateway_of_domains(&mut self) {
         let Some(domains) = self.config.domains.clone() else { return };
         self.to_gateway(RouterCommand::Domains(domains));
     }
@@ -181,11 +181,6 @@ impl HandingOver<'_> {
         if let Some(id) = self.config.gateway_router() {
             self.out.push(Command::Send(ToPeer::Router(id, command)));
         }
-    }
-
-    /// A gateway is up that knows nothing yet.
-    pub fn gateway_is_up(&mut self) {
-        self.tell_gateway_of_stores();
     }
 
     /// Where the stores are, from which other domains fetch images.

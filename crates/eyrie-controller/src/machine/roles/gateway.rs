@@ -1,19 +1,20 @@
 //! The gateway of a domain: a router for the ranks of all other domains, on the one host that these
-//! reach. It never moves. What it held is not lost with it, since senders keep their messages until
-//! another domain has confirmed them; so no rank is imaged because of it. While its host is gone,
-//! everything but messages to other domains goes on.
+//! reach. It never moves. Nothing is lost with it: senders keep their messages until another domain
+//! has confirmed them, and tell their own primary router what they have seen before they tell the
+//! gateway, as they do with a router on their own host. So no rank is imaged because of it, and
+//! while its host is gone everything but messages to other domains goes on.
 
 use super::hosting::{Hosting, ATTEMPTS};
 use super::places::Places;
 use crate::machine::config::Config;
 use crate::machine::io::{Command, ToPeer};
 use crate::machine::outbox::consequence::Consequence;
-use crate::machine::state::{RankStateName, RoleStateName};
+use crate::machine::state::RoleStateName;
 use crate::record::{in_words, Record};
 use eyrie_router::RouterCommand;
 use eyrie_wire::control::RoleKind;
 use eyrie_wire::directory::Directory;
-use eyrie_wire::{NodeId, Rank, RouterId};
+use eyrie_wire::{NodeId, RouterId};
 
 impl Hosting<'_> {
     /// Starts the gateway, where the job has other domains; false when its node is not up.
@@ -48,9 +49,8 @@ impl Hosting<'_> {
                 self.out.summary_mut().roles_lost += 1;
                 let role = self.router_in_words(id);
                 self.out.record(Record::RoleLost { role, node, cause, ranks: vec![] });
-                self.roles.not_heard(id, self.ranks.numbers());
             }
-            self.forget_fences(id);
+            self.end_waiting_for(id);
         }
         if self.out.has_ended() {
             return;
@@ -74,17 +74,6 @@ impl Hosting<'_> {
              join` brings it"
         );
         self.out.note(text);
-    }
-
-    /// A rank has died while no gateway was there. What the rank had told the last one is not known
-    /// if it has told no other router; but it was seen by another domain.
-    pub fn died_without_gateway(&mut self, rank: Rank) {
-        let Some((id, gateway)) = self.roles.gateway() else { return };
-        let is_gone = gateway.is(RoleStateName::Down);
-        if is_gone && self.roles.is_unheard_at(rank, id) && self.ranks[rank].is(RankStateName::Lost)
-        {
-            self.unheard_at(id, self.ranks[rank].instance());
-        }
     }
 }
 

@@ -59,6 +59,11 @@ impl Roles {
         self.entries.range(numbers).map(|((_, id), entry)| (*id, entry))
     }
 
+    /// The routers of this domain's ranks: all but the gateway.
+    pub fn home_routers(&self) -> impl Iterator<Item = (u32, &RoleEntry)> {
+        self.of(RoleKind::Router).filter(|(id, _)| !self.is_gateway(RouterId(*id)))
+    }
+
     /// How many there are of a kind.
     pub fn count(&self, kind: RoleKind) -> usize {
         self.of(kind).count()
@@ -224,11 +229,6 @@ impl Roles {
         !config.roles_on_nodes || entry.is_some_and(|entry| entry.generation() == role.generation)
     }
 
-    /// Whether this router, which took over, or is to, has not heard the rank.
-    pub fn is_unheard_at(&self, rank: Rank, router: RouterId) -> bool {
-        self.unheard.contains(&(rank, router))
-    }
-
     /// Whether a router that took over has not heard a rank that can still speak.
     pub fn is_unheard(&self, r: &RankEntry) -> bool {
         let speaks = !r.on_node().is_some_and(|on_node| on_node.has_finalized());
@@ -244,8 +244,7 @@ impl Roles {
     pub fn ranks_can_stop(&self, config: &Config, ranks: &Ranks) -> bool {
         let is_whole = |r: &RankEntry| r.log().is_whole() && !self.is_unheard(r);
         !config.roles_on_nodes
-            || self.of(RoleKind::Router).all(|(_, router)| router.is_up())
-                && ranks.living().all(is_whole)
+            || self.home_routers().all(|(_, router)| router.is_up()) && ranks.living().all(is_whole)
     }
 
     /// Whether a node has neither ranks whose programs have not ended nor roles.

@@ -166,23 +166,32 @@ impl Hosting<'_> {
     }
 
     /// A new router refuses all but the present incarnations: it was given them at its start.
-    pub fn forget_fences(&mut self, id: RouterId) {
-        let waits = |r: &&RankEntry| r.fence().is_some_and(|fence| fence.waits_for(id));
-        let waiting: Vec<RankInstance> =
-            self.ranks.iter().filter(waits).map(RankEntry::instance).collect();
-        for instance in waiting {
+    fn forget_fences(&mut self, id: RouterId) {
+        for instance in self.waiting_for(id) {
             self.unheard_at(id, instance);
-            if !self.out.has_ended() {
-                let router = id;
-                let rsn = 0;
-                self.out.follows(Consequence::RouterFenced { router, instance, rsn });
-            }
+        }
+        if !self.out.has_ended() {
+            self.end_waiting_for(id);
+        }
+    }
+
+    /// The ranks that come back when this router has confirmed their fence.
+    fn waiting_for(&self, id: RouterId) -> Vec<RankInstance> {
+        let waits = |r: &&RankEntry| r.fence().is_some_and(|fence| fence.waits_for(id));
+        self.ranks.iter().filter(waits).map(RankEntry::instance).collect()
+    }
+
+    /// No rank waits any more until this router has confirmed its fence.
+    pub fn end_waiting_for(&mut self, router: RouterId) {
+        for instance in self.waiting_for(router) {
+            let rsn = 0;
+            self.out.follows(Consequence::RouterFenced { router, instance, rsn });
         }
     }
 
     /// A new router has not heard a rank before that rank died.
     pub fn unheard(&mut self, role: Role, instance: RankInstance) {
-        if self.is_current(role) {
+        if self.is_current(role) && !self.roles.is_gateway(RouterId(role.id)) {
             self.unheard_at(RouterId(role.id), instance);
         }
     }
@@ -190,15 +199,14 @@ impl Hosting<'_> {
     /// What a rank told a router died with both. That is no loss where they shared a host: such a
     /// rank tells its own primary router first. Else it is not known when it spoke, and it might
     /// not do again what others saw it do.
-    pub fn unheard_at(&mut self, id: RouterId, instance: RankInstance) {
+    fn unheard_at(&mut self, id: RouterId, instance: RankInstance) {
         let r = &self.ranks[instance.rank];
         let lost = r.is(RankStateName::Lost) && r.instance() == instance;
         let before = self.roles.get(RoleKind::Router, id.0).and_then(RoleEntry::before);
         if lost && before != Some(r.node()) {
             let rank = instance.rank;
-            let router = self.router_in_words(id);
             let text = format!(
-                "rank {rank} cannot be recovered: {router} was lost with what that rank had told it, just \
+                "rank {rank} cannot be recovered: router {id} was lost with what that rank had told it, just \
                  before the rank itself"
             );
             self.out.end(1, Some(text));

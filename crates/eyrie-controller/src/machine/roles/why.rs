@@ -5,12 +5,11 @@ use crate::machine::images::why::ImageAges;
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::ranks::Ranks;
 use crate::machine::timeouts::{LEAVE_TIMEOUT, WRITE_TIMEOUT};
-use eyrie_wire::control::RoleKind;
 use std::time::Duration;
 
 /// Why ranks cannot be stopped without need.
 pub fn why_ranks_cannot_stop(roles: &Roles, ages: ImageAges<'_>) -> String {
-    let mut routers = roles.of(RoleKind::Router);
+    let mut routers = roles.home_routers();
     if let Some((id, _)) = routers.find(|(_, router)| !router.is_up()) {
         return format!("router {id} is being started");
     }

@@ -1,0 +1,134 @@
+//! What gateways do when the ranks of a domain go to another one: images go through them from store
+//! to store, messages are not fetched meanwhile, and go where the ranks are afterwards.
+
+#[path = "../../eyrie-store/tests/common/mod.rs"]
+mod common;
+mod model;
+#[path = "../../eyrie-store/tests/common/role.rs"]
+mod shared;
+
+use common::{Process, PAGES_PER_WINDOW};
+use eyrie_router::{RouterCommand, RouterEvent};
+use eyrie_store::role::{StoreCommand, StoreEvent, StoreRole};
+use eyrie_wire::auth::Secret;
+use eyrie_wire::control::{ImageAnswer, StoreAt};
+use eyrie_wire::role_address::Addr;
+use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance, StoreId};
+use model::{Domains, Receiver, Sender, Site, PATIENCE};
+use shared::{config, sealed, upload_with};
+use std::sync::Arc;
+
+struct Store {
+    role: Arc<StoreRole>,
+    addr: Addr,
+    events: crossbeam_channel::Receiver<StoreEvent>,
+    _dir: tempfile::TempDir,
+}
+
+impl Store {
+    fn start(secret: &Secret) -> Store {
+        let dir = tempfile::tempdir().unwrap();
+        let (told, events) = crossbeam_channel::unbounded();
+        let tell = move |event| drop(told.send(event));
+        let role = StoreRole::start(&config(dir.path(), sealed()), secret.clone(), tell).unwrap();
+        let StoreEvent::Listening(addr) = events.recv().unwrap() else { panic!() };
+        Store { role, addr, events, _dir: dir }
+    }
+
+    fn at(&self, number: u32) -> StoreAt {
+        StoreAt { store: StoreId(number), addr: Some(self.addr.clone()) }
+    }
+
+    /// Takes an image from an agent.
+    fn take(&self, secret: &Secret, instance: RankInstance, image: u64, bytes: &[u8]) {
+        std::thread::scope(|scope| {
+            let agent =
+                scope.spawn(|| upload_with(secret, &self.addr, instance, image, bytes).unwrap());
+            while !matches!(self.next_event(), StoreEvent::Stored { .. }) {}
+            self.role.command(StoreCommand::Heard { instance, image: ImageId(image) }).unwrap();
+            assert_eq!(agent.join().unwrap(), ImageAnswer::Stored);
+        });
+    }
+
+    fn next_event(&self) -> StoreEvent {
+        self.events.recv_timeout(PATIENCE).unwrap()
+    }
+
+    /// Fetches an image by a gateway. The bytes that all images take then.
+    fn copy(&self, instance: RankInstance, image: u64, from: &Addr) -> Result<u64, String> {
+        let from = StoreAt { store: StoreId(9), addr: Some(from.clone()) };
+        let image = ImageId(image);
+        self.role.command(StoreCommand::Copy { instance, image, from }).unwrap();
+        match self.next_event() {
+            StoreEvent::Stored { live_bytes, .. } => Ok(live_bytes),
+            StoreEvent::Failed { reason, .. } => Err(reason),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn rank(rank: u32) -> RankInstance {
+    RankInstance { rank: Rank(rank), incarnation: Incarnation(3) }
+}
+
+/// Where the stores of a site fetch images of other domains' ranks.
+fn images_at(site: &Site) -> Addr {
+    site.find_event(|event| match event {
+        RouterEvent::ImagesAt(addr) => Some(addr.clone()),
+        _ => None,
+    })
+}
+
+#[test]
+fn an_image_goes_from_a_store_of_one_domain_to_one_of_another() {
+    let domains = Domains::start();
+    let [home, cloud] = &domains.sites;
+    let (empty, has) = (Store::start(&cloud.secret), Store::start(&cloud.secret));
+    let wants = Store::start(&home.secret);
+    let mut process = Process::new(2, 60 * PAGES_PER_WINDOW);
+    let first = process.stream(1);
+    has.take(&cloud.secret, rank(2), 1, &first);
+    let from = images_at(home);
+    let refused = wants.copy(rank(2), 1, &from).unwrap_err();
+    assert!(refused.contains("image 1 of rank 2"), "no store is known there: {refused}");
+    cloud.gateway.command(RouterCommand::Stores(vec![empty.at(0), has.at(1)]));
+    let whole = wants.copy(rank(2), 1, &from).unwrap();
+    assert!(whole > first.len() as u64 / 2, "{whole} bytes of {}", first.len());
+    // Only what the next one has besides goes over the line.
+    process.touch(2, 100, 10 * PAGES_PER_WINDOW);
+    has.take(&cloud.secret, rank(2), 2, &process.stream(2));
+    let more = wants.copy(rank(2), 2, &from).unwrap() - whole;
+    assert!(more < whole / 2, "{more} bytes for the second image, {whole} for the first");
+    // Nothing but images of the other domain's ranks is to be had this way.
+    assert!(wants.copy(rank(0), 1, &from).is_err() && wants.copy(rank(2), 7, &from).is_err());
+    domains.cut();
+    assert!(wants.copy(rank(2), 2, &from).is_ok(), "it has that already");
+}
+
+#[test]
+fn messages_are_not_fetched_meanwhile_and_then_come_in_order() {
+    let domains = Domains::start();
+    let [home, cloud] = &domains.sites;
+    let mut sender = Sender::connect(home, Rank(0));
+    let mut receiver = Receiver::connect(cloud, Rank(2));
+    let len = |ssn: u64| ssn as usize * 1000;
+    sender.send(Rank(2), len(1));
+    receiver.check_next(Rank(0), len);
+    cloud.gateway.command(RouterCommand::Fetch(false));
+    // What was fetched is safe only when it was received.
+    receiver.received();
+    cloud.await_event(|event| *event == RouterEvent::Fetches(false));
+    for ssn in 2..=20 {
+        sender.send(Rank(2), len(ssn));
+    }
+    sender.ask();
+    let before = sender.acknowledged();
+    cloud.gateway.command(RouterCommand::Fetch(true));
+    cloud.await_event(|event| *event == RouterEvent::Fetches(true));
+    for _ in 2..=20 {
+        receiver.check_next(Rank(0), len);
+    }
+    receiver.received();
+    sender.await_acknowledged();
+    assert!(before < 20, "{before} were safe while none was fetched");
+}
