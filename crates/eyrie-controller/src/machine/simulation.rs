@@ -3,6 +3,7 @@
 //! schedule is named by its seed.
 
 mod domains;
+mod handover;
 
 use super::images::schedule::Interval;
 use super::images::stores::SAVED;

@@ -187,7 +187,8 @@ impl Exchange<'_> {
         let has_ranks = |id: &DomainId| !domains.all[id.index()].ranks.is_empty();
         let with_ranks = || self.domains.iter().filter(|(id, _)| has_ranks(id));
         let have_finished = || with_ranks().all(|(_, other)| other.finished().is_some());
-        if self.out.has_started() && is_left && with_ranks().next().is_some() && have_finished() {
+        let runs = self.out.has_started() && !self.out.has_ended();
+        if runs && is_left && with_ranks().next().is_some() && have_finished() {
             self.finish();
         }
     }

@@ -12,6 +12,7 @@ use crate::machine::moves::obstacles::cannot_move_now;
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::ranks::capture::Capture;
 use crate::machine::ranks::entry::RankEntry;
+use crate::machine::state::RankStateName;
 use crate::machine::users::answer::{Answer, RequestId};
 use eyrie_interface::record::MovePhase;
 use eyrie_interface::Way;
@@ -294,7 +295,10 @@ impl HandingOver<'_> {
                     self.want_images();
                 }
             }
-            Stage::Flushing { is_flushed: true } => {
+            // One that re-executes has not received yet what its router has for it.
+            Stage::Flushing { is_flushed: true }
+                if self.ranks.living().all(|r| r.is(RankStateName::Running)) =>
+            {
                 departure.begin_last(ranks(), now);
                 self.note(MovePhase::Flushed);
                 self.want_images();
@@ -331,8 +335,11 @@ impl HandingOver<'_> {
             let what = match departure.stage() {
                 Stage::Asked { agreed: false } => format!("domain {to} has not answered"),
                 Stage::Asked { .. } => "not all other domains have confirmed that they know".into(),
-                Stage::Flushing { .. } => {
+                Stage::Flushing { is_flushed: false } => {
                     "the gateway has not given the messages away that it had".to_string()
+                }
+                Stage::Flushing { .. } => {
+                    "not all ranks run: some have not been recovered".to_string()
                 }
                 Stage::Rounds { .. } | Stage::Last(_) => {
                     format!("images of the ranks have not come to {to}")
