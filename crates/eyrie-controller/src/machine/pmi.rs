@@ -281,6 +281,42 @@ mod tests {
         assert_eq!((all, opened(pmi.so_far(None)).map(|(_, passed)| passed)), (2, Some(2)));
     }
 
+    /// Three domains: this one has two ranks, which have arrived at the second barrier.
+    fn of_three() -> Pmi {
+        let mut pmi = Pmi::new(&ranks(2), [1, 2].map(DomainId));
+        for barrier in 1..3 {
+            (0..2).for_each(|rank| drop(pmi.arrive(Rank(rank), barrier)));
+            pmi.take_untold();
+        }
+        (1..3).for_each(|domain| drop(pmi.arrive_elsewhere(DomainId(domain), 1)));
+        assert_eq!((pmi.passed(), pmi.arrived()), (1, 2));
+        pmi
+    }
+
+    #[test]
+    fn ranks_that_come_from_another_domain_are_waited_for_and_told_of_again() {
+        let mut pmi = of_three();
+        // Rank 1 goes to another domain and comes back: it stands for a rank of another one.
+        assert_eq!(pmi.leave(Rank(1)), 2);
+        assert!(pmi.take(DomainId(1), &[(Rank(1), 1)]).is_empty());
+        assert_eq!(pmi.arrived(), 1);
+        assert!(pmi.arrive_elsewhere(DomainId(2), 2).is_empty(), "rank 1 has not arrived");
+        assert!(!pmi.arrive(Rank(1), 2).is_empty());
+        assert_eq!(pmi.take_untold(), [DomainSays::Arrived { barrier: 2 }], "once more");
+    }
+
+    #[test]
+    fn what_another_domain_says_counts_for_the_ranks_that_it_has_taken() {
+        let mut pmi = of_three();
+        assert!(pmi.arrive_elsewhere(DomainId(2), 2).is_empty(), "domain 1 has not arrived");
+        assert!(pmi.taken(DomainId(2), DomainId(1), 1).is_empty(), "nor its ranks in domain 2");
+        assert!(!pmi.arrive_elsewhere(DomainId(2), 2).is_empty());
+        // One whose own ranks have gone waits for nothing here.
+        (0..2).for_each(|rank| drop(pmi.leave(Rank(rank))));
+        assert_eq!((pmi.here(), pmi.waits_for(DomainId(2))), (None, false));
+        assert!(!pmi.arrive_elsewhere(DomainId(2), 3).is_empty());
+    }
+
     #[test]
     fn entries_of_thousands_of_ranks_go_in_frames_within_the_bound() {
         const RANKS: u32 = 20_000;
