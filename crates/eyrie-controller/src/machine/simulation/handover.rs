@@ -166,7 +166,7 @@ impl World {
     fn pass_time(&mut self) {
         let lives = |site: &&Site| site.ended.is_none();
         let ticks = self.sites.iter().filter(lives).filter_map(|site| site.machine.next_tick());
-        let mending = self.broken.values().copied();
+        let mending = self.broken.values().copied().filter(|until| *until > self.now);
         let next = ticks.chain(mending).min().unwrap_or(self.now);
         self.now = next.clamp(self.now + ms(1), self.now + ms(200));
         for site in 0..3 {
