@@ -40,6 +40,24 @@ impl Phases {
     }
 }
 
+/// How far the move of a domain's ranks to another one has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MovePhase {
+    /// It was asked for.
+    Requested,
+    /// No message of another domain is on its way into the domain that is left any more.
+    Flushed,
+    /// All ranks stand still, and the other domain has their images.
+    Imaged,
+    /// They are ranks of the other domain.
+    Moved,
+    /// They run there.
+    Resumed,
+    /// They stay.
+    Cancelled,
+}
+
 /// One event.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -310,6 +328,16 @@ pub enum Record {
     DomainFinished {
         domain: String,
         code: i32,
+    },
+    /// All ranks of a domain go to another one. `took`: since that was asked for. `cause`: why they
+    /// stay.
+    DomainMove {
+        from: String,
+        to: String,
+        phase: MovePhase,
+        #[serde(with = "seconds")]
+        took: Duration,
+        cause: Option<Cause>,
     },
     /// The controller had died, and another one goes on with the job.
     Resumed,
@@ -615,6 +643,28 @@ impl Record {
                 let level = if rank.is_some() { Detail } else { Normal };
                 (level, format!("{who} was refused: {cause}"))
             }
+            Record::DomainMove { from, to, phase, took, cause } => {
+                let took = time(*took);
+                match phase {
+                    MovePhase::Requested => (Normal, format!("the ranks of {from} go to {to}")),
+                    MovePhase::Flushed => {
+                        (Detail, format!("no message is on its way into {from} any more, after {took}"))
+                    }
+                    MovePhase::Imaged => {
+                        (Detail, format!("{to} has the images of all ranks of {from}, after {took}"))
+                    }
+                    MovePhase::Moved => {
+                        (Normal, format!("the ranks of {from} are ranks of {to} now, after {took}"))
+                    }
+                    MovePhase::Resumed => {
+                        (Normal, format!("the ranks of {from} run in {to}, after {took}"))
+                    }
+                    MovePhase::Cancelled => {
+                        let cause = cause.as_deref().unwrap_or("it was asked for");
+                        (Normal, format!("the ranks of {from} do not go to {to}: {cause}"))
+                    }
+                }
+            }
             Record::Unprotected { rank, cause } => (
                 Normal,
                 format!(
@@ -710,6 +760,13 @@ mod tests {
             Record::LineUp { domain: "cloud".into() },
             Record::LineDown { domain: "cloud".into() },
             Record::DomainFinished { domain: "cloud".into(), code: 0 },
+            Record::DomainMove {
+                from: "cloud".into(),
+                to: "home".into(),
+                phase: MovePhase::Cancelled,
+                took: time,
+                cause: Some(cause()),
+            },
             Record::Resumed,
             Record::Saving,
             Record::Saved { dir: "/d".into(), bytes: 7 },

@@ -2,7 +2,7 @@
 //! subscriber gets one line after another.
 
 use crate::inject::Injection;
-use crate::manner::Manner;
+use crate::manner::{Manner, Way};
 use crate::proposal::Goal;
 use eyrie_wire::{NodeId, Rank};
 use serde::{Deserialize, Serialize};
@@ -74,6 +74,11 @@ pub enum Request {
     Undrain {
         node: NodeId,
     },
+    /// All ranks of this domain to another one, by its name; `None`: they are to stay, if they can.
+    MigrateDomain {
+        to: Option<String>,
+        way: Way,
+    },
     /// Which ranks should move, by what is measured over this time.
     Measure {
         over: Duration,
@@ -118,6 +123,7 @@ impl Request {
             | Request::Stop
             | Request::Migrate { .. }
             | Request::Drain { .. }
+            | Request::MigrateDomain { .. }
             | Request::Rearrange { .. } => IMAGE_PATIENCE,
             // And its agents may take as long again.
             Request::Measure { over, .. } => 2 * PATIENCE + *over,

@@ -3,7 +3,7 @@
 
 use crate::auth::{Secret, SECRET_LEN};
 use crate::entries::Entry;
-use crate::{DomainId, Rank};
+use crate::{DomainId, ImageId, Incarnation, Rank, RankInstance, StoreId};
 use serde::{Deserialize, Serialize};
 
 /// The key of two domains, made for one job. By it their gateways prove themselves to each other.
@@ -84,6 +84,22 @@ impl Domains {
         self.all.iter().position(|domain| domain.has(rank)).map(|at| DomainId(at as u32))
     }
 
+    /// All ranks of one domain are those of another one from now on.
+    pub fn give(&mut self, from: DomainId, to: DomainId) {
+        let mut ranks: Vec<Rank> =
+            self.all[from.index()].ranks().chain(self.all[to.index()].ranks()).collect();
+        ranks.sort_unstable();
+        let mut runs = Vec::<(Rank, Rank)>::new();
+        for rank in ranks {
+            match runs.last_mut() {
+                Some((_, last)) if last.next() == rank => *last = rank,
+                _ => runs.push((rank, rank)),
+            }
+        }
+        self.all[from.index()].ranks.clear();
+        self.all[to.index()].ranks = runs;
+    }
+
     /// The key in common with another domain.
     pub fn key(&self, domain: DomainId) -> Option<&LineKey> {
         self.keys.get(domain.index())?.as_ref()
@@ -101,6 +117,60 @@ pub enum DomainSays {
     Finished { code: i32 },
     /// The job must end everywhere, because it had to in this domain.
     Ended { code: i32, cause: String, domain: DomainId },
+    /// All of its ranks are to go to that domain, which answers whether they can
+    /// ([`DomainSays::MayCome`]); the others take that domain's word for it from now on. `None`:
+    /// they stay.
+    Gives { to: Option<DomainId> },
+    /// The ranks of the domain that has asked can come; or why not.
+    MayCome(Result<(), String>),
+    /// These stores have an image of a rank that is to come.
+    ImageThere { instance: RankInstance, image: Stored, stores: Vec<StoreId> },
+    /// That image has been fetched; or why not.
+    ImageHere { rank: Rank, image: ImageId, result: Result<(), String> },
+    /// Its ranks have ended there, and are to go on from the last images that were fetched. It has
+    /// none from now on. `entries`: what they have put into the PMI key value space and no other
+    /// domain was told.
+    Moved { ranks: Vec<MovedRank>, entries: Vec<Entry> },
+    /// All ranks of that domain are this one's from now on. `arrived`: all of them have arrived at
+    /// this PMI barrier.
+    Took { from: DomainId, arrived: u32 },
+    /// The ranks that were taken run.
+    Run,
+}
+
+/// What a domain that takes a rank must know of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MovedRank {
+    pub rank: Rank,
+    /// The one that is to speak next.
+    pub incarnation: Incarnation,
+    /// Of one that has finished.
+    pub code: Option<i32>,
+    pub spoke_pmi: bool,
+    /// The PMI barrier that it has arrived at.
+    pub arrived: u32,
+    /// The image that it goes on from, and the incarnation that it shows; none if it has finished.
+    pub image: Option<(Stored, Incarnation)>,
+    pub next_image: ImageId,
+    /// Bytes of standard output and standard error that were shown.
+    pub output: [u64; 2],
+}
+
+/// An image that is whole and stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Stored {
+    pub image: ImageId,
+    pub clock: u64,
+    /// Receive sequence number of the last message in it.
+    pub rsn: u64,
+    /// Bytes that the rank had observed besides messages.
+    pub observed: u64,
+    /// Bytes of standard input that the rank had read.
+    pub stdin: u64,
+    /// Size of the stream in bytes.
+    pub bytes: u64,
+    /// Bytes of mapped files whose content it has.
+    pub file_bytes: u64,
 }
 
 /// What goes from controller to controller, by their gateways. It may be lost on the way, and is
@@ -133,5 +203,9 @@ mod tests {
         assert_eq!((domains.of(Rank(4)), domains.of(Rank(5))), (Some(DomainId(0)), None));
         assert_eq!(domains.others().map(|(id, _)| id).collect::<Vec<_>>(), [DomainId(1)]);
         assert!(domains.key(DomainId(0)).is_none() && domains.key(DomainId(1)).is_some());
+        let mut domains = domains;
+        domains.give(DomainId(1), DomainId(0));
+        assert_eq!(domains.all[0].ranks, [(Rank(0), Rank(4))]);
+        assert!(domains.all[1].ranks.is_empty() && domains.of(Rank(3)) == Some(DomainId(0)));
     }
 }

@@ -35,6 +35,10 @@ impl Machine {
 
     /// Where the store listens.
     fn find(&self, at: &mut StoreAt) {
+        // That of another domain is known to who sends it.
+        if at.addr.is_some() {
+            return;
+        }
         let on_node = self.roles.addr(RoleKind::Store, at.store.0);
         at.addr = on_node.or_else(|| self.stores.addr(at.store)).cloned();
     }

@@ -2,6 +2,7 @@
 
 use super::config::Config;
 use super::domains::exchange::Exchange;
+use super::domains::handover::{HandingOver, Handover};
 use super::domains::OtherDomains;
 use super::ending::EndOfRanks;
 use super::faults::moments::Injecting;
@@ -68,10 +69,11 @@ pub struct Machine {
     pub(super) gathered: Gathered,
     pub(super) leftovers: Leftovers,
     pub(super) domains: OtherDomains,
+    pub(super) handover: Handover,
 }
 
 /// The form of a snapshot: it goes up with each change of what is in it.
-const FORM: u32 = 7;
+const FORM: u32 = 8;
 
 /// A handler that borrows these components.
 macro_rules! borrow {
@@ -113,6 +115,7 @@ impl Machine {
             gathered: Gathered::default(),
             leftovers: Leftovers::new(config.ranks),
             domains,
+            handover: Handover::default(),
             config,
         }
     }
@@ -210,7 +213,18 @@ impl Machine {
     pub(super) fn captures(&mut self) -> Captures<'_> {
         borrow!(
             self,
-            Captures { config, out, reach, ranks, roles, stores, schedule, moves, saving }
+            Captures {
+                config,
+                out,
+                reach,
+                ranks,
+                roles,
+                stores,
+                schedule,
+                moves,
+                saving,
+                handover
+            }
         )
     }
 
@@ -245,6 +259,28 @@ impl Machine {
 
     pub(super) fn exchange(&mut self) -> Exchange<'_> {
         borrow!(self, Exchange { config, out, ranks, roles, pmi, domains })
+    }
+
+    pub(super) fn handing_over(&mut self) -> HandingOver<'_> {
+        borrow!(
+            self,
+            HandingOver {
+                config,
+                out,
+                nodes,
+                ranks,
+                roles,
+                stores,
+                schedule,
+                overdue,
+                moves,
+                saving,
+                pmi,
+                output,
+                domains,
+                handover
+            }
+        )
     }
 
     pub(super) fn saver(&mut self) -> Saver<'_> {

@@ -46,6 +46,17 @@ impl Machine {
                 self.redundancy.set_journal(copies);
                 self.out.look_now();
             }
+            Event::MigrateDomain { request, to, way } => {
+                self.handing_over().migration_asked(request, to, way)
+            }
+            Event::Migrate { request, .. }
+            | Event::Drain { request, .. }
+            | Event::Rearrange { request, .. }
+                if self.handover.forbids_moves().is_some() =>
+            {
+                let why = self.handover.forbids_moves().unwrap_or_default();
+                self.out.refuse(request, why)
+            }
             Event::Migrate { request, ranks, to, manner } => {
                 self.mover().migrate_asked(request, &ranks, to, manner)
             }
@@ -97,7 +108,12 @@ impl Machine {
     pub(super) fn router_says(&mut self, role: Role, message: RouterEvent) {
         use RouterEvent as R;
         match message {
-            R::Listening(addr) => self.hosting().role_up(role, addr),
+            R::Listening(addr) => {
+                self.hosting().role_up(role, addr);
+                if self.is_gateway(role) {
+                    self.handing_over().tell_gateway_of_stores();
+                }
+            }
             R::Fenced { instance, determinants, observed } => {
                 let rsn = determinants.iter().map(|d| d.rsn).max().unwrap_or(0);
                 let replay = Replay { determinants, observed };
@@ -143,7 +159,16 @@ impl Machine {
                 };
                 self.out.end(1, Some(format!("{who} cannot go on: {reason}")))
             }
-            R::Fetches(_) | R::ImagesAt(_) => {}
+            R::Fetches(fetches) => {
+                if self.is_gateway(role) {
+                    self.handing_over().fetches(fetches);
+                }
+            }
+            R::ImagesAt(addr) => {
+                if self.is_gateway(role) {
+                    self.handover.set_images_at(Some(addr));
+                }
+            }
             R::Line { domain, up } => {
                 if self.is_gateway(role) {
                     self.exchange().line(domain, up);
@@ -182,12 +207,16 @@ impl Machine {
             S::Stored { instance, stored, .. } => {
                 let image = stored.image;
                 let is_up = self.stores.is_up(StoreId(store));
-                self.counting().image_stored(StoreId(store), instance, stored);
+                if !self.handing_over().image_stored(StoreId(store), instance, image) {
+                    self.counting().image_stored(StoreId(store), instance, stored);
+                }
                 if is_up {
                     // The store then answers the agent that has sent it.
                     self.out.send_store(StoreId(store), StoreCommand::Heard { instance, image });
                 }
             }
+            S::Failed { instance, image, ref reason }
+                if self.handing_over().image_failed(StoreId(store), instance, image, reason) => {}
             S::Failed { instance, image, reason } => {
                 self.counting().image_failed(StoreId(store), instance, image, reason)
             }

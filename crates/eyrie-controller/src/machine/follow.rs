@@ -9,7 +9,8 @@ use super::ranks::phases::Death;
 use super::recovery::gathered::Replay;
 use super::timeouts::RETRY;
 use eyrie_wire::control::RoleKind;
-use eyrie_wire::RankInstance;
+use eyrie_wire::domains::DomainSays;
+use eyrie_wire::{DomainId, RankInstance};
 
 impl Machine {
     /// What follows from what a handler has found, until nothing is left: in order, and what
@@ -33,13 +34,15 @@ impl Machine {
                 let again = self.out.now() + RETRY;
                 self.saver().not_imaged(rank, true, again);
                 self.mover().died(rank);
+                self.handing_over().rank_died(rank);
             }
             C::RouterFenced { router, instance, rsn } => {
                 self.recovery().router_fenced(router, instance, rsn, Replay::default())
             }
             C::RankFenced { instance, mark } => {
                 self.saver().fenced(instance.rank);
-                if !self.saving.ranks_stay_fenced() {
+                let leaves = self.handing_over().is_leaving(instance);
+                if !self.saving.ranks_stay_fenced() && !leaves {
                     self.recovery().bring_back(instance, mark);
                 }
             }
@@ -48,35 +51,76 @@ impl Machine {
                 self.mover().end_move(rank, MoveEnd::Stays("it could not be restored there"))
             }
             C::MoveFails { rank, why } => self.mover().end_move(rank, MoveEnd::Stays(&why)),
-            C::RankArrived(rank) => self.mover().arrived(rank),
+            C::RankArrived(rank) => {
+                self.mover().arrived(rank);
+                self.handing_over().rank_runs(rank);
+            }
             C::RankFinished(rank) => {
                 self.overdue.forget(rank);
                 self.mover().end_move(rank, MoveEnd::Finished);
+                self.handing_over().rank_finished(rank);
                 self.end_of_ranks().end_if_all_have();
+                self.handing_over().rank_runs(rank);
             }
             C::CaptureBegun(rank) => self.injecting().in_checkpoint(rank),
             C::ImageCounted { rank, capture } => {
                 self.saving.imaged(rank, capture.asked());
-                self.mover().imaged(rank, &capture);
+                if !self.handing_over().imaged(rank, &capture) {
+                    self.mover().imaged(rank, &capture);
+                }
             }
             C::ImageFailed { rank, cause, passing, again } => {
                 self.saver().not_imaged(rank, passing, again);
                 self.mover().not_imaged(rank, &cause, passing, again);
+                self.handing_over().not_imaged(rank, &cause, passing, again);
             }
             C::NotArchived { instance, image, cause } => {
                 self.saver().not_archived(instance, image, &cause)
             }
-            C::StoreUp(store) => self.counting().store_up(store),
+            C::StoreUp(store) => {
+                self.counting().store_up(store);
+                self.handing_over().tell_gateway_of_stores();
+            }
             C::StoreLost(store) => {
                 self.counting().store_lost(store);
                 self.follow();
                 // Fewer copies may be all that can be had now.
                 self.counting().count_images();
+                self.handing_over().store_lost(store);
+                self.handing_over().tell_gateway_of_stores();
             }
             C::ArchiveLost => self.saving.no_longer_possible(),
             C::Save => self.saver().save_asked(None),
+            // More ranks may come.
+            C::AllFinished if self.handover.may_bring_ranks() => {}
             C::AllFinished => self.exchange().finish(),
-            C::GatewayLost => self.exchange().lose_lines(),
+            C::GatewayLost => {
+                self.exchange().lose_lines();
+                self.handing_over().gateway_lost();
+            }
+            C::Tell { to, says } => self.exchange().tell_to(to, *says),
+            C::DomainSaid { domain, says } => self.domain_said(domain, says),
+            C::PrimariesChanged => self.hosting().publish_directory(),
+            C::CopiesWanted => self.counting().want_copies(),
+        }
+    }
+
+    /// What another domain says of ranks that go from one to another.
+    fn domain_said(&mut self, by: DomainId, says: DomainSays) {
+        use DomainSays as S;
+        let mut handing = self.handing_over();
+        match says {
+            S::Gives { to } => handing.gives(by, to),
+            S::MayCome(result) => handing.may_come(by, result),
+            S::ImageThere { instance, image, stores } => {
+                handing.image_there(by, instance, image, stores)
+            }
+            S::ImageHere { rank, image, result } => handing.image_here(by, rank, image, result),
+            S::Moved { ranks, entries } => handing.moved(by, ranks, entries),
+            S::Took { from, arrived } => handing.took(by, from, arrived),
+            S::Run => handing.run_elsewhere(by),
+            // Taken before.
+            S::Put(_) | S::Arrived { .. } | S::Finished { .. } | S::Ended { .. } => {}
         }
     }
 

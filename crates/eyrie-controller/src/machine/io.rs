@@ -7,7 +7,7 @@ use super::users::answer::{Answer, RequestId};
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
 use eyrie_interface::proposal::Goal;
-use eyrie_interface::Manner;
+use eyrie_interface::{Manner, Way};
 use eyrie_router::{RouterCommand, RouterEvent};
 use eyrie_store::role::{StoreCommand, StoreEvent};
 use eyrie_wire::control::{FromAgent, ImageAt, Role, StandardStream, StartRank, StoreAt, ToAgent};
@@ -142,6 +142,8 @@ pub enum Event {
         drains: Vec<NodeId>,
         manner: Manner,
     },
+    /// All ranks of this domain are to go to the one of this name; `None`: they are to stay.
+    MigrateDomain { request: RequestId, to: Option<String>, way: Way },
     /// They may come there again.
     Undrain { request: RequestId, node: NodeId },
     /// The job is to be saved and to end; a user who waits for it is answered.

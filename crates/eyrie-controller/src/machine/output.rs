@@ -25,6 +25,13 @@ impl Ledger {
         known
     }
 
+    /// The rank comes from another domain, which has shown so many bytes of it.
+    pub fn set(&mut self, rank: Rank, shown: [u64; 2]) {
+        if let Some(taken) = self.taken.get_mut(rank.index()) {
+            *taken = shown;
+        }
+    }
+
     /// Bytes taken of (standard output, standard error).
     pub fn taken(&self, rank: Rank) -> [u64; 2] {
         self.taken.get(rank.index()).copied().unwrap_or_default()

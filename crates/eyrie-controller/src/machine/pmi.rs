@@ -92,12 +92,7 @@ impl Pmi {
         }
         let before = std::mem::replace(arrived, barrier);
         *self.at.entry(barrier).or_default() += 1;
-        if let Some(left) = self.at.get_mut(&before) {
-            *left -= 1;
-            if *left == 0 {
-                self.at.remove(&before);
-            }
-        }
+        self.take_from(before);
         self.release()
     }
 
@@ -108,20 +103,81 @@ impl Pmi {
         self.release()
     }
 
-    /// The last barrier that all ranks of this domain have arrived at.
-    fn here(&self) -> u32 {
-        self.at.keys().next().copied().unwrap_or(0)
+    /// The last barrier that all ranks of this domain have arrived at; `None`: it has no ranks.
+    fn here(&self) -> Option<u32> {
+        self.at.keys().next().copied()
+    }
+
+    /// As [`Pmi::here`], as other domains are told.
+    pub fn arrived(&self) -> u32 {
+        self.here().unwrap_or(0)
+    }
+
+    /// A rank of this domain goes to another one. The barrier that it has arrived at.
+    pub fn leave(&mut self, rank: Rank) -> u32 {
+        let arrived = self.arrived.get(rank.index()).copied().unwrap_or(0);
+        self.take_from(arrived);
+        arrived
+    }
+
+    fn take_from(&mut self, barrier: u32) {
+        if let Some(left) = self.at.get_mut(&barrier) {
+            *left -= 1;
+            if *left == 0 {
+                self.at.remove(&barrier);
+            }
+        }
+    }
+
+    /// What ranks of this domain have put and other domains were not told. It is the business of
+    /// the one that takes them.
+    pub fn take_entries(&mut self) -> Vec<Entry> {
+        std::mem::take(&mut self.untold).iter().collect()
+    }
+
+    /// A rank that is taken from another domain has put this, and no other domain was told.
+    pub fn put_of_taken(&mut self, from: DomainId, entry: Entry) {
+        if self.put_elsewhere(from, entry.clone()) {
+            self.untold.add(entry);
+        }
+    }
+
+    /// The ranks of another domain are those of this one, and have arrived at these barriers. As
+    /// [`Pmi::arrive`].
+    pub fn take(&mut self, from: DomainId, ranks: &[(Rank, u32)]) -> Vec<Command> {
+        for (rank, barrier) in ranks {
+            if let Some(arrived) = self.arrived.get_mut(rank.index()) {
+                *arrived = *barrier;
+                *self.at.entry(*barrier).or_default() += 1;
+            }
+        }
+        // They may have to arrive yet where the others have.
+        self.told = self.told.min(self.arrived());
+        self.elsewhere.remove(&from);
+        self.release()
+    }
+
+    /// The ranks of a domain are those of another one, which have arrived at this barrier. As
+    /// [`Pmi::arrive`].
+    pub fn taken(&mut self, by: DomainId, from: DomainId, barrier: u32) -> Vec<Command> {
+        if let Some(arrived) = self.elsewhere.get_mut(&by) {
+            *arrived = barrier.min(*arrived);
+        }
+        self.elsewhere.remove(&from);
+        let theirs = self.keys_elsewhere.values_mut().filter(|domain| **domain == from);
+        theirs.for_each(|domain| *domain = by);
+        self.release()
     }
 
     /// Whether the ranks of this domain wait at a barrier for those of another one.
     pub fn waits_for(&self, domain: DomainId) -> bool {
-        self.elsewhere.get(&domain).is_some_and(|arrived| *arrived < self.here())
+        self.elsewhere.get(&domain).is_some_and(|arrived| *arrived < self.arrived())
     }
 
     /// What other domains are to be told, when all ranks of this one have arrived at a barrier:
     /// what these have put, and then the barrier.
     pub fn take_untold(&mut self) -> Vec<DomainSays> {
-        let barrier = self.here();
+        let barrier = self.arrived();
         if self.elsewhere.is_empty() || barrier <= self.told {
             return Vec::new();
         }
@@ -133,7 +189,7 @@ impl Pmi {
 
     fn release(&mut self) -> Vec<Command> {
         let elsewhere = self.elsewhere.values().copied();
-        let all = elsewhere.chain([self.here()]).min().unwrap_or(0);
+        let all = elsewhere.chain(self.here()).min().unwrap_or(0);
         if all <= self.passed {
             return Vec::new();
         }
@@ -223,6 +279,42 @@ mod tests {
             })
             .sum();
         assert_eq!((all, opened(pmi.so_far(None)).map(|(_, passed)| passed)), (2, Some(2)));
+    }
+
+    /// Three domains: this one has two ranks, which have arrived at the second barrier.
+    fn of_three() -> Pmi {
+        let mut pmi = Pmi::new(&ranks(2), [1, 2].map(DomainId));
+        for barrier in 1..3 {
+            (0..2).for_each(|rank| drop(pmi.arrive(Rank(rank), barrier)));
+            pmi.take_untold();
+        }
+        (1..3).for_each(|domain| drop(pmi.arrive_elsewhere(DomainId(domain), 1)));
+        assert_eq!((pmi.passed(), pmi.arrived()), (1, 2));
+        pmi
+    }
+
+    #[test]
+    fn ranks_that_come_from_another_domain_are_waited_for_and_told_of_again() {
+        let mut pmi = of_three();
+        // Rank 1 goes to another domain and comes back: it stands for a rank of another one.
+        assert_eq!(pmi.leave(Rank(1)), 2);
+        assert!(pmi.take(DomainId(1), &[(Rank(1), 1)]).is_empty());
+        assert_eq!(pmi.arrived(), 1);
+        assert!(pmi.arrive_elsewhere(DomainId(2), 2).is_empty(), "rank 1 has not arrived");
+        assert!(!pmi.arrive(Rank(1), 2).is_empty());
+        assert_eq!(pmi.take_untold(), [DomainSays::Arrived { barrier: 2 }], "once more");
+    }
+
+    #[test]
+    fn what_another_domain_says_counts_for_the_ranks_that_it_has_taken() {
+        let mut pmi = of_three();
+        assert!(pmi.arrive_elsewhere(DomainId(2), 2).is_empty(), "domain 1 has not arrived");
+        assert!(pmi.taken(DomainId(2), DomainId(1), 1).is_empty(), "nor its ranks in domain 2");
+        assert!(!pmi.arrive_elsewhere(DomainId(2), 2).is_empty());
+        // One whose own ranks have gone waits for nothing here.
+        (0..2).for_each(|rank| drop(pmi.leave(Rank(rank))));
+        assert_eq!((pmi.here(), pmi.waits_for(DomainId(2))), (None, false));
+        assert!(!pmi.arrive_elsewhere(DomainId(2), 3).is_empty());
     }
 
     #[test]

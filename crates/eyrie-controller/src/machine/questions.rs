@@ -11,7 +11,7 @@ use super::state::{NodeStateName, RankStateName};
 use eyrie_interface::Summary;
 use eyrie_store::role::Stored;
 use eyrie_wire::control::{Role, RoleKind};
-use eyrie_wire::domains::Domain;
+use eyrie_wire::domains::{Domain, Domains};
 use eyrie_wire::{Incarnation, NodeId, Rank, RankInstance, RouterId};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,6 +21,11 @@ impl Machine {
     pub fn other_domains(&self) -> impl Iterator<Item = (&Domain, &OtherDomain)> {
         let all = self.config.domains.iter().flat_map(|domains| domains.others());
         all.zip(self.domains.iter()).map(|((_, domain), (_, known))| (domain, known))
+    }
+
+    /// All domains as they are now: ranks may have gone from one to another.
+    pub fn domains(&self) -> Option<&Domains> {
+        self.config.domains.as_ref()
     }
 
     /// The name of a role, as users know it.

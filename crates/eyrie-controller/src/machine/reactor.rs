@@ -32,6 +32,8 @@ impl Machine {
             self.injecting().inject_due();
             self.saver().go_on_saving();
             self.follow();
+            self.handing_over().go_on();
+            self.follow();
             self.captures().capture_due();
         }
         self.end();
@@ -77,7 +79,8 @@ impl Machine {
         if !self.out.has_started() {
             return look.into_iter().flatten().min();
         }
-        let soon = [self.schedule.next_after(self.out.now()), self.faults.next()];
+        let handover = self.handover.next();
+        let soon = [self.schedule.next_after(self.out.now()), self.faults.next(), handover];
         soon.into_iter().chain(look).flatten().min()
     }
 
@@ -95,6 +98,7 @@ impl Machine {
             self.moves.extend(late);
             self.roles.extend(late);
             self.reach.extend(late);
+            self.handover.extend(late);
         }
     }
 

@@ -3,6 +3,7 @@
 //! schedule is named by its seed.
 
 mod domains;
+mod handover;
 
 use super::images::schedule::Interval;
 use super::images::stores::SAVED;
@@ -1375,6 +1376,7 @@ impl Cluster {
                 );
                 r.truncated_to = Some(position);
             }
+            RouterCommand::Stores(_) => {}
             RouterCommand::Directory(ref directory) => {
                 assert_eq!(directory.routers.len() as u32, self.routers);
             }

@@ -60,6 +60,13 @@ pub enum RankEvent {
     Replayed,
     /// The program has ended by itself.
     Exited,
+    /// It is a rank of another domain from now on.
+    Left,
+    /// It is no rank of another domain any more; the routers are told to let only its next
+    /// incarnation speak.
+    Came,
+    /// The same, of one that has ended.
+    CameFinished,
 }
 
 /// The life cycle of a rank.
@@ -80,6 +87,10 @@ pub const RANKS: &[Row<RankStateName, RankEvent>] = {
         row(Replaying, Replayed, Running),
         row(Replaying, Died, Lost),
         row(Replaying, Exited, Finished),
+        row(Lost, Left, Elsewhere),
+        row(Finished, Left, Elsewhere),
+        row(Elsewhere, Came, Lost),
+        row(Elsewhere, CameFinished, Finished),
     ]
 };
 

@@ -250,6 +250,7 @@ impl Job {
                 Event::Rearrange { request: Some(id), moves, drains, manner }
             }
             Request::Drain { node } => Event::Drain { request: Some(id), node },
+            Request::MigrateDomain { to, way } => Event::MigrateDomain { request: id, to, way },
             Request::Undrain { node } => Event::Undrain { request: id, node },
             Request::Trace { rank } => Event::Trace { request: id, rank },
             Request::Checkpoint { rank } => Event::Checkpoint { request: id, rank },

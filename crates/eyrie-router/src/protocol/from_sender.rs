@@ -184,10 +184,12 @@ impl<S: Store> FromSender<'_, S> {
             self.verify_whole(source, m, frame.payload, out);
             return Ok(());
         }
-        // What comes before the first message that a gateway gets which has taken over is safe.
+        // What comes before the first message that a gateway gets is safe where it has taken over,
+        // or where the sender has come from another domain: it sent by that one's gateway.
         let first =
             (last == 0 || active(Mutation::SkipAtGateways)) && !active(Mutation::BeginWithTheFirst);
-        let begins = first && self.adoptions.takes_over() && self.kept.is_elsewhere(m.destination);
+        let is_new = self.adoptions.takes_over() || self.kept.has_left(source);
+        let begins = first && is_new && self.kept.is_elsewhere(m.destination);
         if m.ssn > last + 1 && !begins && !active(Mutation::SkipSequenceCheck) {
             return Err(self.adoptions.missing((source, m.destination), last, m.ssn, out));
         }

@@ -1,6 +1,7 @@
 //! The messages between the controller and a store.
 
 use eyrie_wire::control::StoreAt;
+pub use eyrie_wire::domains::Stored;
 use eyrie_wire::role_address::{Addr, Bind};
 use eyrie_wire::{ImageId, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
@@ -42,23 +43,6 @@ pub enum StoreEvent {
     Inventory { images: Vec<(RankInstance, Stored)> },
     /// Something that users should know.
     Note(String),
-}
-
-/// An image that is whole and stored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Stored {
-    pub image: ImageId,
-    pub clock: u64,
-    /// Receive sequence number of the last message in it.
-    pub rsn: u64,
-    /// Bytes that the rank had observed besides messages.
-    pub observed: u64,
-    /// Bytes of standard input that the rank had read.
-    pub stdin: u64,
-    /// Size of the stream in bytes.
-    pub bytes: u64,
-    /// Bytes of mapped files whose content it has.
-    pub file_bytes: u64,
 }
 
 /// What a store is started with. A store in a process of its own receives this first.

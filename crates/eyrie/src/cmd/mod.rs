@@ -12,6 +12,7 @@ pub mod inject;
 pub mod join;
 pub mod man;
 pub mod migrate;
+pub mod migrate_domain;
 pub mod monitor;
 pub mod moving;
 pub mod plan;

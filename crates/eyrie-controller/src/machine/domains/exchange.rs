@@ -4,6 +4,7 @@ use super::entry::OtherDomain;
 use super::{OtherDomains, FINISH_TIMEOUT, LINE_TIMEOUT};
 use crate::machine::config::Config;
 use crate::machine::io::{Command, ToPeer};
+use crate::machine::outbox::consequence::Consequence;
 use crate::machine::outbox::Outbox;
 use crate::machine::pmi::Pmi;
 use crate::machine::ranks::Ranks;
@@ -53,6 +54,7 @@ impl Exchange<'_> {
     /// is out of reach for too long.
     pub fn look(&mut self) {
         let now = self.out.now();
+        self.finish_without_ranks();
         for id in self.ids() {
             let Some(other) = self.domains.all.get_mut(&id) else { continue };
             if other.again().is_some_and(|at| at <= now) {
@@ -119,6 +121,7 @@ impl Exchange<'_> {
                 self.out.extend(released);
             }
             Some(DomainSays::Finished { code }) => self.finished(id, code),
+            Some(says) => self.out.follows(Consequence::DomainSaid { domain: id, says }),
         }
     }
 
@@ -180,6 +183,19 @@ impl Exchange<'_> {
         self.end_if_all_have();
     }
 
+    /// All ranks of this domain have gone to another one: it has finished when all others have.
+    fn finish_without_ranks(&mut self) {
+        let Some(domains) = &self.config.domains else { return };
+        let is_left = self.ranks.here() == 0 && self.domains.finished_here.is_none();
+        let has_ranks = |id: &DomainId| !domains.all[id.index()].ranks.is_empty();
+        let with_ranks = || self.domains.iter().filter(|(id, _)| has_ranks(id));
+        let have_finished = || with_ranks().all(|(_, other)| other.finished().is_some());
+        let runs = self.out.has_started() && !self.out.has_ended();
+        if runs && is_left && with_ranks().next().is_some() && have_finished() {
+            self.finish();
+        }
+    }
+
     /// Ends the job when all domains have finished, and each other one knows that this one has.
     fn end_if_all_have(&mut self) {
         let code = self.domains.code().filter(|_| self.domains.finished_here.is_some());
@@ -226,12 +242,24 @@ impl Exchange<'_> {
     }
 
     fn tell_all(&mut self, says: &DomainSays) {
-        let now = self.out.now();
         for id in self.ids() {
-            let Some(other) = self.domains.all.get_mut(&id) else { continue };
-            let letters = other.tell(says.clone(), now);
-            self.send(id, letters);
+            self.tell(id, says.clone());
         }
+    }
+
+    /// Another domain, or all of them, are told this.
+    pub fn tell_to(&mut self, to: Option<DomainId>, says: DomainSays) {
+        match to {
+            Some(to) => self.tell(to, says),
+            None => self.tell_all(&says),
+        }
+    }
+
+    fn tell(&mut self, id: DomainId, says: DomainSays) {
+        let now = self.out.now();
+        let Some(other) = self.domains.all.get_mut(&id) else { return };
+        let letters = other.tell(says, now);
+        self.send(id, letters);
     }
 
     fn ids(&self) -> Vec<DomainId> {

@@ -3,8 +3,13 @@
 //! job must end. It must never wait for another domain because of a failure in this one, nor take
 //! from a domain what it may not say.
 
+pub mod arriving;
 pub mod entry;
 pub mod exchange;
+mod give;
+pub mod handover;
+pub mod leaving;
+mod take;
 
 use super::config::Config;
 use super::outbox::End;
@@ -56,6 +61,16 @@ impl OtherDomains {
     /// The other domains, by their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (DomainId, &OtherDomain)> {
         self.all.iter().map(|(id, domain)| (*id, domain))
+    }
+
+    /// Another domain.
+    pub fn get(&self, id: DomainId) -> Option<&OtherDomain> {
+        self.all.get(&id)
+    }
+
+    /// Whether each of them has confirmed all that it was told.
+    pub fn have_confirmed(&self) -> bool {
+        !self.must_confirm()
     }
 
     /// The exit code of all their ranks, once all have finished.

@@ -6,6 +6,7 @@ use super::schedule::Schedule;
 use super::store_choice::StoreChoice;
 use super::stores::Stores;
 use crate::machine::config::Config;
+use crate::machine::domains::handover::Handover;
 use crate::machine::io::Source;
 use crate::machine::moves::orders::end_slowing;
 use crate::machine::moves::Moves;
@@ -32,6 +33,7 @@ pub struct Captures<'a> {
     pub schedule: &'a mut Schedule,
     pub moves: &'a mut Moves,
     pub saving: &'a Saving,
+    pub handover: &'a Handover,
 }
 
 impl Captures<'_> {
@@ -48,7 +50,8 @@ impl Captures<'_> {
         if !self.schedule.is_due(now) {
             return;
         }
-        let waits = self.schedule.one_by_one() && !self.saving.is_going_on();
+        let all_at_once = self.saving.is_going_on() || self.handover.is_imaging();
+        let waits = self.schedule.one_by_one() && !all_at_once;
         let busy = waits && self.ranks.are_captured();
         let settled = self.saving.images_are_settled();
         // One after the other might keep the job from being saved for ever.
@@ -56,12 +59,12 @@ impl Captures<'_> {
         for rank in self.schedule.due(now, busy) {
             let mode = self.config.checkpoint_mode;
             let store = self.choice().store_for(rank, &Copies::default());
-            let hold = self.moves.holds(rank);
+            let hold = self.moves.holds(rank) || self.handover.holds(rank);
             if hold {
                 end_slowing(self.moves, self.ranks, self.out, rank);
             }
             let r = &self.ranks[rank];
-            let wanted = !settled || r.is_exposed();
+            let wanted = (!settled || r.is_exposed()) && !self.handover.is_held(rank);
             let can = wanted && !over && r.can_be_captured();
             let Some(store) = store.filter(|_| can) else {
                 if !r.is_living() {

@@ -57,7 +57,7 @@ impl Counting<'_> {
     }
 
     /// Has those images copied of which copies are missing, the newest of all ranks first.
-    fn want_copies(&mut self) {
+    pub fn want_copies(&mut self) {
         for age in 0..3 {
             self.ranks.numbers().into_iter().for_each(|rank| self.want_copies_of(rank, age));
         }

@@ -6,7 +6,8 @@ use crate::machine::io::Mark;
 use crate::machine::ranks::capture::Capture;
 use crate::machine::ranks::phases::Death;
 use crate::machine::state::NodeEvent;
-use eyrie_wire::{ImageId, NodeId, Rank, RankInstance, RouterId, StoreId};
+use eyrie_wire::domains::DomainSays;
+use eyrie_wire::{DomainId, ImageId, NodeId, Rank, RankInstance, RouterId, StoreId};
 use std::time::Duration;
 
 /// A node that is to be declared dead, and for how long it has not been heard.
@@ -71,4 +72,12 @@ pub enum Consequence {
     AllFinished,
     /// The gateway to other domains is gone, and the lines to them with it.
     GatewayLost,
+    /// This domain is told this, or all others are.
+    Tell { to: Option<DomainId>, says: Box<DomainSays> },
+    /// Another domain has said something of ranks that go from one to another.
+    DomainSaid { domain: DomainId, says: DomainSays },
+    /// Ranks have other primary routers.
+    PrimariesChanged,
+    /// Images may be in too few stores.
+    CopiesWanted,
 }

@@ -13,6 +13,7 @@ use crate::machine::state::RankStateName;
 use crate::record::Cause;
 use eyrie_placement::Assignment;
 use eyrie_store::role::Stored;
+use eyrie_wire::domains::MovedRank;
 use eyrie_wire::{ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -433,6 +434,51 @@ impl RankEntry {
             Some(code) => RankState::Finished { code },
             None => RankState::saved(),
         };
+    }
+
+    /// It is a rank of another domain from now on. As [`super::Ranks::leave`].
+    pub fn leave(&mut self, gateway: NodeId, arrived: u32, output: [u64; 2]) -> Option<MovedRank> {
+        let newest = self.images.newest().filter(|_| self.code().is_none());
+        let moved = MovedRank {
+            rank: self.rank,
+            incarnation: self.incarnation,
+            code: self.code(),
+            spoke_pmi: self.spoke_pmi,
+            arrived,
+            image: newest.map(|kept| (kept.image, kept.instance.incarnation)),
+            next_image: self.images.next(),
+            output,
+        };
+        if !self.state.advance(Step::Left) {
+            return None;
+        }
+        *self = RankEntry::elsewhere(self.rank, gateway);
+        Some(moved)
+    }
+
+    /// It is a rank of this domain from now on. As [`super::Ranks::come`].
+    pub fn come(
+        &mut self,
+        moved: &MovedRank,
+        node: NodeId,
+        image: Option<KeptImage>,
+        fence: Fence,
+        now: Duration,
+    ) {
+        let step = match moved.code {
+            Some(code) => Step::CameFinished { code },
+            None => Step::Came { now, fence },
+        };
+        if !self.state.advance(step) {
+            return;
+        }
+        self.incarnation = moved.incarnation;
+        self.spoke_pmi = moved.spoke_pmi;
+        self.node = node;
+        self.images = KeptImages::resume(image.into_iter().collect(), moved.next_image);
+        self.images.begin_again(now);
+        // It reaches back to that image only.
+        self.log.truncate();
     }
 
     /// The controller itself stood still for so long.

@@ -195,6 +195,14 @@ pub enum Step {
     Exited {
         code: i32,
     },
+    Left,
+    Came {
+        now: Duration,
+        fence: Fence,
+    },
+    CameFinished {
+        code: i32,
+    },
 }
 
 impl Step {
@@ -206,6 +214,9 @@ impl Step {
             Step::Fenced { .. } => RankEvent::Fenced,
             Step::Replayed => RankEvent::Replayed,
             Step::Exited { .. } => RankEvent::Exited,
+            Step::Left => RankEvent::Left,
+            Step::Came { .. } => RankEvent::Came,
+            Step::CameFinished { .. } => RankEvent::CameFinished,
         }
     }
 }
@@ -351,7 +362,15 @@ impl RankState {
             (RankStateName::Replaying, _) => {
                 RankState::Replaying { on_node, recovery: *self.recovery()? }
             }
-            (RankStateName::Finished, Step::Exited { code }) => RankState::Finished { code },
+            (RankStateName::Lost, Step::Came { now, fence }) => {
+                let none = Duration::ZERO;
+                let recovery = RankRecovery::after(None, now, Death::Outside, none, None);
+                RankState::Lost { fence, recovery }
+            }
+            (RankStateName::Finished, Step::Exited { code } | Step::CameFinished { code }) => {
+                RankState::Finished { code }
+            }
+            (RankStateName::Elsewhere, _) => RankState::Elsewhere,
             _ => return None,
         })
     }
@@ -371,6 +390,9 @@ mod tests {
             RankEvent::Fenced => Step::Fenced { now: at, from: None, until: at },
             RankEvent::Replayed => Step::Replayed,
             RankEvent::Exited => Step::Exited { code: 0 },
+            RankEvent::Left => Step::Left,
+            RankEvent::Came => Step::Came { now: at, fence },
+            RankEvent::CameFinished => Step::CameFinished { code: 0 },
         }
     }
 
@@ -397,7 +419,9 @@ mod tests {
         use RankEvent::*;
         use RankStateName::*;
         for state in [Waiting, Starting, Running, Lost, Restoring, Replaying, Finished, Elsewhere] {
-            for event in [JobStarted, Started, Died, Fenced, Replayed, Exited] {
+            let of_domains = [Left, Came, CameFinished];
+            let events = [JobStarted, Started, Died, Fenced, Replayed, Exited];
+            for event in events.into_iter().chain(of_domains) {
                 let mut rank = rank_in(state);
                 let wanted = next(RANKS, state, event);
                 assert_eq!(rank.advance(step(event)), wanted.is_some(), "{state:?}: {event:?}");

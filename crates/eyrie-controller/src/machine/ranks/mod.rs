@@ -14,9 +14,11 @@ use super::images::copies::Copies;
 use capture::Capture;
 use entry::RankEntry;
 use eyrie_placement::Assignment;
+use eyrie_wire::domains::MovedRank;
 use eyrie_wire::StoreId;
 use eyrie_wire::{ImageId, NodeId, Rank, RankInstance};
 use incarnation::Fence;
+use kept::KeptImage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
@@ -69,10 +71,12 @@ impl Ranks {
         Ranks { all, here, counts: Counts::default(), asked: BTreeSet::new() }
     }
 
-    /// They go on from a saved job: counts them.
+    /// They go on from a saved job, or are those of other domains: counts them.
     pub fn count(&mut self) {
         self.counts = Counts::default();
-        for r in &self.all {
+        self.here = 0;
+        for r in self.all.iter().filter(|r| !r.is_elsewhere()) {
+            self.here += 1;
             self.counts.finished += u32::from(r.code().is_some());
             self.counts.spoke_pmi += u32::from(r.has_spoken_pmi());
             self.counts.finished_silent += u32::from(r.code().is_some() && !r.has_spoken_pmi());
@@ -174,6 +178,34 @@ impl Ranks {
     pub fn current(&mut self, instance: RankInstance) -> Option<&mut RankEntry> {
         let r = self.get_mut(instance.rank)?;
         (r.instance() == instance && r.on_node().is_some()).then_some(r)
+    }
+
+    /// A rank, which has ended or is fenced, is one of another domain from now on. What is for it
+    /// goes to this node, the gateway's. What that domain must know of it; `None`: it is neither.
+    pub fn leave(
+        &mut self,
+        rank: Rank,
+        gateway: NodeId,
+        arrived: u32,
+        output: [u64; 2],
+    ) -> Option<MovedRank> {
+        let moved = self[rank].leave(gateway, arrived, output)?;
+        self.count();
+        Some(moved)
+    }
+
+    /// A rank of another domain is one of this one from now on, and is being fenced, to come back on
+    /// this node from this image.
+    pub fn come(
+        &mut self,
+        moved: &MovedRank,
+        node: NodeId,
+        image: Option<KeptImage>,
+        fence: Fence,
+        now: Duration,
+    ) {
+        self[moved.rank].come(moved, node, image, fence, now);
+        self.count();
     }
 
     /// These ranks are to go to these nodes.

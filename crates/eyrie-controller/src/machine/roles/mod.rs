@@ -187,6 +187,13 @@ impl Roles {
         self.primaries = primaries;
     }
 
+    /// The rank gets another primary router.
+    pub fn set_primary(&mut self, rank: Rank, router: RouterId) {
+        if let Some(primary) = self.primaries.get_mut(rank.index()) {
+            *primary = router;
+        }
+    }
+
     /// For each rank whether this router is its primary one.
     pub fn is_primary_of(&self, id: RouterId) -> Vec<bool> {
         self.primaries.iter().map(|primary| *primary == id).collect()

@@ -63,6 +63,11 @@ impl Hosting<'_> {
         let node = entry.node();
         let role = self.router_in_words(id);
         self.out.record(Record::RoleStarted { role, node });
+        self.publish_directory();
+    }
+
+    /// Says where all routers are, and which is the primary one of each rank.
+    pub fn publish_directory(&mut self) {
         // One that waits for its host to come back keeps no other one from being found.
         let addr = |(id, router): (u32, &RoleEntry)| {
             let is_gateway = self.roles.is_gateway(RouterId(id));

@@ -98,6 +98,9 @@ impl Kind for RouterKind {
         config.incarnations = machine.incarnations();
         config.kept_until = KeptUntil::Received;
         config.takes_over = takes_over;
+        if let (Some(gateway), Some(domains)) = (&mut config.gateway, machine.domains()) {
+            gateway.domains = domains.clone();
+        }
         // What a router of a job that was saved begins with, until the job has started.
         let images = starting.images.filter(|_| !machine.has_started());
         config.saved = images

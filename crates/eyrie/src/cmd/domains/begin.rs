@@ -203,13 +203,14 @@ fn domains(known: &[Known], ranks: Option<u32>) -> Result<Vec<Domain>, String> {
 
 /// For each of so many domains the keys that it has in common with each.
 fn keys(domains: usize) -> Vec<Vec<Option<LineKey>>> {
-    let mut keys = vec![vec![None; domains]; domains];
-    for first in 0..domains {
-        for second in 0..first {
-            let key = LineKey::new();
-            keys[first][second] = Some(key.clone());
-            keys[second][first] = Some(key);
+    let mut keys: Vec<Vec<Option<LineKey>>> = Vec::new();
+    for _ in 0..domains {
+        let mut new: Vec<_> = keys.iter().map(|_| Some(LineKey::new())).collect();
+        for (earlier, key) in keys.iter_mut().zip(&new) {
+            earlier.push(key.clone());
         }
+        new.push(None);
+        keys.push(new);
     }
     keys
 }
