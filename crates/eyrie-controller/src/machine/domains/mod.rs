@@ -9,6 +9,7 @@ pub mod exchange;
 mod give;
 pub mod handover;
 pub mod leaving;
+mod passing;
 mod take;
 
 use super::config::Config;

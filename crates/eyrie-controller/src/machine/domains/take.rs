@@ -5,7 +5,6 @@
 
 use super::arriving::{spread, Arrival, Fetched, Room};
 use super::handover::HandingOver;
-use super::leaving::Departure;
 use crate::machine::images::copies::Copies;
 use crate::machine::io::{Command, ToPeer};
 use crate::machine::moves::obstacles::cannot_move_now;
@@ -251,7 +250,7 @@ impl HandingOver<'_> {
             self.out.push(Command::Send(ToPeer::Router(router, serve)));
         }
         let all = ranks.iter().map(|moved| moved.rank).collect();
-        self.to_gateway(RouterCommand::Leave(all));
+        self.tell_gateway(RouterCommand::Leave(all));
         self.schedule.begin(&living, now);
         self.out.follows(Consequence::PrimariesChanged);
         let arrived = self.pmi.arrived();
@@ -311,31 +310,5 @@ impl HandingOver<'_> {
         if self.ranks.have_all_finished() {
             self.out.follows(Consequence::AllFinished);
         }
-    }
-
-    /// Another domain has taken the ranks of this one, or of a third one. That one has said before
-    /// that it may.
-    pub fn took(&mut self, by: DomainId, from: DomainId, arrived: u32) {
-        if Some(from) == self.own() {
-            let is_it = |departure: &Departure| departure.is_final() && departure.to() == by;
-            if self.handover.departure.as_ref().is_some_and(is_it) {
-                let released = self.pmi.taken(by, from, arrived);
-                self.out.extend(released);
-                self.were_taken();
-            }
-            return;
-        }
-        let (of, to) = (self.name(from), self.name(by));
-        if self.handover.given.get(&from) != Some(&by) {
-            return self.out.note(format!(
-                "domain {to} is not believed: it says that it has the ranks of {of}, which has not \
-                 said so"
-            ));
-        }
-        self.handover.given.remove(&from);
-        let released = self.pmi.taken(by, from, arrived);
-        self.out.extend(released);
-        self.pass(from, by);
-        self.out.note(format!("the ranks of domain {of} are ranks of {to} now"));
     }
 }

@@ -194,7 +194,7 @@ impl Ranks {
         Some(moved)
     }
 
-    /// A rank of another domain is one of this one from now on, and is being fenced, to come back on
+    /// A rank of another domain is one of this one from now on. It is being fenced, to come back on
     /// this node from this image.
     pub fn come(
         &mut self,

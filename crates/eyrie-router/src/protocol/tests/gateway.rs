@@ -19,11 +19,11 @@ fn heard(said: &mut Said, conn: ConnId) -> Vec<Header> {
 }
 
 fn acknowledged(said: &mut Said, conn: ConnId) -> Option<u64> {
-    let acks = heard(said, conn).into_iter().filter_map(|header| match header {
+    let mut acks = heard(said, conn).into_iter().filter_map(|header| match header {
         Header::Ack(ack) => Some(ack.frames),
         _ => None,
     });
-    acks.last()
+    acks.next_back()
 }
 
 /// Connects a courier for rank 1; returns what it has been sent.
