@@ -527,5 +527,5 @@ fn domains_are_left_under_random_failures_and_each_rank_is_in_one_place() {
         stayed += done.1;
     }
     println!("{moved} moves of domains, {stayed} that were given up");
-    assert!(schedules < 1000 || (moved > 100 && stayed > 100), "{moved} and {stayed}");
+    assert!(schedules < 1000 || (moved > 500 && stayed > 50), "{moved} and {stayed}");
 }
