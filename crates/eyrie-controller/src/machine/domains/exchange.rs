@@ -120,15 +120,18 @@ impl Exchange<'_> {
                 let released = self.pmi.arrive_elsewhere(id, barrier);
                 self.out.extend(released);
             }
-            Some(DomainSays::Finished { code }) => {
-                if self.domains.all.get_mut(&id).is_some_and(|other| other.finish(code)) {
-                    let domain = self.name(id);
-                    self.out.record(Record::DomainFinished { domain, code });
-                    self.end_if_all_have();
-                    self.end_if_one_never_joined();
-                }
-            }
+            Some(DomainSays::Finished { code }) => self.finished(id, code),
             Some(says) => self.out.follows(Consequence::DomainSaid { domain: id, says }),
+        }
+    }
+
+    /// The programs of all ranks of another domain have ended.
+    fn finished(&mut self, id: DomainId, code: i32) {
+        if self.domains.all.get_mut(&id).is_some_and(|other| other.finish(code)) {
+            let domain = self.name(id);
+            self.out.record(Record::DomainFinished { domain, code });
+            self.end_if_all_have();
+            self.end_if_one_never_joined();
         }
     }
 

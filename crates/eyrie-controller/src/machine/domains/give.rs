@@ -118,7 +118,7 @@ impl HandingOver<'_> {
         let now = self.out.now();
         self.tell_all(DomainSays::Gives { to: None });
         if departure.has_stopped_fetching() {
-            self.to_gateway(RouterCommand::Fetch(true));
+            self.send_gateway(RouterCommand::Fetch(true));
         }
         if let Stage::Last(images) = departure.stage() {
             images.told().for_each(|(rank, image)| self.compute_on(rank, image));
@@ -283,13 +283,13 @@ impl HandingOver<'_> {
                     self.begin_first_round();
                 } else {
                     departure.begin_flush(now);
-                    self.to_gateway(RouterCommand::Fetch(false));
+                    self.send_gateway(RouterCommand::Fetch(false));
                 }
             }
             Stage::Rounds { images, .. } if images.are_there() => {
                 if departure.rounds_are_enough() {
                     departure.begin_flush(now);
-                    self.to_gateway(RouterCommand::Fetch(false));
+                    self.send_gateway(RouterCommand::Fetch(false));
                 } else {
                     departure.begin_round(ranks(), now);
                     self.want_images();
@@ -311,10 +311,8 @@ impl HandingOver<'_> {
                 let all: Vec<Rank> = self.ranks.unfinished().collect();
                 all.into_iter().for_each(|rank| self.stop().stop(rank));
             }
-            Stage::Fences { .. } => {
-                if self.ranks.living().all(|r| self.ranks.is_fenced(r.rank())) {
-                    self.move_out();
-                }
+            Stage::Fences { .. } if self.ranks.living().all(|r| self.ranks.is_fenced(r.rank())) => {
+                self.move_out();
             }
             _ => {}
         }

@@ -174,10 +174,10 @@ impl HandingOver<'_> {
     /// Which domain has which ranks now.
     pub(super) fn tell_gateway_of_domains(&mut self) {
         let Some(domains) = self.config.domains.clone() else { return };
-        self.to_gateway(RouterCommand::Domains(domains));
+        self.send_gateway(RouterCommand::Domains(domains));
     }
 
-    pub(super) fn to_gateway(&mut self, command: RouterCommand) {
+    pub(super) fn send_gateway(&mut self, command: RouterCommand) {
         if let Some(id) = self.config.gateway_router() {
             self.out.push(Command::Send(ToPeer::Router(id, command)));
         }
@@ -191,7 +191,7 @@ impl HandingOver<'_> {
             StoreAt { store, addr }
         };
         let stores = self.stores.for_images().map(at).collect();
-        self.to_gateway(RouterCommand::Stores(stores));
+        self.send_gateway(RouterCommand::Stores(stores));
     }
 
     /// Something has come, or time has passed.

@@ -251,7 +251,7 @@ impl HandingOver<'_> {
             self.out.push(Command::Send(ToPeer::Router(router, serve)));
         }
         let all = ranks.iter().map(|moved| moved.rank).collect();
-        self.to_gateway(RouterCommand::Leave(all));
+        self.send_gateway(RouterCommand::Leave(all));
         self.schedule.begin(&living, now);
         self.out.follows(Consequence::PrimariesChanged);
         let arrived = self.pmi.arrived();
