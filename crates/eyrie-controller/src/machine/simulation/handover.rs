@@ -494,7 +494,7 @@ impl World {
         }
     }
 
-    /// How many moves came to an end here, and how many were given up.
+    /// How many moves came to an end here, and how many were cancelled.
     fn check_end(&self) -> (usize, usize) {
         let mut done = (0, 0);
         for site in &self.sites {
@@ -526,6 +526,6 @@ fn domains_are_left_under_random_failures_and_each_rank_is_in_one_place() {
         moved += done.0;
         stayed += done.1;
     }
-    println!("{moved} moves of domains, {stayed} that were given up");
+    println!("{moved} moves of domains, {stayed} that were cancelled");
     assert!(schedules < 1000 || (moved > 500 && stayed > 50), "{moved} and {stayed}");
 }

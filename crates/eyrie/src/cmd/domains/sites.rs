@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 /// How long ssh may take to reach a site, in seconds.
 const CONNECT_TIMEOUT_S: u32 = 30;
-/// A connection that is silent for this many minutes is given up: lines between sites break.
+/// A connection that is silent for this many minutes ends: lines between sites break.
 const SILENT_MINUTES: u32 = 30;
 /// How much waits for a site which is not reached, mostly signals.
 const MAX_TOLD: usize = 64;
