@@ -18,9 +18,10 @@ import statistics
 import subprocess
 import tempfile
 
-from jobs import EYRIE, RANDOM, ROOT, check, example, main, workshop
+from jobs import EYRIE, ROOT, check, example, main, workshop
 from page import Page
 from sites import Sites
+from turns import figures, in_turns
 
 PAGE = Page("domains", kinds=("messages", "lines"))
 # All messages of a run have room in the log: one that is full holds ranks back until an image.
@@ -68,22 +69,6 @@ def measured(sites, way, ranks, argv):
 
 def microseconds(line):
     return next(line[key] for key in line if key.endswith("us"))
-
-
-def in_turns(rounds, cases, ways, one):
-    """For each case and way the values of all rounds: `one(case, way)`, in random order."""
-    values = {(case, way): [] for case in cases for way in ways}
-    for number in range(rounds):
-        for case in cases:
-            for way in RANDOM.sample(ways, len(ways)):
-                values[case, way].append(one(case, way))
-        print(f"round {number + 1} of {rounds}", file=sys.stderr)
-    return values
-
-
-def figures(value):
-    """Three figures, or all of a larger number."""
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def spread(values):

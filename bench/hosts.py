@@ -20,8 +20,9 @@ import tempfile
 import time
 
 from hosts import Hosts, HostsJob
-from jobs import EYRIE, RANDOM, ROOT, check, example, lammps, main, workshop
+from jobs import EYRIE, ROOT, check, example, lammps, main, workshop
 from page import Page
+from turns import figures, in_turns
 
 PAGE = Page("hosts", kinds=("messages", "apps", "recovery"))
 QUIET = ("--checkpoint-every", "off", "--log-memory", "256MiB")
@@ -71,22 +72,6 @@ def measured(way, hosts, ranks, argv):
         return ran.stdout, time.monotonic() - begin
 
 
-def in_turns(rounds, cases, one):
-    """For each case and way the values of all rounds: `one(case, way)`, in random order."""
-    values = {(case, way): [] for case in cases for way in WAYS}
-    for number in range(rounds):
-        for case in cases:
-            for way in RANDOM.sample(WAYS, len(WAYS)):
-                values[case, way].append(one(case, way))
-        print(f"round {number + 1} of {rounds}", file=sys.stderr)
-    return values
-
-
-def figures(value):
-    """Three figures, or all of a larger number."""
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
-
-
 def table(head, cases, values, unit):
     """Medians, and the medians of ratios to the first way within a round, with their quartiles."""
     ours = "".join(f" {way} | ratio |" for way in WAYS[1:])
@@ -116,14 +101,14 @@ def messages(hosts, rounds):
         line = json.loads(measured(way, hosts, ranks, argv)[0].splitlines()[-1])
         return next(line[key] for key in line if key.endswith("us"))
 
-    return table("message", cases, in_turns(rounds, cases, one), "µs")
+    return table("message", cases, in_turns(rounds, cases, WAYS, one), "µs")
 
 
 def apps(hosts, rounds):
     def one(case, way):
         return measured(way, hosts, APPS[case].ranks, APPS[case].argv)[1]
 
-    return table("program, 4 ranks", APPS, in_turns(rounds, APPS, one), "s")
+    return table("program, 4 ranks", APPS, in_turns(rounds, APPS, WAYS, one), "s")
 
 
 def recovery(hosts, rounds):
