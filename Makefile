@@ -1,7 +1,7 @@
 # The commands of the project; each target installs or builds what it lacks. `make` lists them.
 .DEFAULT_GOAL := help
 PREFIX ?= /usr/local
-.PHONY: help setup build examples demo install packages format test test-more referee bench clean
+.PHONY: help setup build examples demo demo-domains install packages format test test-more referee bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -27,6 +27,9 @@ packages: ## a wheel for pip and a Debian package, for glibc 2.17 or newer: make
 demo: build ## LAMMPS on 2 nodes and a spare: kill a rank, kill a node, compare the output
 	@scripts/demo.sh
 
+demo-domains: build ## LAMMPS over three sites of this machine: a gateway dies, all ranks of one go and come back
+	@scripts/demo-domains.py
+
 format: setup ## format every source: Rust, C, Python, shell
 	@scripts/format.sh
 
@@ -35,7 +38,7 @@ test: ## what each change must pass: formatting, lints, unit tests, whole jobs, 
 
 test-more: build ## the longer checks (hours): every combination, hundreds of kills, more of mpi4py's
 	@scripts/test.sh more_unit more_jobs more_router more_hosts more_guests more_mpi4py more_ulfm \
-		more_install
+		more_install more_page
 
 referee: setup ## compare placement plans with SimGrid
 	@referee/run.sh

@@ -162,6 +162,15 @@ def dots(path, title, y_name, names, columns):
                 x = middle + (k - (len(each) - 1) / 2) * 10
                 frame.whisker(x, spread, COLOURS[k % 8])
                 frame.dot(x, spread, COLOURS[k % 8])
-        frame.parts.append(frame.text(middle, HEIGHT - BOTTOM + 22, label, 'text-anchor="middle"'))
+        frame.parts.append(below(middle, label, step))
     frame.write(path)
     return True
+
+
+def below(x, label, room):
+    """The label of a column; a slanted one where columns are narrow."""
+    if room > 80:
+        return Frame.text(x, HEIGHT - BOTTOM + 22, label, 'text-anchor="middle"')
+    y = HEIGHT - BOTTOM + 14
+    slant = f'text-anchor="end" font-size="11" transform="rotate(-40 {x:.1f} {y})"'
+    return Frame.text(x, y, label, slant)

@@ -65,18 +65,19 @@ static double *bench_measure(const struct bench *b, void (*once)(void *, long), 
 }
 
 /* Prints the line for one size: of `us`, which is sorted here, the median, the mean, the tenth and
- * ninetieth percentile, and the mean of the values between these two. A recorded clock counts whole
- * microseconds, so its median is one of few values. */
+ * ninetieth percentile, the mean of the values between these two, and the largest one. A recorded
+ * clock counts whole microseconds, so its median is one of few values. */
 static void bench_print(const char *name, int ranks, long bytes, double *us, long count) {
     qsort(us, (size_t)count, sizeof *us, by_value);
     long low = count / 10, high = count > 1 ? count * 9 / 10 : 1;
     double sum = 0, all = 0;
     for (long i = low; i < high; i++) sum += us[i];
     for (long i = 0; i < count; i++) all += us[i];
-    printf("{\"bench\":\"%s\",\"ranks\":%d,\"bytes\":%ld,\"repetitions\":%ld,\"median_us\":%.3f,"
-           "\"mean_us\":%.4f,\"trimmed_mean_us\":%.4f,\"p10_us\":%.3f,\"p90_us\":%.3f}\n",
-           name, ranks, bytes, count, us[count / 2], all / (double)count,
-           sum / (double)(high - low), us[low], us[high]);
+    printf(
+        "{\"bench\":\"%s\",\"ranks\":%d,\"bytes\":%ld,\"repetitions\":%ld,\"median_us\":%.3f,"
+        "\"mean_us\":%.4f,\"trimmed_mean_us\":%.4f,\"p10_us\":%.3f,\"p90_us\":%.3f,\"max_us\":%.3f}\n",
+        name, ranks, bytes, count, us[count / 2], all / (double)count, sum / (double)(high - low),
+        us[low], us[high], us[count - 1]);
     fflush(stdout);
 }
 

@@ -7,11 +7,12 @@
 #include "common.h"
 #include "pace.h"
 
-enum { PAGE = 4096 };
+enum { PAGE = 4096, MIB = (1 << 20) / PAGE };
 
 struct memory {
     unsigned char *bytes;
     long pages, touched; /* in all; in each step */
+    long within;         /* the pages that are ever touched are the first so many */
     long at;             /* where the next step goes on */
 };
 
@@ -32,7 +33,7 @@ static void touch(struct memory *m, uint64_t token) {
         memcpy(&word, place, sizeof word);
         word = word * 31 + token;
         memcpy(place, &word, sizeof word);
-        m->at = (m->at + 1) % m->pages;
+        m->at = (m->at + 1) % m->within;
     }
 }
 
@@ -43,13 +44,14 @@ static uint64_t compute(uint64_t token, long spin) {
 
 int main(int argc, char **argv) {
     long megabytes = 100, big_rank = -1, percent = 10, steps = 1000, spin = 1000000, message = 64,
-         every = 0, gaps = 0;
+         every = 0, gaps = 0, within = 0;
     double before = 0, longest = 0;
     struct pace pace = {.slow_ms = 5};
     const struct option options[] = {
         {"mb", "resident memory of a rank, in MiB", .number = &megabytes},
         {"rank", "only this rank is large, others have 1 MiB; -1: all are", .number = &big_rank},
         {"percent", "pages changed in each step, in percent", .number = &percent},
+        {"within", "of the first so many MiB only (0: of all)", .number = &within},
         {"steps", "steps", .number = &steps},
         {"spin", "arithmetic in each step, about 1 ns each", .number = &spin},
         {"message", "bytes of the message each rank sends to the next in a step, a multiple of 8",
@@ -70,8 +72,9 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (megabytes < 1 || percent < 0 || percent > 100 || message < 8 || message % 8)
         die("--mb must be 1 or more, --percent 0 to 100, --message a multiple of 8");
-    m.pages = (big_rank < 0 || big_rank == rank ? megabytes : 1) * (1 << 20) / PAGE;
+    m.pages = (big_rank < 0 || big_rank == rank ? megabytes : 1) * MIB;
     m.touched = m.pages * percent / 100;
+    m.within = within > 0 && within < m.pages / MIB ? within * MIB : m.pages;
     m.bytes = allocate((size_t)m.pages, PAGE);
     fill(&m, rank);
     long words = message / 8;

@@ -73,6 +73,8 @@ run_twice() {
 
 run heat2d 4 heat2d --nx 200 --ny 300 --steps 300 --out plate --log log
 run heat2d-prime 3 heat2d --nx 101 --ny 67 --steps 50 --every 0 --out plate
+run heat3d 4 heat3d --nx 20 --ny 24 --nz 18 --steps 60 --every 20
+run heat3d-wind 3 heat3d --nx 40 --ny 24 --nz 1 --steps 60 --every 20 --wind 1
 run cg 4 cg --n 24 --solves 2 --out solution
 run isort 4 isort --keys 65536 --iterations 4 --out keys
 run farm 4 farm --tasks 400 --work 5000

@@ -11,7 +11,7 @@ cd "$root" || exit 1
 
 parts=(setup format build lint unit c_unit referee docs examples whole)
 # What `whole` consists of.
-of_whole=(jobs hosts guests monitor ulfm mpi4py install)
+of_whole=(jobs hosts guests monitor metrics page ulfm mpi4py install)
 
 part_setup() { scripts/setup.sh; }
 
@@ -60,7 +60,7 @@ part_examples() { examples/test.sh; }
 # All whole jobs that follow, beside each other: each of these parts by itself leaves processors
 # idle. What is named last is begun first: tests of hosts wait longest.
 part_whole() {
-    ulfm examples && whole_jobs tests/install/0* tests/mpi4py "${short_ulfm[@]}" tests/monitor \
+    ulfm examples && whole_jobs tests/install/0* tests/mpi4py "${short_ulfm[@]}" tests/monitor tests/metrics "${short_page[@]}" \
         "${short_jobs[@]}" "${short_guests[@]}" "${short_hosts[@]}"
 }
 
@@ -81,7 +81,7 @@ part_more_router() { EYRIE_PATH=router whole_jobs tests/jobs; }
 # Jobs on several hosts, which are namespaces of this machine: each executable file of tests/hosts/
 # is one test, skipped when we are not root. Left out: most under a real Slurm (02*), and what
 # takes longest beside others like it.
-short_hosts=(tests/hosts/!(@(02[!1]|033|034|035|036|039|041|043|045|047|051|052|053|055|056|060)-*))
+short_hosts=(tests/hosts/!(@(02[!1]|033|034|035|036|039|041|043|045|047|051|052|053|055|056|060|079|080|081|083|084|085)-*))
 part_hosts() { whole_jobs "${short_hosts[@]}"; }
 
 # All of them, more under Slurm; an hour of load; 100 runs whose hosts fail at random.
@@ -98,6 +98,16 @@ part_more_guests() { EYRIE_TEST_MORE=1 EYRIE_TEST_LIMIT_S=3600 whole_jobs tests/
 
 # `eyrie monitor` as a whole: each executable file of tests/monitor/ is one test and counts as one.
 part_monitor() { whole_jobs tests/monitor; }
+
+# What jobs tell Prometheus and OpenTelemetry: each executable file of tests/metrics/ is one test.
+part_metrics() { whole_jobs tests/metrics; }
+
+# `eyrie serve` in a real browser: each executable file of tests/page/ is one test, skipped where
+# there is no chromium and we are not root to install it.
+short_page=(tests/page/04* tests/page/05*)
+part_page() { whole_jobs "${short_page[@]}"; }
+
+part_more_page() { EYRIE_TEST_LIMIT_S=1200 whole_jobs tests/page; }
 
 # libeyrie-ulfm on Open MPI: whole jobs whose ranks die in the library's every step; the longer ones
 # apart.

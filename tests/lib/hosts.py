@@ -310,6 +310,10 @@ class Hosts:
                 ],
             )
             batch("tc", [f"qdisc add dev {port} clsact"])
+        self._start_processes(host)
+
+    def _start_processes(self, host):
+        """The host's process 1, which becomes its sshd."""
 
         def inside():
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

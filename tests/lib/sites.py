@@ -1,12 +1,14 @@
 """Several sites on one machine, each with a private network of its own: hosts as in hosts.py, the
 first of a site with a second cable to the wide area, by which the sites reach each other. No host
 has a way to one of another site but from gateway to gateway; what is tried all the same goes into a
-cable that leads nowhere, and is counted. The lines between sites break, flap and are slow as a test
-wants it.
+cable that leads nowhere, and is counted. The lines between sites break, flap, are slow and far as
+a test wants it.
 """
 
 import json
 import pathlib
+import subprocess
+import sys
 
 import jobs
 from hosts import Hosts, HostsJob, batch, mac
@@ -52,12 +54,12 @@ class Sites(Hosts):
 
     NAMES = ("north", "east", "south")
 
-    def __init__(self, *sizes, spares=0, **options):
+    def __init__(self, *sizes, spares=0, names=NAMES, **options):
         super().__init__(sum(sizes) + len(sizes), **options)
         self.sites, first = [], 0
         for number, size in enumerate(sizes):
             hosts = list(range(first, first + size + 1))
-            self.sites.append(Site(number, self.NAMES[number], hosts, spares))
+            self.sites.append(Site(number, names[number], hosts, spares))
             first = hosts[-1] + 1
         for site in self.sites:
             for place, number in enumerate(site.hosts):
@@ -67,8 +69,14 @@ class Sites(Hosts):
                 if number == site.gateway:
                     wide = f"02:65:79:01:00:{site.number + 1:02x}"
                     host.links.append((site.port, "wide", wide, "wide"))
-        # (from, to) by numbers of sites: what does not arrive.
-        self.broken = set()
+        # (from, to) by numbers of sites: what does not arrive, and where no connection can be made.
+        self.broken, self.uncalled = set(), set()
+        # What delays packets between sites; None while they come at once.
+        self._delay_line = None
+
+    def close(self):
+        self.near_lines()
+        super().close()
 
     def site_of(self, number):
         return next(site for site in self.sites if number in site.hosts)
@@ -142,14 +150,35 @@ class Sites(Hosts):
         self.broken -= {(first, second), (second, first)}
         self._filter_lines()
 
+    def refuse_calls(self, first, second):
+        """From now on no host of site `first` can make a connection to the gateway of `second`, as
+        behind a firewall: the other way they can be made, and used both ways. Ssh is let through.
+        """
+        self.uncalled |= {(first, second)}
+        self._filter_lines()
+
+    def allow_calls(self):
+        self.uncalled = set()
+        self._filter_lines()
+
     def _filter_lines(self):
         lines = []
         for site in self.sites:
             unheard = sorted(other + 1 for other, to in self.broken if to == site.number)
+            uncalled = sorted(other + 1 for other, to in self.uncalled if to == site.number)
             drop, accept = "6 0 0 2", "6 0 0 0"
-            # The last byte of the sender's address.
-            known = [f"21 {len(unheard) - i} 0 {n}" for i, n in enumerate(unheard)]
-            program = ["48 0 0 11", *known, accept, drop]
+            # Of TCP (23) to the gateway's port (36) what begins a connection: SYN, without ACK
+            # (47).
+            port = ["40 0 0 36", f"21 0 3 {GATEWAY_PORT}"]
+            call = ["48 0 0 23", "21 0 5 6", *port, "48 0 0 47", "84 0 0 18", "21 1 0 2"]
+            end = [*call, accept, drop]
+            # The last byte of the sender's address: a hit jumps to the end, or to the look at
+            # calls.
+            rest = len(unheard) + len(uncalled)
+            known = [f"21 {rest - i + len(end) - 1} 0 {n}" for i, n in enumerate(unheard)]
+            rest = len(uncalled)
+            known += [f"21 {rest - i} 0 {n}" for i, n in enumerate(uncalled)]
+            program = ["48 0 0 11", *known, accept, *end]
             text = f"{len(program)}," + ",".join(program)
             lines.append(
                 f"filter replace dev {site.port} egress pref 1 handle 1 bpf da bytecode '{text}'"
@@ -168,12 +197,56 @@ class Sites(Hosts):
             ]
             batch("tc", lines)
 
+    def far_lines(self, milliseconds):
+        """From now on a packet from one site to another takes so much longer."""
+        self.near_lines()
+        program = jobs.workshop() / "delay_line"
+        if not program.exists():
+            made = jobs.run(
+                ["cc", "-O2", "-o", program, pathlib.Path(__file__).with_name("delay_line.c")]
+            )
+            check(made.returncode == 0, made.stderr)
+        ports = [site.port for site in self.sites]
+        batch("ip", [f"link set {port} nomaster" for port in ports])
+        self._delay_line = subprocess.Popen(
+            [program, str(int(1000 * milliseconds)), *ports],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        jobs.SET_APART.add(self._delay_line.pid)
+        said = self._delay_line.stdout.readline()
+        check(said == b"ready\n", f"the delay line says {said!r}")
+
+    def round_trip_ms(self, first, second):
+        """How long the gateway of a site takes to find out that nothing listens at another's."""
+        probe = (
+            "import socket, sys, time\n"
+            "begin = time.monotonic()\n"
+            "socket.socket().connect_ex((sys.argv[1], 9))\n"
+            "print(1000 * (time.monotonic() - begin))\n"
+        )
+        argv = [sys.executable, "-c", probe, self.sites[second].address]
+        ran = self.run(self.sites[first].gateway, argv)
+        check(ran.returncode == 0, ran.stderr)
+        return float(ran.stdout)
+
+    def near_lines(self):
+        """Packets come at once again."""
+        if self._delay_line is None:
+            return
+        line, self._delay_line = self._delay_line, None
+        # It ends with its standard input.
+        line.communicate(timeout=PATIENCE_S)
+        jobs.SET_APART.discard(line.pid)
+        batch("ip", [f"link set {site.port} master wide" for site in self.sites])
+
     # A job over them.
 
-    def file(self, slots=2, ranks=None):
-        """The file of domains with which a job runs over all sites. `ranks`: those of each."""
+    def file(self, slots=2, ranks=None, numbers=None):
+        """The file of domains with which a job runs over all sites, or over those of these numbers.
+        `ranks`: those of each."""
         text = ""
-        for site in self.sites:
+        for site in [site for site in self.sites if numbers is None or site.number in numbers]:
             hosts = ",".join(f"h{number}:{slots}" for number in site.compute)
             via = "here" if site.number == 0 else site.login
             text += (
@@ -195,6 +268,7 @@ class SitesJob(HostsJob):
         path = jobs.workshop() / "sites.toml"
         path.write_text(sites.file(slots, ranks) if file is None else file)
         at = sites.sites[0].gateway
+        self._resuming = []
         super().__init__(sites, program, "--domains", str(path), *options, at=at, **rest)
 
     def events_of(self, site, kind=None, **fields):
@@ -249,9 +323,31 @@ class SitesJob(HostsJob):
     def controller(self, site):
         """The process of a site's controller; None when there is none."""
         for pid in self.sites.pids(self.sites.sites[site].gateway):
-            if command_line(pid)[1:2] == ["run"]:
+            if command_line(pid)[1:2] in (["run"], ["resume"]):
                 return pid
         return None
+
+    def resume_at(self, site):
+        """A user goes on with a site's part of the job at that site."""
+        resumed = len(self.events_of(site, "resumed"))
+        command = [jobs.EYRIE, "resume", "--dir", self.base, self.name]
+        resuming = subprocess.Popen(
+            self.sites.command(self.sites.sites[site].gateway, command, cwd=self.cwd),
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._stderr,
+            start_new_session=True,
+        )
+        # It ends with the job.
+        self._resuming.append(resuming)
+        self.await_event_of(site, "resumed", resumed + 1)
+
+    def nothing_left(self):
+        for resuming in self._resuming:
+            resuming.wait(PATIENCE_S)
+        super().nothing_left()
+        self.sites.nothing_astray()
 
     def roles(self, kind, site):
         """{number: pid} of the living routers or stores of a site. The gateway is the router with
@@ -273,7 +369,3 @@ class SitesJob(HostsJob):
     def ranks_at(self, site):
         """The ranks of a site, by what it has started."""
         return sorted({e["rank"] for e in self.events_of(site, "rank_started")})
-
-    def nothing_left(self):
-        super().nothing_left()
-        self.sites.nothing_astray()

@@ -57,11 +57,12 @@ PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 
 class Slurm:
     """`with Slurm(4) as slurm:` starts 4 hosts, `slurm.hosts`, under Slurm, each with `cpus`
-    processors."""
+    processors. `topology`: the text of a topology.conf with switches."""
 
-    def __init__(self, number, cpus=2):
+    def __init__(self, number, cpus=2, topology=None):
         self.hosts = Hosts(number)
         self.cpus = cpus
+        self.topology = topology
         self._daemons = []
 
     def __enter__(self):
@@ -97,6 +98,10 @@ class Slurm:
                 grace=GRACE_S,
             )
         )
+        if self.topology is not None:
+            (self.home / "topology.conf").write_text(self.topology)
+            with open(self.config, "a") as config:
+                config.write("TopologyPlugin=topology/tree\n")
         # Where nothing answers on D-Bus, slurmd makes its control groups by itself.
         (self.home / "cgroup.conf").write_text("IgnoreSystemd=yes\n")
         self._start_munged()

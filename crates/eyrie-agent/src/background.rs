@@ -2,7 +2,9 @@
 //! one of them.
 
 use crate::images::transfer::Uploaded;
+use crate::monitor::sample::Sample;
 use eyrie_wire::control::{ImageMeta, StartFault, StartRank};
+use eyrie_wire::health::Finding;
 use eyrie_wire::role_address::Addr;
 use eyrie_wire::{ImageId, NodeId, RankInstance};
 use std::io::Write;
@@ -49,6 +51,12 @@ pub enum Done {
     DeclaredDead,
     /// This host is about to be taken away; the reason.
     Notice(String),
+    /// The node was sampled.
+    Sampled(Box<Sample>),
+    /// A health rule has found something, or finds it no longer.
+    Found(Finding),
+    /// Something that the user should know.
+    Note(String),
     /// Another host can be reached again, or no longer.
     Reached {
         node: NodeId,

@@ -284,6 +284,7 @@ mod tests {
             compared: false,
             orphans: None,
             notices: Notices::default(),
+            monitoring: None,
         }
     }
 

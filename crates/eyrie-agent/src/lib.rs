@@ -9,6 +9,7 @@ mod exchange;
 mod host_dir;
 mod images;
 mod measure;
+mod monitor;
 pub mod mpi;
 mod node;
 mod notice;

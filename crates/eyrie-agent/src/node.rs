@@ -9,6 +9,7 @@ use crate::host_dir::{self, HostDir};
 use crate::images::files::{raise_limit, Holds};
 use crate::images::incoming::Incoming;
 use crate::measure::Measurements;
+use crate::monitor::Monitor;
 use crate::notice::Leaving;
 use crate::rank::launch::reserve_fixed_numbers;
 use crate::rank::mapped;
@@ -70,6 +71,7 @@ pub struct Agent {
     pub(super) segments: BTreeSet<String>,
     pub(super) exchange: Exchange,
     pub(super) measurements: Measurements,
+    pub(super) monitor: Monitor,
     pub(super) reach: Reach,
     /// The user was told that writes of ranks cannot be tracked.
     pub(super) untracked: bool,
@@ -151,6 +153,7 @@ pub fn run(config: &AgentConfig) -> anyhow::Result<()> {
         segments: BTreeSet::new(),
         exchange: Exchange::default(),
         measurements: Measurements::default(),
+        monitor: Monitor::default(),
         reach: Reach::default(),
         untracked: false,
         exceeds: false,
@@ -275,6 +278,19 @@ impl Agent {
                             }
                             Done::Notice(cause) => {
                                 self.connection.send(&FromAgent::Notice { cause, leaves: false });
+                            }
+                            Done::Sampled(sample) => {
+                                let ranks = self.processes.values();
+                                if let Some(figures) = self.monitor.figures(&sample, ranks) {
+                                    let figures = FromAgent::Sampled(Box::new(figures));
+                                    self.connection.send_passing(&figures);
+                                }
+                            }
+                            Done::Found(finding) => {
+                                self.connection.send(&FromAgent::Found(finding));
+                            }
+                            Done::Note(text) => {
+                                self.connection.send(&FromAgent::Note { text });
                             }
                             Done::Reached { node, reached } => {
                                 self.connection.send(&FromAgent::Reached { node, reached });
@@ -490,6 +506,7 @@ impl Agent {
             ToAgent::Watch { hosts, within } => {
                 self.reach.watch(hosts, within, &self.background);
             }
+            ToAgent::Conduct { port } => self.monitor.follow(self.attachment.controller(), port),
             ToAgent::Trace { request, instance } => self.send_trace(Some(request), instance),
             ToAgent::Freeze => self.freeze(),
             ToAgent::Die => {
@@ -526,6 +543,14 @@ impl Agent {
             self.attachment.prepare_to_wait(orphans, dir, &self.background, connection)?;
         }
         self.leaving.watch(&job.notices, &self.background);
+        if let Some(how) = &job.monitoring {
+            let node = self.attachment.node();
+            let secret = self.attachment.secret();
+            if let Err(why) = self.monitor.start(how, node, secret, &self.background) {
+                let text = format!("node {node} is not monitored: {why}");
+                self.connection.send(&FromAgent::Note { text });
+            }
+        }
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 //! loaded. Functions that run then have put the old guard on the stack and compare it when they
 //! return: it must be replaced there, too.
 
+use crate::level;
 use crate::own_stack;
 use crate::random;
 use libc::c_void;
@@ -22,6 +23,8 @@ const WORD: usize = size_of::<usize>();
 /// The process has one thread, which is in no other call on the stack of [`own_stack`], and
 /// [`own_stack::prepare`] has succeeded.
 pub unsafe fn replace() {
+    // The guard is hashed, before the rank has begun.
+    level::keep();
     // SAFETY: as the caller promises.
     unsafe { own_stack::run(replace_there, 0) };
 }

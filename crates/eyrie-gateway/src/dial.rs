@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// How long each step may take.
-const STEP: Duration = Duration::from_secs(5);
+pub const STEP: Duration = Duration::from_secs(5);
 /// A line is lost when the other host does not answer for this long.
 const LINE_TIMEOUT: Duration = Duration::from_secs(6);
 const PROBE_EVERY: Duration = Duration::from_secs(2);

@@ -2,89 +2,41 @@
 //! connections of other domains, and passes letters on. It decides nothing of messages. It must
 //! never wait for a peer, and never hold more of a stranger than a preamble.
 
-use crate::courier::{Courier, Link, Output, Taken};
+use crate::courier::{Courier, Link, Taken};
 use crate::dial::{self, Answer, Call, Target};
 use crate::images::Images;
 use crate::letters;
-use crate::preamble::{Kind, Preamble, PREAMBLE_LEN};
+use crate::line::{Line, Outlet, Peer, Post};
+use crate::links::{Links, Need, State};
+use crate::mailbox::{Input, Mailbox};
+use crate::preamble::{Kind, Preamble};
 use crate::sockets::{Sockets, Token};
+use crate::strangers::{Strangers, PATIENCE};
+use crate::trunks::Trunks;
 use eyrie_router::conn::{Accepted, Conn};
-use eyrie_router::{Router, RouterEvent};
+use eyrie_router::spin::{Sizes, Spin, Traffic, AT_ONCE};
+use eyrie_router::{LineFigures, Router, RouterCommand, RouterEvent};
 use eyrie_transport::handshake::{verdict, Step};
-use eyrie_transport::{Listener, Stream};
+use eyrie_transport::{round_trip, Listener, Stream};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
-use eyrie_wire::data::{put_plain, Frame, Header, StreamKind};
+use eyrie_wire::data::{Frame, StreamKind};
 use eyrie_wire::directory::{Directory, KeptUntil};
-use eyrie_wire::domains::{Domain, Domains, Letter};
-use eyrie_wire::role_address::{Bind, Interface, Ports, Security};
+use eyrie_wire::domains::{Domains, Letter};
 use eyrie_wire::{DomainId, Incarnation, RankInstance, RouterId};
-use rustc_hash::FxHashMap;
 use rustix::buffer::spare_capacity;
-use rustix::event::{epoll, eventfd, EventfdFlags, Timespec};
+use rustix::event::{epoll, Timespec};
 use rustix::io::Errno;
-use std::io::{self, ErrorKind, Read};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// What is asked of the loop.
-pub enum Input {
-    Directory(Directory),
-    Letter {
-        domain: DomainId,
-        letter: Letter,
-    },
-    /// Ranks have gone from one domain to another.
-    Domains(Domains),
-    /// Messages are fetched from now on, or are not.
-    Fetch(bool),
-    Answer(Answer<Peer>),
-    Stop,
-}
-
-/// The queue of inputs and the descriptor that wakes the loop.
-pub struct Mailbox {
-    inputs: Mutex<Vec<Input>>,
-    wake: OwnedFd,
-}
-
-impl Mailbox {
-    /// An empty one.
-    ///
-    /// # Errors
-    /// When no descriptor is free.
-    pub fn new() -> io::Result<Mailbox> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Mailbox { inputs: Mutex::new(Vec::new()), wake })
-    }
-
-    pub fn put(&self, input: Input) {
-        if let Ok(mut inputs) = self.inputs.lock() {
-            inputs.push(input);
-        }
-        // The counter cannot overflow: the loop resets it.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
-    fn take(&self) -> Vec<Input> {
-        let mut count = [0u8; 8];
-        let _ = rustix::io::read(&self.wake, &mut count);
-        self.inputs.lock().map(|mut inputs| std::mem::take(&mut *inputs)).unwrap_or_default()
-    }
-}
 
 const LISTENER: Token = 0;
 const WAKE: Token = 1;
 const FIRST: Token = 2;
-/// Connections whose preamble has not come have this bit in their number.
-const STRANGER: Token = 1 << 63;
 
-/// How long a preamble and a handshake may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Most connections whose preamble has not come.
-const MAX_STRANGERS: usize = 256;
 /// Most connections that say to be for letters and have not proven it.
 const MAX_CALLERS: usize = 64;
 /// The time between two looks at what is due, where something is due soon, and else.
@@ -94,28 +46,13 @@ const TICK: Duration = Duration::from_millis(250);
 /// without one it is lost.
 const SIGN_EVERY: Duration = Duration::from_secs(2);
 const SILENCE: Duration = Duration::from_secs(7);
-/// The pauses between attempts to connect.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Most bytes of letters that wait for a slow line.
 const MAX_LETTERS: usize = 64 << 20;
 /// Threads that connect to routers of this domain, and to other gateways.
 const HOME_CALLERS: usize = 4;
 const LINE_CALLERS: usize = 8;
-/// How long a port is waited for that a process before may still have.
-const PORT_PATIENCE: Duration = Duration::from_secs(10);
-const PORT_PAUSE: Duration = Duration::from_millis(100);
-
-/// What a connection is for, proven or to be made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Peer {
-    /// A connection of the courier from the domain with this place among the others.
-    Courier(usize, Link),
-    /// Letters of the domain with this place.
-    Letters(usize),
-    /// One that says to be for letters of the domain with this place, and has not proven it.
-    Caller(usize),
-}
+/// With this many bytes queued, writing is not deferred until all connections were read.
+const DEFERRED_BYTES: usize = 16 * 1024;
 
 /// Where the loop's output goes, besides sockets.
 pub struct Out {
@@ -133,127 +70,6 @@ impl Out {
     }
 }
 
-/// A listener for other domains at this port of all interfaces; 0: any port.
-///
-/// # Errors
-/// When the port is not free.
-pub fn bind(port: u16) -> io::Result<Listener> {
-    let ports = if port == 0 { Ports::ANY } else { port.to_string().parse().unwrap_or(Ports::ANY) };
-    let all = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
-    let begun = Instant::now();
-    loop {
-        let bind = |ip: &IpAddr| {
-            let interface = Interface::Ip(*ip);
-            Listener::bind(&Bind::Tcp { interface, ports, security: Security::Encrypted })
-        };
-        // A host without IPv6 has only the second one.
-        match bind(&all[0]).or_else(|_| bind(&all[1])) {
-            Err(e) if e.kind() == ErrorKind::AddrInUse && begun.elapsed() < PORT_PATIENCE => {
-                std::thread::sleep(PORT_PAUSE);
-            }
-            bound => return bound,
-        }
-    }
-}
-
-/// A connection that this side makes.
-#[derive(Clone, Copy)]
-enum State {
-    /// It is to be made from then on; with the pause until another attempt.
-    Idle {
-        from: Instant,
-        pause: Duration,
-    },
-    Calling {
-        pause: Duration,
-    },
-    Up(Token),
-}
-
-impl State {
-    fn lost() -> State {
-        State::Idle { from: Instant::now() + FIRST_PAUSE, pause: FIRST_PAUSE }
-    }
-
-    fn failed(pause: Duration) -> State {
-        State::Idle { from: Instant::now() + pause, pause: (pause * 2).min(LONGEST_PAUSE) }
-    }
-
-    fn token(self) -> Option<Token> {
-        match self {
-            State::Up(token) => Some(token),
-            _ => None,
-        }
-    }
-
-    /// The pause, if an attempt is due.
-    fn due(self, now: Instant) -> Option<Duration> {
-        match self {
-            State::Idle { from, pause } if from <= now => Some(pause),
-            _ => None,
-        }
-    }
-}
-
-/// The connection for letters.
-struct Post {
-    state: State,
-    reader: letters::Reader,
-    heard: Instant,
-    said: Instant,
-}
-
-/// All that there is with one other domain.
-struct Line {
-    id: DomainId,
-    domain: Arc<Domain>,
-    key: Secret,
-    courier: Courier,
-    links: FxHashMap<Link, State>,
-    /// There are connections to be made.
-    lacks: bool,
-    /// Connections to its gateway that stand, and that are being made.
-    fetching: usize,
-    calling: usize,
-    post: Post,
-}
-
-/// A connection whose preamble has not come.
-struct Stranger {
-    stream: Stream,
-    bytes: [u8; PREAMBLE_LEN],
-    filled: usize,
-    since: Instant,
-}
-
-/// Where a courier's frames go.
-struct Outlet<'a> {
-    sockets: &'a mut Sockets<Peer>,
-    links: &'a FxHashMap<Link, State>,
-}
-
-impl Outlet<'_> {
-    fn token(&self, link: Link) -> Option<Token> {
-        self.links.get(&link).and_then(|state| state.token())
-    }
-}
-
-impl Output for Outlet<'_> {
-    fn frame(&mut self, link: Link, header: &Header, payload: &[u8]) {
-        if let Some(token) = self.token(link) {
-            self.sockets.queue(token, |conn| put_plain(&mut conn.out, header, payload));
-        }
-    }
-
-    fn has_room(&self, link: Link) -> bool {
-        self.token(link).is_some_and(|token| self.sockets.has_room(token))
-    }
-}
-
-fn is_fetch(link: Link) -> bool {
-    matches!(link, Link::Fetch(_))
-}
-
 /// The loop.
 pub struct Loop {
     domains: Domains,
@@ -261,17 +77,16 @@ pub struct Loop {
     directory: Directory,
     secret: Secret,
     sockets: Sockets<Peer>,
-    strangers: FxHashMap<Token, Stranger>,
-    next_stranger: Token,
-    listener: Listener,
+    strangers: Strangers,
     mailbox: Arc<Mailbox>,
     out: Out,
     home: crossbeam_channel::Sender<Call<Peer>>,
     away: crossbeam_channel::Sender<Call<Peer>>,
-    /// Connections of other gateways whose next frame has no room yet.
-    held: Vec<Token>,
+    /// Connections that say to be for letters, and have not proven it.
+    callers: BTreeSet<Token>,
     /// Connections that may have more to be read than epoll reports.
     again: Vec<Token>,
+    sizes: Sizes,
     begun: Instant,
     /// How many ranks the job has.
     ranks: usize,
@@ -300,48 +115,27 @@ impl Loop {
         out: Out,
         mailbox: Arc<Mailbox>,
     ) -> io::Result<Loop> {
-        listener.set_nonblocking(true)?;
+        let strangers = Strangers::at(listener)?;
         let sockets = Sockets::new(FIRST)?;
         let data = epoll::EventData::new_u64;
-        epoll::add(sockets.epoll(), &listener, data(LISTENER), epoll::EventFlags::IN)?;
-        epoll::add(sockets.epoll(), &mailbox.wake, data(WAKE), epoll::EventFlags::IN)?;
+        epoll::add(sockets.epoll(), strangers.listener(), data(LISTENER), epoll::EventFlags::IN)?;
+        epoll::add(sockets.epoll(), mailbox.wake(), data(WAKE), epoll::EventFlags::IN)?;
         let answers = Arc::clone(&mailbox);
         let answer = move |answer| answers.put(Input::Answer(answer));
-        let own: Vec<_> = domains.own().ranks().collect();
-        let line = |(id, domain): (DomainId, &Domain)| {
-            let now = Instant::now();
-            Some(Line {
-                id,
-                domain: Arc::new(domain.clone()),
-                key: domains.key(id)?.secret(),
-                courier: Courier::new(own.clone(), domain.ranks().collect(), ranks),
-                links: FxHashMap::default(),
-                lacks: true,
-                fetching: 0,
-                calling: 0,
-                post: Post {
-                    state: State::Idle { from: now, pause: FIRST_PAUSE },
-                    reader: letters::Reader::default(),
-                    heard: now,
-                    said: now,
-                },
-            })
-        };
         Ok(Loop {
-            lines: domains.others().filter_map(line).collect(),
+            lines: domains.others().filter_map(|(id, _)| Line::to(&domains, id, ranks)).collect(),
             domains,
             directory: Directory::default(),
             secret,
             sockets,
-            strangers: FxHashMap::default(),
-            next_stranger: STRANGER,
-            listener,
+            strangers,
             mailbox,
             out,
             home: dial::start(HOME_CALLERS, answer.clone())?,
             away: dial::start(LINE_CALLERS, answer)?,
-            held: Vec::new(),
+            callers: BTreeSet::new(),
             again: Vec::new(),
+            sizes: Sizes::default(),
             begun: Instant::now(),
             ranks,
             fetching: Fetching::On,
@@ -352,18 +146,18 @@ impl Loop {
     pub fn run(mut self) {
         let mut events = Vec::with_capacity(256);
         let mut last_tick = Instant::now();
+        let mut spin = Spin::default();
         self.tick();
         loop {
             events.clear();
-            let timeout = self.timeout();
-            match epoll::wait(self.sockets.epoll(), spare_capacity(&mut events), Some(&timeout)) {
-                Ok(_) | Err(Errno::INTR) => {}
+            match self.wait(&mut spin, &mut events) {
+                Ok(()) | Err(Errno::INTR) => {}
                 Err(e) => return self.out.event(RouterEvent::Fatal { reason: e.to_string() }),
             }
             if self.serve_all(&events) {
                 return;
             }
-            self.offer_held();
+            self.offer_stalled();
             if last_tick.elapsed() >= SHORT_TICK {
                 last_tick = Instant::now();
                 self.tick();
@@ -371,13 +165,26 @@ impl Loop {
         }
     }
 
+    /// Waits for an event, or until something is due.
+    fn wait(&self, spin: &mut Spin, events: &mut Vec<epoll::Event>) -> Result<(), Errno> {
+        let epoll = self.sockets.epoll();
+        if !self.again.is_empty() {
+            return epoll::wait(epoll, spare_capacity(events), Some(&AT_ONCE)).map(drop);
+        }
+        let connections = self.sockets.count();
+        let traffic = Traffic { connections, short: self.sizes.are_short() };
+        spin.wait(epoll, events, &self.timeout(), &traffic, None::<fn() -> bool>)
+    }
+
     fn timeout(&self) -> Timespec {
-        let soon = |line: &Line| line.courier.is_busy() || line.lacks;
-        let timeout = match () {
-            () if !self.again.is_empty() => Duration::ZERO,
-            () if self.lines.iter().any(soon) => SHORT_TICK,
-            () => TICK,
+        let now = Instant::now();
+        let soon = |line: &Line| {
+            let call = line.links.next().map(|next| next.saturating_duration_since(now));
+            let ask = line.courier.is_busy().then_some(SHORT_TICK);
+            [call, ask].into_iter().flatten().min()
         };
+        let soon = self.lines.iter().filter_map(soon).min();
+        let timeout = soon.map_or(TICK, |soon| soon.clamp(SHORT_TICK, TICK));
         timeout.try_into().expect("a short time")
     }
 
@@ -388,7 +195,7 @@ impl Loop {
         }
         for event in events {
             match event.data.u64() {
-                LISTENER => self.accept(),
+                LISTENER => self.strangers.accept(self.sockets.epoll().as_fd()),
                 WAKE => {
                     for input in self.mailbox.take() {
                         if !self.take_input(input) {
@@ -396,11 +203,20 @@ impl Loop {
                         }
                     }
                 }
-                token if token & STRANGER != 0 => self.read_preamble(token),
+                token if Strangers::is_one(token) => {
+                    let read = self.strangers.read(token, self.sockets.epoll().as_fd());
+                    if let Some((preamble, stream)) = read {
+                        self.admit(preamble, stream);
+                    }
+                }
                 token => self.serve(token, event.flags),
             }
-            self.write();
+            // What several connections bring for the same one goes there at once.
+            if self.sockets.queued_bytes() >= DEFERRED_BYTES {
+                self.write();
+            }
         }
+        self.write();
         false
     }
 
@@ -422,10 +238,26 @@ impl Loop {
             Input::Letter { domain, letter } => self.send_letter(domain, &letter),
             Input::Domains(domains) => self.divide(domains),
             Input::Fetch(on) => self.fetch(on),
+            Input::Figures => self.tell_figures(),
             Input::Answer(answer) => self.answered(answer),
             Input::Stop => return false,
         }
         true
+    }
+
+    /// Tells the figures of the lines, and has the router tell its own.
+    fn tell_figures(&mut self) {
+        let now = Instant::now();
+        let mut all = Vec::new();
+        for line in &mut self.lines {
+            let conn = line.post.state.token().and_then(|token| self.sockets.get(token));
+            let round_trip = conn.and_then(|(conn, _)| round_trip(conn));
+            let [received, last_second, most_in_a_second] = line.meter.figures(now);
+            let domain = line.id;
+            all.push(LineFigures { domain, round_trip, received, last_second, most_in_a_second });
+        }
+        self.out.event(RouterEvent::Lines(all));
+        self.out.router.command(RouterCommand::Stats);
     }
 
     /// Follows a new directory.
@@ -440,13 +272,18 @@ impl Loop {
         let before = std::mem::replace(&mut self.directory, directory);
         let now = Instant::now();
         let mut replaced = Vec::new();
-        for line in &mut self.lines {
+        for line in self.lines.iter_mut().filter(|line| !line.over) {
             let mut outlet = Outlet { sockets: &mut self.sockets, links: &line.links };
             line.courier.set_primaries(&self.directory.primaries, &mut outlet);
             for link in line.courier.links() {
-                let idle = State::Idle { from: now, pause: FIRST_PAUSE };
-                let state = *line.links.entry(link).or_insert(idle);
-                let Link::Give { router, .. } = link else { continue };
+                let state = line.links.want(Need::Stream(link), now);
+                let router = match link {
+                    Link::Give { router, .. } => router,
+                    Link::Fetch(rank) => {
+                        line.trunk_of(rank).map(|n| line.links.want(Need::Trunk(n), now));
+                        continue;
+                    }
+                };
                 let moved = before.routers.get(router.index()).is_some_and(|was| {
                     self.directory.routers.get(router.index()).is_some_and(|is| is != was)
                 });
@@ -456,11 +293,12 @@ impl Loop {
         for token in replaced {
             self.lost(token, "another router has taken its place");
         }
+        (0..self.lines.len()).for_each(|at| self.call_again(at));
         self.tick();
     }
 
     /// Ranks have gone from one domain to another: what was under way for a domain whose ranks, or
-    /// this one's, are others now begins anew.
+    /// this one's, are others now begins anew. Or there is another domain.
     fn divide(&mut self, domains: Domains) {
         let before = std::mem::replace(&mut self.domains, domains);
         let same_here = before.own().ranks == self.domains.own().ranks;
@@ -469,35 +307,64 @@ impl Loop {
             let Some(domain) = self.domains.all.get(self.lines[at].id.index()).cloned() else {
                 continue;
             };
-            if same_here && domain.ranks == self.lines[at].domain.ranks {
+            if self.domains.key(self.lines[at].id).is_none() {
+                self.end_line(at);
+            }
+            if self.lines[at].over || same_here && domain.ranks == self.lines[at].domain.ranks {
                 continue;
             }
-            self.end_links(at, |_| true);
+            self.end_connections(at, |_| true);
             let line = &mut self.lines[at];
-            line.links.clear();
+            line.links = Links::default();
             line.courier = Courier::new(own.clone(), domain.ranks().collect(), self.ranks);
             line.domain = Arc::new(domain);
         }
+        for (id, _) in self.domains.others() {
+            if !self.lines.iter().any(|line| line.id == id) {
+                self.lines.extend(Line::to(&self.domains, id, self.ranks));
+            }
+        }
         let directory = self.directory.clone();
         self.follow(directory);
+    }
+
+    /// The domain has ended: nothing is asked of it or taken from it any more.
+    fn end_line(&mut self, at: usize) {
+        if std::mem::replace(&mut self.lines[at].over, true) {
+            return;
+        }
+        self.end_connections(at, |_| true);
+        let of_line = |peer| matches!(peer, Peer::Caller(line) if line == at);
+        let callers = self.sockets.of(of_line);
+        let post = self.lines[at].post.state.token();
+        for token in callers.into_iter().chain(post) {
+            self.lost(token, "its domain has ended");
+        }
+        let line = &mut self.lines[at];
+        line.links = Links::default();
+        line.courier = Courier::new(Vec::new(), Vec::new(), self.ranks);
+        // What is being made for it is not taken when it stands.
+        line.post.state = State::lost();
     }
 
     /// Messages are fetched from now on, or are not: then other gateways keep them.
     fn fetch(&mut self, on: bool) {
         if on {
             self.fetching = Fetching::On;
+            (0..self.lines.len()).for_each(|at| self.call_again(at));
             self.out.event(RouterEvent::Fetches(true));
         } else {
             self.fetching = Fetching::Ending;
-            (0..self.lines.len()).for_each(|at| self.end_links(at, is_fetch));
+            let is_trunk = |need| matches!(need, Need::Trunk(_));
+            (0..self.lines.len()).for_each(|at| self.end_connections(at, is_trunk));
         }
         self.tick();
     }
 
     /// Ends connections of a courier.
-    fn end_links(&mut self, at: usize, which: impl Fn(Link) -> bool) {
-        let links = self.lines[at].links.iter().filter(|(link, _)| which(**link));
-        let tokens: Vec<Token> = links.filter_map(|(_, state)| state.token()).collect();
+    fn end_connections(&mut self, at: usize, which: impl Fn(Need) -> bool) {
+        let is_own = |need| !matches!(need, Need::Stream(Link::Fetch(_)));
+        let tokens = self.lines[at].links.tokens(|need| is_own(need) && which(need));
         tokens.into_iter().for_each(|token| self.lost(token, "it is not needed any more"));
     }
 
@@ -510,65 +377,33 @@ impl Loop {
         }
     }
 
+    /// Looks at once at all connections that are to be made.
+    fn call_again(&mut self, at: usize) {
+        let now = Instant::now();
+        self.lines[at].links.look_at(now);
+        self.call(at, now);
+    }
+
     // Connections of other domains.
 
-    fn accept(&mut self) {
-        while let Ok(stream) = self.listener.accept() {
-            if stream.set_nonblocking(true).is_err() || dial::prepare_line(&stream).is_err() {
-                continue;
-            }
-            if self.strangers.len() >= MAX_STRANGERS {
-                let oldest = self.strangers.iter().min_by_key(|(_, s)| s.since).map(|(t, _)| *t);
-                oldest.map(|token| self.strangers.remove(&token));
-            }
-            let token = self.next_stranger;
-            self.next_stranger += 1;
-            let data = epoll::EventData::new_u64(token);
-            if epoll::add(self.sockets.epoll(), &stream, data, epoll::EventFlags::IN).is_ok() {
-                let (bytes, since) = ([0; PREAMBLE_LEN], Instant::now());
-                self.strangers.insert(token, Stranger { stream, bytes, filled: 0, since });
-            }
-        }
-    }
-
-    fn read_preamble(&mut self, token: Token) {
-        let Some(Stranger { stream, bytes, filled, .. }) = self.strangers.get_mut(&token) else {
-            return;
-        };
-        match stream.read(&mut bytes[*filled..]) {
-            Ok(0) => drop(self.strangers.remove(&token)),
-            Ok(n) => {
-                *filled += n;
-                if *filled == PREAMBLE_LEN {
-                    self.admit_stranger(token);
-                }
-            }
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(_) => drop(self.strangers.remove(&token)),
-        }
-    }
-
-    /// The preamble has come: who can prove to be that one is found out by its key.
-    fn admit_stranger(&mut self, token: Token) {
-        let Some(Stranger { stream, bytes, .. }) = self.strangers.remove(&token) else { return };
-        // The router's loop, or this one by another number, is to be told of what comes.
-        let _ = epoll::delete(self.sockets.epoll(), &stream);
-        let Some(Preamble { kind, from }) = Preamble::decode(&bytes) else { return };
-        let Some(at) = self.lines.iter().position(|line| line.id == from) else { return };
+    /// A preamble has come: who can prove to be that one is found out by its key.
+    fn admit(&mut self, Preamble { kind, from }: Preamble, stream: Stream) {
+        let is_it = |line: &Line| line.id == from && !line.over;
+        let Some(at) = self.lines.iter().position(is_it) else { return };
         let line = &self.lines[at];
         match kind {
-            Kind::Rank => {
+            Kind::Trunk => {
                 let (key, domain) = (line.key.clone(), Arc::clone(&line.domain));
                 self.out.router.accept(Accepted { socket: stream, key, domain });
             }
             // Of two domains the one with the lower number calls.
             Kind::Letters if from < self.domains.own => {
-                let is_caller = |_: &Conn, peer| matches!(peer, Peer::Caller(_));
-                let callers = self.sockets.which(is_caller);
-                if let Some(first) = callers.iter().min().filter(|_| callers.len() >= MAX_CALLERS) {
-                    self.lost(*first, "there are too many");
+                let many = self.callers.len() >= MAX_CALLERS;
+                if let Some(first) = self.callers.first().copied().filter(|_| many) {
+                    self.lost(first, "there are too many");
                 }
                 if let Ok(token) = self.sockets.add(Conn::new(stream), Peer::Caller(at)) {
+                    self.callers.insert(token);
                     self.again.push(token);
                 }
             }
@@ -612,10 +447,10 @@ impl Loop {
             self.lost(old, "another one replaces it");
         }
         self.sockets.set_peer(token, Peer::Letters(at));
+        self.callers.remove(&token);
         let line = &mut self.lines[at];
         let now = Instant::now();
-        let reader = letters::Reader::default();
-        line.post = Post { state: State::Up(token), reader, heard: now, said: now };
+        line.post = Post::new(State::Up(token), now);
         tracing::info!(domain = %line.domain.name, "there is a line for letters");
         self.out.event(RouterEvent::Line { domain: line.id, up: true });
     }
@@ -668,13 +503,16 @@ impl Loop {
     /// Reads what is there and handles it.
     fn read(&mut self, token: Token) {
         loop {
-            let Some((conn, peer)) = self.sockets.get(token).filter(|(conn, _)| !conn.held) else {
-                return;
-            };
+            let Some((conn, peer)) = self.sockets.get(token) else { return };
             let before = conn.received;
             match conn.read() {
                 Ok(true) if conn.received == before => return,
-                Ok(true) => {}
+                Ok(true) => {
+                    let came = conn.received - before;
+                    if let Some(line) = peer.line_of_read().and_then(|at| self.lines.get_mut(at)) {
+                        line.meter.add(came, Instant::now());
+                    }
+                }
                 Ok(false) => return self.lost(token, "the other side has closed it"),
                 Err(e) => return self.lost(token, &e.to_string()),
             }
@@ -693,10 +531,11 @@ impl Loop {
             Peer::Caller(at) => self.handshake(token, at),
             Peer::Letters(at) => self.take_letters(token, at),
             Peer::Courier(at, link) => self.take_frames(token, at, link),
+            Peer::Trunk(at, _) => self.trunks(at).take_records(token),
         }
     }
 
-    /// Gives a courier the frames that were read. False: the connection is over.
+    /// Gives a courier the frames of a router that were read. False: the connection is over.
     fn take_frames(&mut self, token: Token, at: usize, link: Link) -> bool {
         let Some((conn, _)) = self.sockets.get(token) else { return true };
         let (input, filled) = conn.take_input();
@@ -707,47 +546,38 @@ impl Loop {
             match Frame::parse(&input[used..filled]) {
                 Ok(Some(frame)) => match courier.frame(link, &frame, &mut outlet) {
                     Ok(Taken::Yes) => used += frame.len,
-                    Ok(Taken::Later) => break Ok(true),
+                    Ok(Taken::Later) => break Err("an answer that waits".to_owned()),
                     Err(reason) => break Err(reason),
                 },
-                Ok(None) => break Ok(false),
+                Ok(None) => break Ok(()),
                 Err(reason) => break Err(reason.to_owned()),
             }
         };
         if let Some((conn, _)) = self.sockets.get(token) {
             conn.put_back(input, used);
         }
-        match end {
-            Ok(held) => {
-                if held && !self.held.contains(&token) {
-                    self.held.push(token);
-                }
-                self.sockets.hold(token, held);
-                true
-            }
-            Err(reason) => {
-                tracing::warn!(?link, reason, "a connection of the courier is refused");
-                false
-            }
+        if let Err(reason) = &end {
+            tracing::warn!(?link, reason, "a connection of the courier is refused");
         }
+        end.is_ok()
+    }
+
+    /// Handles what comes on the trunks of a line.
+    fn trunks(&mut self, at: usize) -> Trunks<'_> {
+        let Loop { lines, sockets, sizes, .. } = self;
+        Trunks { line: &mut lines[at], sockets, sizes }
     }
 
     /// Offers the frames that had no room again, as long as some of them find it.
-    fn offer_held(&mut self) {
-        loop {
+    fn offer_stalled(&mut self) {
+        let mut goes_on = true;
+        while std::mem::take(&mut goes_on) {
             self.write();
-            let held = std::mem::take(&mut self.held);
-            let count = held.len();
-            for token in held {
-                let Some((_, peer)) = self.sockets.get(token) else { continue };
-                if !self.process(token, peer) {
-                    self.lost(token, "what came is not sound");
-                } else if !self.held.contains(&token) {
-                    self.again.push(token);
+            for at in 0..self.lines.len() {
+                match self.trunks(at).offer_stalled() {
+                    Ok(some) => goes_on |= some,
+                    Err((token, why)) => self.lost(token, &why),
                 }
-            }
-            if self.held.len() == count || self.held.is_empty() {
-                return self.write();
             }
         }
     }
@@ -757,7 +587,7 @@ impl Loop {
         let Some(peer) = self.sockets.remove(token) else { return };
         tracing::debug!(?peer, why, "a connection is lost");
         match peer {
-            Peer::Caller(_) => {}
+            Peer::Caller(_) => drop(self.callers.remove(&token)),
             Peer::Letters(at) => {
                 let line = &mut self.lines[at];
                 if line.post.state.token() == Some(token) {
@@ -766,17 +596,10 @@ impl Loop {
                     self.out.event(RouterEvent::Line { domain: line.id, up: false });
                 }
             }
+            Peer::Trunk(at, number) => self.trunks(at).lost(number, why),
             Peer::Courier(at, link) => {
-                let line = &mut self.lines[at];
-                line.links.insert(link, State::lost());
-                line.lacks = true;
-                if let Link::Fetch(_) = link {
-                    line.fetching -= 1;
-                    if line.fetching == 0 {
-                        tracing::info!(domain = %line.domain.name, why, "the line is lost");
-                    }
-                }
-                let Line { courier, links, .. } = line;
+                let Line { courier, links, .. } = &mut self.lines[at];
+                links.set(Need::Stream(link), State::lost());
                 let mut outlet = Outlet { sockets: &mut self.sockets, links };
                 courier.lost(link, &mut outlet);
             }
@@ -787,14 +610,18 @@ impl Loop {
 
     fn tick(&mut self) {
         let now = Instant::now();
-        self.strangers.retain(|_, stranger| now - stranger.since < PATIENCE);
-        let late = |conn: &Conn, peer: Peer| {
-            matches!(peer, Peer::Caller(_)) && now - conn.since > PATIENCE
-        };
-        for token in self.sockets.which(late) {
+        self.strangers.end_late(now);
+        let is_late = |conn: &Conn| now - conn.since > PATIENCE;
+        let first = self.callers.first().copied();
+        // The oldest one has the lowest number.
+        let late = first.filter(|t| self.sockets.get(*t).is_some_and(|(conn, _)| is_late(conn)));
+        if let Some(token) = late {
             self.lost(token, "it takes too long");
         }
         for at in 0..self.lines.len() {
+            if self.lines[at].over {
+                continue;
+            }
             self.call(at, now);
             self.sign(at, now);
             let Line { courier, links, .. } = &mut self.lines[at];
@@ -821,44 +648,43 @@ impl Loop {
     /// Has connections made that are due.
     fn call(&mut self, at: usize, now: Instant) {
         let fetches = self.fetching == Fetching::On;
-        let line = &mut self.lines[at];
-        for (link, state) in &mut line.links {
-            let Some(pause) = state.due(now).filter(|_| fetches || !is_fetch(*link)) else {
-                continue;
-            };
-            let (rank, stream) = match *link {
-                Link::Give { source, .. } => (source, StreamKind::Send),
-                Link::Fetch(rank) => (rank, StreamKind::Delivery),
-            };
-            let claim = Claim::Rank {
-                instance: RankInstance { rank, incarnation: Incarnation(1) },
-                stream,
-            };
-            let id = Peer::Courier(at, *link);
-            match *link {
-                Link::Give { router, .. } => {
-                    let Some(addr) = self.directory.routers.get(router.index()) else { continue };
+        let Loop { lines, directory, secret, domains, home, away, .. } = self;
+        let line = &mut lines[at];
+        let Line { links, calling, fetching, domain, key, .. } = line;
+        let mut streams = Vec::new();
+        let claim_of = |source| Claim::Rank {
+            instance: RankInstance { rank: source, incarnation: Incarnation(1) },
+            stream: StreamKind::Send,
+        };
+        links.call(now, |need| {
+            match need {
+                Need::Stream(link @ Link::Give { source, router }) => {
+                    // Another directory may name it.
+                    let Some(addr) = directory.routers.get(router.index()) else { return false };
+                    let id = Peer::Courier(at, link);
                     let target = Target::Home(addr.clone());
-                    let secret = self.secret.clone();
+                    let secret = secret.clone();
                     // The callers end only after this loop.
-                    let _ = self.home.send(Call { id, target, secret, claim });
+                    let _ = home.send(Call { id, target, secret, claim: claim_of(source) });
                 }
-                // One finds out whether the other gateway can be reached at all.
-                Link::Fetch(_) if line.fetching == 0 && line.calling > 0 => continue,
-                Link::Fetch(_) => {
-                    line.calling += 1;
-                    let preamble = Preamble { kind: Kind::Rank, from: self.domains.own };
-                    let target = Target::Line { gateway: line.domain.gateway.clone(), preamble };
-                    let secret = line.key.clone();
-                    let _ = self.away.send(Call { id, target, secret, claim });
+                Need::Stream(Link::Fetch(rank)) => {
+                    streams.push(rank);
+                    return false;
+                }
+                // One finds out whether the other gateway can be reached at all; its answer brings
+                // the others.
+                Need::Trunk(_) if !fetches || (*fetching == 0 && *calling > 0) => return false,
+                Need::Trunk(number) => {
+                    *calling += 1;
+                    let id = Peer::Trunk(at, number);
+                    let preamble = Preamble { kind: Kind::Trunk, from: domains.own };
+                    let target = Target::Line { gateway: domain.gateway.clone(), preamble };
+                    let secret = key.clone();
+                    let _ = away.send(Call { id, target, secret, claim: Claim::Trunk });
                 }
             }
-            *state = State::Calling { pause };
-        }
-        let lacks = |(link, state): (&Link, &State)| {
-            matches!(state, State::Idle { .. }) && (fetches || !is_fetch(*link))
-        };
-        line.lacks = line.links.iter().any(lacks);
+            true
+        });
         let due = line.post.state.due(now).filter(|_| self.domains.own < line.id);
         if let Some(pause) = due {
             line.post.state = State::Calling { pause };
@@ -868,6 +694,7 @@ impl Loop {
             let secret = line.key.clone();
             let _ = self.away.send(Call { id: Peer::Letters(at), target, secret, claim });
         }
+        self.trunks(at).begin_streams(&streams);
     }
 
     /// A connection was made, or could not be.
@@ -893,6 +720,7 @@ impl Loop {
                 }
             }
             Peer::Courier(at, link) => self.courier_answered((at, link), &target, conn),
+            Peer::Trunk(at, number) => self.trunk_answered(at, number, conn),
         }
     }
 
@@ -902,44 +730,50 @@ impl Loop {
         target: &Target,
         conn: Result<Conn, String>,
     ) {
-        let fetches = self.fetching == Fetching::On;
-        let line = &mut self.lines[at];
-        line.calling -= usize::from(is_fetch(link));
-        let Some(State::Calling { pause }) = line.links.get(&link).copied() else { return };
-        let outdated = match (link, target) {
-            (Link::Give { router, .. }, Target::Home(addr)) => {
-                self.directory.routers.get(router.index()) != Some(addr)
+        let Line { courier, links, .. } = &mut self.lines[at];
+        let need = Need::Stream(link);
+        let Some(State::Calling { pause }) = links.get(need) else { return };
+        if let (Link::Give { router, .. }, Target::Home(addr)) = (link, target) {
+            if self.directory.routers.get(router.index()) != Some(addr) {
+                return links.set(need, State::wanted(Instant::now()));
             }
-            (Link::Fetch(_), _) => !fetches,
-            _ => false,
-        };
-        if outdated {
-            line.links.insert(link, State::Idle { from: Instant::now(), pause: FIRST_PAUSE });
-            line.lacks = true;
-            return;
         }
         let token = conn.and_then(|conn| {
             self.sockets.add(conn, Peer::Courier(at, link)).map_err(|e| e.to_string())
         });
         match token {
             Ok(token) => {
-                line.links.insert(link, State::Up(token));
-                if let Link::Fetch(_) = link {
-                    line.fetching += 1;
-                    if line.fetching == 1 {
-                        tracing::info!(domain = %line.domain.name, "there is a line");
-                    }
-                }
-                let Line { courier, links, .. } = line;
-                let mut outlet = Outlet { sockets: &mut self.sockets, links };
-                courier.connected(link, &mut outlet);
+                links.set(need, State::Up(token));
+                courier.connected(link, &mut Outlet { sockets: &mut self.sockets, links });
                 self.again.push(token);
-                self.call(at, Instant::now());
             }
             Err(reason) => {
                 tracing::debug!(?link, reason, "no connection");
-                line.links.insert(link, State::failed(pause));
-                line.lacks = true;
+                links.set(need, State::failed(pause));
+            }
+        }
+    }
+
+    fn trunk_answered(&mut self, at: usize, number: usize, conn: Result<Conn, String>) {
+        let line = &mut self.lines[at];
+        line.calling -= 1;
+        let need = Need::Trunk(number);
+        let Some(State::Calling { pause }) = line.links.get(need) else { return };
+        if self.fetching != Fetching::On {
+            return line.links.set(need, State::wanted(Instant::now()));
+        }
+        let token = conn.and_then(|conn| {
+            self.sockets.add(conn, Peer::Trunk(at, number)).map_err(|e| e.to_string())
+        });
+        match token {
+            Ok(token) => {
+                self.trunks(at).stands(number, token);
+                self.again.push(token);
+                self.call_again(at);
+            }
+            Err(reason) => {
+                tracing::debug!(domain = %line.domain.name, reason, "no trunk");
+                line.links.set(need, State::failed(pause));
             }
         }
     }

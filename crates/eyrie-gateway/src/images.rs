@@ -1,10 +1,11 @@
 //! Images that go from domain to domain. A store of this domain fetches an image of another
 //! domain's rank from its own gateway, as from any store. That one asks the other gateway, which
-//! asks the stores of its domain. What goes to and fro is passed on as it is: the store that
-//! receives an image verifies it. Each image is served by threads of its own, so none of this waits
-//! for messages, nor they for it. It must never give an image to a domain that has no line here,
-//! nor ask a store for anything but an image of its domain's own ranks.
+//! asks the stores of its domain. What goes to and fro is passed on in blocks and not looked at:
+//! the store that receives an image verifies it. Each image is served by threads of its own, so
+//! none of this waits for messages, nor they for it. It must never give an image to a domain that
+//! has no line here, nor ask a store for anything but an image of its domain's own ranks.
 
+use crate::blocks::{Reader, Writer, BLOCK};
 use crate::dial;
 use crate::preamble::{Kind, Preamble};
 use eyrie_transport::handshake::{self, HandshakeError};
@@ -25,8 +26,6 @@ const STEP: Duration = Duration::from_secs(10);
 /// Most images that are under way to other domains at a time; others are refused, and asked for
 /// again by their stores.
 const MAX_GIVEN: usize = 64;
-/// Bytes that are passed on at once.
-const PIECE: usize = 256 * 1024;
 /// What a store's answer begins with where it has no such image, and the length of that.
 const NONE: [u8; 4] = [0; 4];
 
@@ -88,7 +87,7 @@ impl Images {
         let claim = handshake::accept(&mut line, key, |claim| self.may_give(claim));
         let claim = claim.map_err(|e| io::Error::other(e.to_string()))?;
         let (store, begun) = self.store_with(&claim)?;
-        line.write_all(&begun)?;
+        Writer::new().write(&begun, &mut line)?;
         relay(store, line)
     }
 
@@ -151,28 +150,41 @@ fn ask(addr: &Addr, secret: &Secret, claim: &Claim) -> io::Result<(Stream, [u8; 
 
 /// Passes on what comes from either side, until both have ended. A side that says nothing is waited
 /// for: the kernel finds out whether its host is there, and its store gives up by itself.
-fn relay(one: Stream, other: Stream) -> io::Result<()> {
-    one.set_timeout(None)?;
-    other.set_timeout(None)?;
-    let (mut from, mut to) = (other.try_clone()?, one.try_clone()?);
+fn relay(store: Stream, line: Stream) -> io::Result<()> {
+    store.set_timeout(None)?;
+    line.set_timeout(None)?;
+    let (mut from, mut to) = (line.try_clone()?, store.try_clone()?);
     let back = std::thread::Builder::new().name("gateway-image-back".into());
-    let back = back.spawn(move || pass(&mut from, &mut to))?;
-    let (mut from, mut to) = (one, other);
-    pass(&mut from, &mut to);
+    let back = back.spawn(move || {
+        let mut reader = Reader::default();
+        pass(&mut from, &mut to, |from, to| {
+            let bytes = reader.read(from)?;
+            to.write_all(bytes)?;
+            Ok(!bytes.is_empty())
+        });
+    })?;
+    let (mut from, mut to) = (store, line);
+    let mut writer = Writer::new();
+    let mut block = vec![0; BLOCK];
+    pass(&mut from, &mut to, |from, to| {
+        let n = from.read(&mut block)?;
+        if n > 0 {
+            writer.write(&block[..n], to)?;
+        }
+        Ok(n > 0)
+    });
     drop(back.join());
     Ok(())
 }
 
-/// Passes on what comes from one side, and its end; an error ends both.
-fn pass(from: &mut Stream, to: &mut Stream) {
-    let mut piece = vec![0; PIECE];
-    let mut step = || -> io::Result<bool> {
-        let n = from.read(&mut piece)?;
-        to.write_all(&piece[..n])?;
-        Ok(n > 0)
-    };
+/// Passes on what comes from one side step by step, and its end; an error ends both.
+fn pass(
+    from: &mut Stream,
+    to: &mut Stream,
+    mut step: impl FnMut(&mut Stream, &mut Stream) -> io::Result<bool>,
+) {
     let ended = loop {
-        match step() {
+        match step(from, to) {
             Ok(true) => {}
             Ok(false) => break to.shutdown(Shutdown::Write),
             Err(e) => break Err(e),
@@ -203,7 +215,7 @@ impl Service for ForStores {
     fn serve(&self, claim: Claim, store: Stream) {
         let Claim::ImageCopy { rank, image } = claim else { return };
         // The store learns from the end of the connection.
-        match self.0.line_for(rank, &claim).and_then(|line| relay(line, store)) {
+        match self.0.line_for(rank, &claim).and_then(|line| relay(store, line)) {
             Ok(()) => tracing::debug!(%rank, %image, "an image has come from another domain"),
             Err(e) => tracing::info!(%rank, %image, "no image has come: {e}"),
         }

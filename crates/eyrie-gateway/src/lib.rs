@@ -3,23 +3,34 @@
 //! that fetch what those have for the ranks of this one. It must never hand a message to anyone who
 //! has not proven to be of the receiver's domain.
 
+mod blocks;
 mod courier;
 mod dial;
 mod event_loop;
+mod figures;
 mod images;
 mod letters;
+mod line;
+mod links;
+mod listener;
+mod mailbox;
 mod preamble;
 pub mod role;
 mod sockets;
+mod stalled;
+mod strangers;
+pub mod trial;
+mod trunks;
 
 use crossbeam_channel::Sender;
-use event_loop::{Input, Loop, Mailbox};
+use event_loop::Loop;
 use eyrie_router::{Config, Router, RouterCommand, RouterEvent};
 use eyrie_transport::server;
 use eyrie_wire::auth::Secret;
-use eyrie_wire::role_address::{Addr, Bind};
+use eyrie_wire::role_address::Bind;
 use eyrie_wire::RouterId;
 use images::{ForStores, Images};
+use mailbox::{Input, Mailbox};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -50,11 +61,8 @@ impl Gateway {
         let Some(gateway) = config.gateway.clone() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is no gateway"));
         };
-        let listener = event_loop::bind(gateway.port)?;
-        let port = match listener.addr()? {
-            Addr::Tcp { at, .. } => at.port(),
-            Addr::Unix(_) => gateway.port,
-        };
+        let listener = listener::bind(gateway.port)?;
+        let port = listener::port_of(&listener)?.unwrap_or(gateway.port);
         let for_stores = beside(&config.listen);
         let router = Arc::new(Router::start(config, secret.clone(), events.clone())?);
         let images = Arc::new(Images::new(secret.clone(), gateway.domains.clone()));
@@ -90,6 +98,8 @@ impl Gateway {
                 self.images.set_domains(domains.clone());
                 self.mailbox.put(Input::Domains(domains));
             }
+            // The loop asks the router, after it has told its own.
+            RouterCommand::Stats => self.mailbox.put(Input::Figures),
             RouterCommand::Fetch(on) => self.mailbox.put(Input::Fetch(on)),
             command => self.router.command(command),
         }

@@ -10,8 +10,8 @@ pub const PREAMBLE_LEN: usize = MAGIC_LEN + 4 + 4;
 /// What a connection between domains is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// The delivery stream of a rank.
-    Rank = 1,
+    /// Delivery streams of ranks.
+    Trunk = 1,
     /// Letters of the controllers.
     Letters = 2,
     /// An image of a rank.
@@ -39,7 +39,7 @@ impl Preamble {
     pub fn decode(bytes: &[u8; PREAMBLE_LEN]) -> Option<Preamble> {
         let (kind, from) = LINE.strip(bytes)?.split_first_chunk::<4>()?;
         let kind = match u32::from_le_bytes(*kind) {
-            1 => Kind::Rank,
+            1 => Kind::Trunk,
             2 => Kind::Letters,
             3 => Kind::Image,
             _ => return None,
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn it_names_its_kind_and_domain_and_nothing_else_is_one() {
-        for kind in [Kind::Rank, Kind::Letters, Kind::Image] {
+        for kind in [Kind::Trunk, Kind::Letters, Kind::Image] {
             let preamble = Preamble { kind, from: DomainId(7) };
             let bytes = preamble.encode();
             assert_eq!(Preamble::decode(&bytes), Some(preamble));

@@ -23,6 +23,8 @@ pub struct Sockets<P> {
     next: Token,
     /// Those with something to write.
     touched: Vec<Token>,
+    /// Bytes queued since all was written.
+    queued_bytes: usize,
     /// Those that could not be written.
     broken: Vec<Token>,
 }
@@ -34,12 +36,23 @@ impl<P: Copy> Sockets<P> {
     /// When the kernel has no epoll for it.
     pub fn new(first: Token) -> io::Result<Sockets<P>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let all = FxHashMap::default();
-        Ok(Sockets { epoll, all, next: first, touched: Vec::new(), broken: Vec::new() })
+        Ok(Sockets {
+            epoll,
+            all: FxHashMap::default(),
+            next: first,
+            touched: Vec::new(),
+            queued_bytes: 0,
+            broken: Vec::new(),
+        })
     }
 
     pub fn epoll(&self) -> &OwnedFd {
         &self.epoll
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.all.len()
     }
 
     /// Adds a connection.
@@ -65,25 +78,25 @@ impl<P: Copy> Sockets<P> {
         }
     }
 
-    /// The connections for which this holds.
-    pub fn which(&self, holds: impl Fn(&Conn, P) -> bool) -> Vec<Token> {
-        let which = self.all.iter().filter(|(_, socket)| holds(&socket.conn, socket.peer));
+    /// The connections that are for this.
+    pub fn of(&self, holds: impl Fn(P) -> bool) -> Vec<Token> {
+        let which = self.all.iter().filter(|(_, socket)| holds(socket.peer));
         which.map(|(token, _)| *token).collect()
     }
 
     /// Removes a connection; returns what it was for.
     pub fn remove(&mut self, token: Token) -> Option<P> {
         let Socket { conn, peer } = self.all.remove(&token)?;
-        if !conn.held {
-            let _ = epoll::delete(&self.epoll, &conn);
-        }
+        let _ = epoll::delete(&self.epoll, &conn);
         Some(peer)
     }
 
     /// Queues something.
     pub fn queue(&mut self, token: Token, put: impl FnOnce(&mut Conn)) {
         let Some(Socket { conn, .. }) = self.all.get_mut(&token) else { return };
+        let before = conn.out.len();
         put(conn);
+        self.queued_bytes += conn.out.len() - before;
         if !conn.touched {
             conn.touched = true;
             self.touched.push(token);
@@ -94,24 +107,14 @@ impl<P: Copy> Sockets<P> {
         self.all.get(&token).is_some_and(|socket| socket.conn.has_room())
     }
 
-    /// Stops or resumes reading. Removed from epoll altogether: otherwise it would report the
-    /// peer's end again and again.
-    pub fn hold(&mut self, token: Token, held: bool) {
-        let Some(Socket { conn, .. }) = self.all.get_mut(&token) else { return };
-        if conn.held == held {
-            return;
-        }
-        conn.held = held;
-        if held {
-            let _ = epoll::delete(&self.epoll, &*conn);
-        } else {
-            let _ =
-                epoll::add(&self.epoll, &*conn, epoll::EventData::new_u64(token), interest(conn));
-        }
+    /// How much is queued, about.
+    pub fn queued_bytes(&self) -> usize {
+        self.queued_bytes
     }
 
     /// Writes what is queued.
     pub fn write_touched(&mut self) {
+        self.queued_bytes = 0;
         while let Some(token) = self.touched.pop() {
             self.write(token);
         }
@@ -127,10 +130,8 @@ impl<P: Copy> Sockets<P> {
         }
         if conn.blocked != conn.watched {
             conn.watched = conn.blocked;
-            if !conn.held {
-                let data = epoll::EventData::new_u64(token);
-                let _ = epoll::modify(&self.epoll, &*conn, data, interest(conn));
-            }
+            let data = epoll::EventData::new_u64(token);
+            let _ = epoll::modify(&self.epoll, &*conn, data, interest(conn));
         }
     }
 

@@ -12,8 +12,9 @@ use eyrie_router::{RouterCommand, RouterEvent};
 use eyrie_store::role::{StoreCommand, StoreEvent, StoreRole};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{ImageAnswer, StoreAt};
+use eyrie_wire::domains::Letter;
 use eyrie_wire::role_address::Addr;
-use eyrie_wire::{ImageId, Incarnation, Rank, RankInstance, StoreId};
+use eyrie_wire::{DomainId, ImageId, Incarnation, Rank, RankInstance, StoreId};
 use model::{Domains, Receiver, Sender, Site, PATIENCE};
 use shared::{config, sealed, upload_with};
 use std::sync::Arc;
@@ -103,6 +104,40 @@ fn an_image_goes_from_a_store_of_one_domain_to_one_of_another() {
     assert!(wants.copy(rank(0), 1, &from).is_err() && wants.copy(rank(2), 7, &from).is_err());
     domains.cut();
     assert!(wants.copy(rank(2), 2, &from).is_ok(), "it has that already");
+}
+
+/// As long as both live: only the one that is told ends it.
+#[test]
+fn a_line_to_a_domain_that_has_ended_ends() {
+    let mut domains = Domains::start();
+    let [home, cloud] = &mut domains.sites;
+    let line = |up| move |event: &RouterEvent| matches!(event, RouterEvent::Line { up: is, .. } if *is == up);
+    home.await_event(line(true));
+    cloud.await_event(line(true));
+    home.end_domain(DomainId(1));
+    home.await_event(line(false));
+    cloud.await_event(line(false));
+    // A gateway that takes its place knows it, too: nothing is tried or taken.
+    home.replace_gateway();
+    let letter = Letter { number: 1, heard: 0, says: None };
+    home.gateway.command(RouterCommand::ToDomain { domain: DomainId(1), letter });
+    home.gateway.command(RouterCommand::Fetch(true));
+    home.await_event(|event| *event == RouterEvent::Fetches(true));
+}
+
+#[test]
+fn a_domain_that_comes_later_gets_a_line_and_messages() {
+    let domains = Domains::one_after_the_other();
+    let [home, cloud] = &domains.sites;
+    let is_up = |event: &RouterEvent| matches!(event, RouterEvent::Line { up: true, .. });
+    home.await_event(is_up);
+    cloud.await_event(is_up);
+    let mut sender = Sender::connect(home, Rank(0));
+    let mut receiver = Receiver::connect(cloud, Rank(2));
+    sender.send(Rank(2), 1000);
+    receiver.check_next(Rank(0), |_| 1000);
+    receiver.received();
+    sender.await_acknowledged();
 }
 
 #[test]

@@ -3,12 +3,13 @@
 
 mod model;
 
+use eyrie_router::trunk::{parse, put_frame, put_word, Word};
 use eyrie_router::{RouterCommand, RouterEvent};
 use eyrie_transport::handshake::{self, HandshakeError};
 use eyrie_transport::Stream;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
-use eyrie_wire::data::StreamKind;
+use eyrie_wire::data::{put_plain, Header, Resume, StreamKind};
 use eyrie_wire::domains::{DomainSays, Letter, LineKey};
 use eyrie_wire::role_address::{Addr, Security};
 use eyrie_wire::{DomainId, Incarnation, Rank, RankInstance};
@@ -125,19 +126,19 @@ fn preamble(kind: u32, from: u32) -> Vec<u8> {
     [&b"EYRIELIN"[..], &kind.to_le_bytes(), &from.to_le_bytes()].concat()
 }
 
-/// A connection as a rank of this domain, or for its letters, with this key.
+/// A connection for messages or letters of this domain, with this key.
 fn call(
     port: u16,
     kind: u32,
     from: u32,
     key: &Secret,
     claim: &Claim,
-) -> Result<(), HandshakeError> {
+) -> Result<Stream, HandshakeError> {
     let at = SocketAddr::from(([127, 0, 0, 1], port));
     let addr = Addr::Tcp { at, security: Security::Encrypted };
     let mut stream = Stream::connect(&addr, PATIENCE).unwrap();
     stream.write_all(&preamble(kind, from)).unwrap();
-    handshake::connect(&mut stream, key, claim)
+    handshake::connect(&mut stream, key, claim).map(|()| stream)
 }
 
 #[test]
@@ -182,32 +183,107 @@ fn only_the_right_key_opens_a_line_and_only_for_what_it_is_for() {
         instance: RankInstance { rank: Rank(rank), incarnation: Incarnation(incarnation) },
         stream,
     };
-    let own = claim(0, 1, StreamKind::Delivery);
     let letters = |from| Claim::Letters { from: DomainId(from) };
     let wrong = LineKey::new().secret();
-    for (kind, claim) in [(1, &own), (2, &letters(0))] {
+    for (kind, claim) in [(1, &Claim::Trunk), (2, &letters(0))] {
         let silent = call(port, kind, 0, &wrong, claim);
-        assert!(
-            matches!(silent, Err(HandshakeError::Silent | HandshakeError::Io(_))),
-            "{silent:?}"
-        );
+        assert!(matches!(silent, Err(HandshakeError::Silent | HandshakeError::Io(_))), "{claim:?}");
     }
     for claim in [
+        claim(0, 1, StreamKind::Delivery),
         claim(2, 1, StreamKind::Delivery),
         claim(0, 1, StreamKind::Send),
-        claim(2, 1, StreamKind::Send),
-        claim(0, 2, StreamKind::Delivery),
-        claim(9, 1, StreamKind::Delivery),
         letters(0),
     ] {
         let refused = call(port, 1, 0, &key, &claim);
-        assert!(matches!(refused, Err(HandshakeError::Refused(_))), "{claim:?}: {refused:?}");
+        assert!(matches!(refused, Err(HandshakeError::Refused(_))), "{claim:?}");
     }
-    for claim in [&own, &letters(1)] {
+    for claim in [&Claim::Trunk, &letters(1)] {
         assert!(call(port, 2, 0, &key, claim).is_err(), "{claim:?} is not for letters");
     }
-    assert!(call(port, 1, 0, &key, &own).is_ok());
+    assert!(call(port, 1, 0, &key, &Claim::Trunk).is_ok());
     assert!(call(port, 2, 0, &key, &letters(0)).is_ok());
+}
+
+#[test]
+fn a_trunk_is_for_the_ranks_of_its_domain_and_only_to_receive() {
+    let domains = Domains::start();
+    let port = domains.sites[1].gateway.port();
+    let resume = Header::Resume(Resume { rsn: 0, clock: 0 });
+    let message = Header::Determinants;
+    let frame = |rank, header: &Header| {
+        let mut bytes = Vec::new();
+        put_frame(&mut bytes, Rank(rank), |out| put_plain(out, header, &[]));
+        bytes
+    };
+    let word = |word| {
+        let mut bytes = Vec::new();
+        put_word(&mut bytes, Rank(0), word);
+        bytes
+    };
+    // What is said on a trunk of the domain of rank 0, and whether it ends the trunk.
+    for (bytes, ends) in [
+        (frame(2, &resume), true),
+        (frame(13, &resume), true),
+        (frame(99, &resume), true),
+        (vec![0xff; 8], true),
+        (word(Word::Closed), true),
+        (word(Word::Stop), false),
+        (frame(0, &message), false),
+        (frame(0, &resume), false),
+    ] {
+        let mut trunk = call(port, 1, 0, &domains.key.secret(), &Claim::Trunk).unwrap();
+        trunk.set_timeout(Some(PATIENCE)).unwrap();
+        trunk.write_all(&bytes).unwrap();
+        // The answer to it, or the end, comes before that to a stream that may begin.
+        let _ = trunk.write_all(&frame(1, &resume));
+        let mut answer = Vec::new();
+        let mut part = [0; 4096];
+        let first = loop {
+            match trunk.read(&mut part) {
+                Ok(n) if n > 0 => answer.extend_from_slice(&part[..n]),
+                _ => break None,
+            }
+            let mut rest = &answer[..];
+            let mut begun = None;
+            while let Some((rank, _, len)) = parse(rest).unwrap() {
+                begun = begun.or((rank == Rank(1)).then_some(rank));
+                rest = &rest[len..];
+            }
+            if begun.is_some() {
+                break begun;
+            }
+        };
+        assert_eq!(first.is_none(), ends, "{bytes:?}");
+    }
+}
+
+#[test]
+fn a_rank_without_room_holds_no_other_one_back() {
+    let mut domains = Domains::start();
+    domains.sites[1].direct_but(Some(Rank(2)));
+    let mut sender = Sender::connect(&domains.sites[0], Rank(0));
+    let (count, len) = (20, 1 << 20);
+    for _ in 0..count {
+        sender.send(Rank(2), len);
+    }
+    // Rank 11 is on the same trunk, by its place among the ranks of its domain.
+    let mut other = Sender::connect(&domains.sites[0], Rank(1));
+    let mut receiver = Receiver::connect(&domains.sites[1], Rank(11));
+    for ssn in 1..=50 {
+        other.send(Rank(11), 1000);
+        receiver.check_next(Rank(1), |_| 1000);
+        receiver.received();
+        assert_eq!(receiver.rsn, ssn);
+    }
+    domains.sites[1].direct_but(None);
+    let mut late = Receiver::connect(&domains.sites[1], Rank(2));
+    for _ in 0..count {
+        late.check_next(Rank(0), |_| len);
+        late.received();
+    }
+    sender.await_acknowledged();
+    other.await_acknowledged();
 }
 
 #[test]

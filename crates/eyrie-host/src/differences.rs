@@ -58,6 +58,20 @@ pub struct Difference {
     pub text: String,
 }
 
+impl Difference {
+    /// One with a sentence about two hosts: both values, and the meaning after a colon.
+    pub fn between(
+        (severity, what): (Severity, What),
+        (host, value): (&str, String),
+        (than, other_value): (&str, String),
+        text: String,
+    ) -> Difference {
+        let host = host.to_string();
+        let than = than.to_string();
+        Difference { severity, what, host, value, than, other_value, text }
+    }
+}
+
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(&self.text)
@@ -105,20 +119,13 @@ pub fn same_host((a, of_a): (&str, &str), (b, of_b): (&str, &str)) -> Option<Dif
             "{a} and {b} are one host: copies that are kept on both are lost together; name it \
              once, with more slots"
         );
-        one((Severity::Refuse, What::SameHost), (a, identity()), (b, identity()), text)
+        Difference::between(
+            (Severity::Refuse, What::SameHost),
+            (a, identity()),
+            (b, identity()),
+            text,
+        )
     })
-}
-
-/// The sentence about two hosts: `what` with both values, and the meaning after a colon.
-fn one(
-    (severity, what): (Severity, What),
-    (host, value): (&str, String),
-    (than, other_value): (&str, String),
-    text: String,
-) -> Difference {
-    let host = host.to_string();
-    let than = than.to_string();
-    Difference { severity, what, host, value, than, other_value, text }
 }
 
 fn eyrie((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
@@ -129,7 +136,7 @@ fn eyrie((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
             "{a} has Eyrie {v}, {b} has {w}: processes of different versions refuse each other; \
              install the same version on both"
         );
-        all.push(one((Severity::Refuse, What::Version), (a, v), (b, w), text));
+        all.push(Difference::between((Severity::Refuse, What::Version), (a, v), (b, w), text));
     } else if !af.command.has_content_of(&bf.command) {
         let text = format!(
             "{a} has another build of Eyrie {} ({}) than {b} ({}): one may lack corrections that \
@@ -137,7 +144,12 @@ fn eyrie((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
             af.version, af.command.path, bf.command.path
         );
         let value = |f: &Facts| identity(&f.command);
-        all.push(one((Severity::Warn, What::Build), (a, value(af)), (b, value(bf)), text));
+        all.push(Difference::between(
+            (Severity::Warn, What::Build),
+            (a, value(af)),
+            (b, value(bf)),
+            text,
+        ));
     }
 }
 
@@ -149,7 +161,7 @@ fn node((a, af): Host, (b, bf): Host, level: Option<&processor::Level>, all: &mu
             "{a} runs kernel {v}, {b} runs {w}: a rank that uses something of the newer one may \
              not be restored on the other; boot the same kernel on both to be sure"
         );
-        all.push(one((Severity::Warn, What::Kernel), (a, v), (b, w), text));
+        all.push(Difference::between((Severity::Warn, What::Kernel), (a, v), (b, w), text));
     }
     for obstacle in obstacles(&af.node, &bf.node, level) {
         all.push(obstacle_between((a, af), (b, bf), level.is_some(), obstacle));
@@ -221,7 +233,7 @@ fn obstacle_between((a, af): Host, (b, bf): Host, is_held: bool, obstacle: Obsta
             (What::RegisterState, v, w, text)
         }
     };
-    one((Severity::Refuse, what), (a, value), (b, other), text)
+    Difference::between((Severity::Refuse, what), (a, value), (b, other), text)
 }
 
 /// A limit: its name, how it is raised, and its value.
@@ -252,7 +264,12 @@ fn limits(a: Host, b: Host, all: &mut Vec<Difference>) {
             "{poor} allows {less} {name}, {rich} {more}: a rank that has more than {less} cannot \
              be restored on {poor}; raise it there ({how})"
         );
-        all.push(one((Severity::Warn, What::Limit), (poor, less), (rich, more), text));
+        all.push(Difference::between(
+            (Severity::Warn, What::Limit),
+            (poor, less),
+            (rich, more),
+            text,
+        ));
     }
     lowest_address(a, b, all);
     overcommit(a, b, all);
@@ -270,7 +287,12 @@ fn lowest_address((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
          there cannot be restored on {high}; set the same (sysctl vm.mmap_min_addr)"
     );
     let values = (format!("{most:#x}"), format!("{least:#x}"));
-    all.push(one((Severity::Warn, What::Limit), (high, values.0), (low, values.1), text));
+    all.push(Difference::between(
+        (Severity::Warn, What::Limit),
+        (high, values.0),
+        (low, values.1),
+        text,
+    ));
 }
 
 fn overcommit((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
@@ -286,7 +308,7 @@ fn overcommit((a, af): Host, (b, bf): Host, all: &mut Vec<Difference>) {
         "{strict} counts memory that was never touched (vm.overcommit_memory={v}), {other} does \
          not ({w}): a rank may be too large to be restored on {strict}; set the same"
     );
-    all.push(one((Severity::Warn, What::Limit), (strict, v), (other, w), text));
+    all.push(Difference::between((Severity::Warn, What::Limit), (strict, v), (other, w), text));
 }
 
 fn amount(limit: u64) -> String {
@@ -356,7 +378,7 @@ fn file((a, af): (&str, &File), (b, bf): (&str, &File), images: Images) -> Optio
         _ => (identity(af), identity(bf)),
     };
     let text = format!("{path} is {v} on {a} and {w} on {b}: {meaning}");
-    Some(one((severity, what), (a, v), (b, w), text))
+    Some(Difference::between((severity, what), (a, v), (b, w), text))
 }
 
 /// A file that one host has and uses, and the other does not.
@@ -389,7 +411,7 @@ fn missing((a, af): Host, (b, bf): (&str, &File), images: Images) -> Difference 
         }
     };
     let text = format!("{b} uses {path}, {a} does not ({value}): {meaning}");
-    one((severity, what), (a, value), (b, identity(bf)), text)
+    Difference::between((severity, what), (a, value), (b, identity(bf)), text)
 }
 
 /// Identifies a file in a few words.

@@ -13,6 +13,15 @@ pub fn ssh(program: &OsStr, connect_timeout_s: u32, host: &str) -> Command {
     command
 }
 
+/// What ssh exits with when it is ssh that has failed, or when a signal has ended its command.
+pub const SSH_FAILED: i32 = 255;
+
+/// Words as a shell reads them, each unchanged.
+pub fn words<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> OsString {
+    let words: Vec<OsString> = words.into_iter().map(|word| quoted(word.as_ref())).collect();
+    words.join(OsStr::new(" "))
+}
+
 /// Quotes a word so that a shell reads it unchanged.
 pub fn quoted(word: &OsStr) -> OsString {
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"/._-=:,+@%".contains(b);
@@ -43,5 +52,6 @@ mod tests {
             let shell = Command::new("sh").arg("-c").arg(script).output();
             assert_eq!(String::from_utf8(shell.unwrap().stdout).unwrap(), word);
         }
+        assert_eq!(words(["/opt/my eyrie", "stop", ""]), "'/opt/my eyrie' stop ''");
     }
 }

@@ -1,10 +1,11 @@
 //! What a job answers. A [`refusal`] is `{"error": TEXT}` instead.
 
-use crate::proposal::Proposal;
+use crate::proposal::{Arrangement, Proposal};
 use eyrie_wire::control::TraceRecord;
 use eyrie_wire::{ImageId, NodeId, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::PathBuf;
 
 /// The answer that what was asked for is not done, and why.
 pub fn refusal(why: &str) -> String {
@@ -23,6 +24,22 @@ pub struct Joined {
     pub node: NodeId,
 }
 
+/// To [`crate::Request::WayTo`]: how a command reaches the site of a domain.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "way", rename_all = "snake_case")]
+pub enum WayTo {
+    /// It is this one.
+    Here,
+    /// Over ssh.
+    Ssh {
+        /// The command that takes ssh's arguments.
+        program: PathBuf,
+        destination: String,
+        /// The eyrie command there.
+        eyrie: PathBuf,
+    },
+}
+
 /// To [`crate::Request::Trace`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Traced {
@@ -34,6 +51,12 @@ pub struct Traced {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Proposed {
     pub proposal: Proposal,
+}
+
+/// To [`crate::Request::Propose`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Arranged {
+    pub arrangement: Arrangement,
 }
 
 /// To [`crate::Request::Checkpoint`].

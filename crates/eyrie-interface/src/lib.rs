@@ -2,14 +2,19 @@
 //! never know how a job is asked, nor decide anything.
 
 pub mod answer;
+pub mod health;
 pub mod inject;
 pub mod manner;
+mod move_phase;
+pub mod network;
 pub mod options;
+pub mod output;
 pub mod proposal;
 pub mod record;
 pub mod request;
 pub mod seconds;
 pub mod status;
+pub mod traffic;
 
 pub use inject::Injection;
 pub use manner::{IfSlow, Manner, Way};
@@ -22,12 +27,13 @@ pub use status::{Status, Summary};
 #[cfg(test)]
 mod tests {
     use super::answer::{Checkpoints, Outcome};
-    use super::record::Line;
-    use super::status::{CopiesMissing, DomainStatus, ImageStatus, Kept, LineStatus, LogStatus};
-    use super::status::{MoveStatus, OverdueStatus, RankStatus, RoleStatus};
+    use super::record::{Line, MovePhase};
+    use super::status::{CopiesMissing, DomainMoveStatus, DomainStatus, ImageStatus, Kept};
+    use super::status::{LeavingStatus, LineStatus, LineTraffic, LogStatus, MoveStatus};
+    use super::status::{OverdueStatus, RankStatus, RoleStatus};
     use super::*;
     use eyrie_wire::RankInstance;
-    use eyrie_wire::{ImageId, Incarnation, NodeId, Rank, RouterId};
+    use eyrie_wire::{ImageId, Incarnation, NodeId, Rank, RouterId, StoreId};
     use serde::de::DeserializeOwned;
     use serde::Serialize;
     use std::time::Duration;
@@ -47,8 +53,10 @@ mod tests {
         survives(&Request::Rearrange {
             moves: vec![(Rank(1), NodeId(2))],
             drains: vec![NodeId(3)],
+            whole: true,
             manner,
         });
+        survives(&Request::Propose { left: Duration::from_secs(60) });
         let goal = Goal::Balance { payback: Duration::from_secs(60) };
         survives(&Request::Measure { over: Duration::from_millis(1500), goal });
         let injection: Injection = "kill-rank=1@1.5s".parse().unwrap();
@@ -61,6 +69,7 @@ mod tests {
         let new = Request::parse(r#"{"request":"subscribe"}"#);
         assert_eq!(new, Ok(Request::Subscribe { from: FirstEvent::New }));
         survives(&Request::Join { host: "n3".into(), allocation: Some(4711) });
+        survives(&Request::Routes { pairs: vec![(NodeId(0), NodeId(1))] });
     }
 
     #[test]
@@ -78,7 +87,13 @@ mod tests {
             instance: RankInstance { rank: Rank(3), incarnation: Incarnation(2) },
             node: NodeId(1),
             state: "running".into(),
-            image: Some(ImageStatus { number: ImageId(7), copies: 2, bytes: 90, file_bytes: 40 }),
+            image: Some(ImageStatus {
+                number: ImageId(7),
+                copies: 2,
+                stores: vec![StoreId(1), StoreId(2)],
+                bytes: 90,
+                file_bytes: 40,
+            }),
             overdue: Some(OverdueStatus { seconds: 1.5, cause: "why".into() }),
         };
         let role = RoleStatus { role: "router 0".into(), node: NodeId(1) };
@@ -87,7 +102,27 @@ mod tests {
         let line = Some(LineStatus { up: true, seconds: 1.5 });
         let name = "cloud".to_string();
         let gateway = "gw:7411".to_string();
-        let other = DomainStatus { name, ranks: 4, gateway, line, letters: 1, finished: Some(0) };
+        let traffic = Some(LineTraffic {
+            round_trip_s: Some(0.25),
+            received_bytes: 9,
+            last_second_bytes: 1,
+            most_in_a_second_bytes: 5,
+        });
+        let other = DomainStatus {
+            name,
+            ranks: 4,
+            gateway,
+            line,
+            traffic,
+            waiting_bytes: 3,
+            letters: 1,
+            finished: Some(0),
+            gone: false,
+            joins: false,
+        };
+        let phase = MovePhase::Flushed;
+        let leaving = Some(LeavingStatus { phase, round: 0, left: 1, left_bytes: 7 });
+        let leaves = DomainMoveStatus { from: "home".into(), to: "cloud".into(), leaving };
         let text = survives(&Status {
             job: "melt".into(),
             program: "./melt".into(),
@@ -96,6 +131,8 @@ mod tests {
             hosts: vec!["a".into(), "b".into()],
             domain: Some("home".into()),
             domains: vec![other],
+            domain_moves: vec![leaves],
+            output: Some("/w/eyrie-melt.out".into()),
             ranks: vec![rank],
             moves: vec![moving],
             roles: vec![role],
@@ -108,6 +145,8 @@ mod tests {
             log_disk_bytes: 2,
             messages: 3,
             store_bytes: 4,
+            checkpoint_interval: Some(30.0),
+            checkpoint_cost: None,
             summary: Summary { elapsed: Duration::from_millis(1250), ..Summary::default() },
         });
         assert!(text.contains(r#""ranks":[{"rank":3,"incarnation":2,"node":1,"#), "{text}");

@@ -24,6 +24,10 @@ pub const LAUNCHER_EXEC: &str = "ssh";
 pub const MTBF: &str = "24h";
 /// How long ranks wait for another controller.
 pub const ORPHAN_TIMEOUT: &str = "10m";
+/// How long a job is likely to run.
+pub const RUN_TIME: &str = "1h";
+/// How often nodes are sampled.
+pub const MONITOR: &str = "1s";
 /// How long ranks have to leave a host whose agent was sent SIGTERM.
 pub const NOTICE_GRACE: &str = "30s";
 
@@ -157,6 +161,16 @@ impl LaunchBy {
     }
 }
 
+/// Which nodes the ranks of a job start on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum StartBy {
+    /// Nodes are filled in order, the last ones are spares
+    Order,
+    /// Nodes, spares and, with --traffic, the node of each rank are chosen by the network
+    Network,
+}
+
 /// Whether observations and effects of ranks are recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
@@ -178,6 +192,47 @@ pub enum OnNotice {
     /// It is only told, as an event
     Tell,
 }
+
+/// What is done about a node that is not well; the greater ones include the smaller ones.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Precaution {
+    /// It is only told, as an event
+    #[default]
+    Nothing,
+    /// Its ranks are imaged at once
+    Image,
+    /// Its ranks leave it, as for `eyrie drain`, when another node is well and few are drained for
+    /// their health; else they are imaged
+    Drain,
+}
+
+/// How often nodes and their ranks are sampled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Monitor {
+    Off,
+    Every(Duration),
+}
+
+impl FromStr for Monitor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Monitor, String> {
+        match text {
+            "off" => Ok(Monitor::Off),
+            time => match duration(time)? {
+                time if time < MONITOR_SHORTEST => Err(format!(
+                    "the shortest interval is {}; use off for none",
+                    written(MONITOR_SHORTEST)
+                )),
+                time => Ok(Monitor::Every(time)),
+            },
+        }
+    }
+}
+
+/// The shortest interval of samples.
+const MONITOR_SHORTEST: Duration = Duration::from_millis(10);
 
 /// How often each rank is checkpointed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -222,13 +277,15 @@ mod tests {
     #[test]
     fn defaults_that_are_written_can_be_read() {
         let measured = [BALANCE_OVER, CONSOLIDATE_OVER, PAYBACK];
-        for text in [MTBF, ORPHAN_TIMEOUT, NOTICE_GRACE].into_iter().chain(measured) {
+        for text in [MTBF, ORPHAN_TIMEOUT, RUN_TIME, NOTICE_GRACE].into_iter().chain(measured) {
             assert!(duration(text).is_ok(), "{text}");
         }
         for text in ["off", "auto", "30s"] {
             let every: CheckpointEvery = text.parse().unwrap();
             assert_eq!(every.to_string(), text);
         }
+        assert!(MONITOR.parse::<Monitor>().is_ok_and(|every| every != Monitor::Off));
+        assert!("1ms".parse::<Monitor>().unwrap_err().contains("use off for none"));
         assert!("0s".parse::<CheckpointEvery>().unwrap_err().contains("use off for none"));
     }
 }

@@ -55,6 +55,31 @@ pub struct RankShare {
     pub brings: Option<f64>,
 }
 
+/// What links carry, as it was measured.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Links {
+    /// Bytes that the busiest link carries in a second.
+    pub busiest: f64,
+    /// The share of time that carrying all of it takes.
+    pub share: f64,
+}
+
+/// The answer to a user who has asked where ranks should be on the network.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Arrangement {
+    /// Each rank that should move, the node that it is on, and the one that it should go to.
+    pub moves: Vec<(Rank, NodeId, NodeId)>,
+    /// A description of it.
+    pub steps: Vec<String>,
+    pub now: Links,
+    pub then: Links,
+    /// Seconds that the job gains in the time that is left, and may lose by the moves.
+    pub gain: f64,
+    pub cost: f64,
+    /// Whether it gains more than it may lose.
+    pub pays: bool,
+}
+
 /// The answer to a user who has asked what should move.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Proposal {

@@ -1,11 +1,13 @@
 //! The events of a job as users see them: one JSON object each in the event stream (docs/events.md
 //! is its schema), and one line for people. Nothing here decides anything.
 
+pub use crate::move_phase::MovePhase;
 use crate::seconds;
 use crate::status::{Kept, Summary};
 use eyrie_placement::Choice;
 use eyrie_units::{self as units, counted, time};
 use eyrie_wire::control::Library;
+use eyrie_wire::health::HealthState;
 use eyrie_wire::{ImageId, Incarnation, NodeId, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -35,27 +37,20 @@ pub struct Phases {
 }
 
 impl Phases {
-    pub fn total(&self) -> Duration {
-        self.detected + self.placed + self.fetched + self.restored + self.replayed
+    /// All of them in their order, each with its name.
+    pub fn named(&self) -> [(&'static str, Duration); 5] {
+        [
+            ("detected", self.detected),
+            ("placed", self.placed),
+            ("fetched", self.fetched),
+            ("restored", self.restored),
+            ("replayed", self.replayed),
+        ]
     }
-}
 
-/// How far the move of a domain's ranks to another one has come.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MovePhase {
-    /// It was asked for.
-    Requested,
-    /// No message of another domain is on its way into the domain that is left any more.
-    Flushed,
-    /// All ranks stand still, and the other domain has their images.
-    Imaged,
-    /// They are ranks of the other domain.
-    Moved,
-    /// They run there.
-    Resumed,
-    /// They stay.
-    Cancelled,
+    pub fn total(&self) -> Duration {
+        self.named().iter().map(|(_, took)| *took).sum()
+    }
 }
 
 /// One event.
@@ -186,10 +181,66 @@ pub enum Record {
         nodes: Vec<NodeId>,
         drains: Vec<NodeId>,
     },
+    /// What ranks send each other was measured for the first time, on a known network: from now on
+    /// they are placed by it.
+    TrafficMeasured {
+        pairs: u64,
+        bytes: u64,
+        #[serde(with = "seconds")]
+        over: Duration,
+    },
+    /// Ranks have come back from lost nodes. So many others should move with them: what the job
+    /// gains by that in the time that is left, and may lose by the moves. `steps`: what is done.
+    MovesWeighed {
+        moves: u32,
+        #[serde(with = "seconds")]
+        gain: Duration,
+        #[serde(with = "seconds")]
+        cost: Duration,
+        #[serde(with = "seconds")]
+        left: Duration,
+        pays: bool,
+        steps: Vec<String>,
+    },
+    /// Moves that were carried out as one are over. `cause`: why those that had moved have gone
+    /// back, as far as they could.
+    Rearranged {
+        ranks: Vec<Rank>,
+        cause: Option<Cause>,
+    },
     /// The node is about to be taken away, by what its agent was told.
     NodeNotice {
         node: NodeId,
         cause: Cause,
+    },
+    /// A health rule has found something on a node, or finds it no longer. `node_state`: that of
+    /// the node from now on.
+    NodeHealth {
+        node: NodeId,
+        rule: String,
+        /// The device, interface, file system ... that it is about.
+        what: String,
+        state: HealthState,
+        node_state: HealthState,
+        said: Cause,
+    },
+    /// A node is not well: its ranks are imaged at once. `cause`: why they do not leave it, where
+    /// they should.
+    Precaution {
+        node: NodeId,
+        ranks: Vec<Rank>,
+        cause: Option<Cause>,
+    },
+    /// A rule has fired more than `times` times on a node within this time: nothing that it finds
+    /// there counts for so long.
+    RuleMuted {
+        node: NodeId,
+        rule: String,
+        times: u32,
+        #[serde(with = "seconds")]
+        within: Duration,
+        #[serde(with = "seconds")]
+        muted_for: Duration,
     },
     /// The agent of a node that was to be taken away has ended; nothing was lost with it.
     NodeLeft {
@@ -329,6 +380,19 @@ pub enum Record {
         domain: String,
         code: i32,
     },
+    /// Another domain, whose ranks had all gone to others, has ended. The job goes on.
+    DomainGone {
+        domain: String,
+    },
+    /// A domain has joined the running job.
+    DomainJoined {
+        domain: String,
+    },
+    /// A domain that was to join the job has not, and is no part of it.
+    DomainStaysOut {
+        domain: String,
+        cause: Cause,
+    },
     /// All ranks of a domain go to another one. `took`: since that was asked for. `cause`: why they
     /// stay.
     DomainMove {
@@ -407,6 +471,16 @@ pub fn list(ranks: &[Rank]) -> String {
 fn list_with(ranks: &[Rank], one: &str, several: &str) -> String {
     let verb = if ranks.len() > 1 { several } else { one };
     format!("{} {verb}", list(ranks))
+}
+
+/// The first steps.
+fn few_steps(steps: &[String]) -> String {
+    match steps {
+        [a, b, c, rest @ ..] if !rest.is_empty() => {
+            format!("{a}, {b}, {c} and {} more", rest.len())
+        }
+        steps => steps.join(", "),
+    }
 }
 
 /// As [`list`], of which a line has room for only some.
@@ -522,6 +596,15 @@ impl Record {
                 let with = if *code == 0 { String::new() } else { format!(", with code {code}") };
                 (Detail, format!("all ranks of domain {domain} have finished{with}"))
             }
+            Record::DomainGone { domain } => {
+                (Normal, format!("domain {domain} has ended: its ranks are in other domains"))
+            }
+            Record::DomainJoined { domain } => {
+                (Normal, format!("domain {domain} has joined the job: ranks can go there"))
+            }
+            Record::DomainStaysOut { domain, cause } => {
+                (Normal, format!("domain {domain} has not joined the job: {cause}"))
+            }
             Record::Resumed => {
                 (Normal, "another controller goes on with the job, from its journal".into())
             }
@@ -557,8 +640,58 @@ impl Record {
                     .collect();
                 (Normal, format!("ranks move: {}", moves.join(", ")))
             }
+            Record::TrafficMeasured { pairs, bytes, over } => {
+                let (pairs, over) = (counted(*pairs, "pair"), time(*over));
+                let bytes = units::bytes(*bytes);
+                (Detail, format!("ranks are placed by what {pairs} of them sent in {over}: {bytes}"))
+            }
+            Record::MovesWeighed { moves: 0, .. } => {
+                (Normal, "no rank that lives moves: no other placement is better".into())
+            }
+            Record::MovesWeighed { moves, gain, cost, left, pays, steps } => {
+                let moves = counted(u64::from(*moves), "more rank");
+                let what = if *pays { "they move" } else { "it does not pay" };
+                let gain = time(*gain);
+                let cost = time(*cost);
+                let left = time(*left);
+                let steps = few_steps(steps);
+                (
+                    Normal,
+                    format!(
+                        "moving {moves} gains {gain} in the {left} that are left, and may cost \
+                         {cost}: {what} ({steps})"
+                    ),
+                )
+            }
+            Record::Rearranged { ranks, cause: None } => {
+                (Normal, format!("{} where planned", list_with(ranks, "is", "are")))
+            }
+            Record::Rearranged { ranks, cause: Some(cause) } => {
+                let ranks = list(ranks);
+                (Normal, format!("the moves of {ranks} are cancelled and taken back: {cause}"))
+            }
             Record::NodeNotice { node, cause } => {
                 (Normal, format!("{} is about to be taken away: {cause}", at(node)))
+            }
+            Record::NodeHealth { node, rule, what, state: HealthState::Ok, node_state, .. } => {
+                (Normal, format!("{} is {node_state}: {rule} finds nothing about {what} now", at(node)))
+            }
+            Record::NodeHealth { node, rule, what, state, node_state, said } => {
+                let part = if state == node_state { String::new() } else { format!(" ({state})") };
+                (Normal, format!("{} is {node_state}: {rule}, {what}{part}: {said}", at(node)))
+            }
+            Record::Precaution { node, ranks, cause } => {
+                let are = list_with(ranks, "is", "are");
+                let why = cause.as_ref().map_or(String::new(), |why| format!("; not drained: {why}"));
+                (Normal, format!("{} is not well: {are} imaged at once{why}", at(node)))
+            }
+            Record::RuleMuted { node, rule, times, within, muted_for } => {
+                let (within, muted_for) = (time(*within), time(*muted_for));
+                let text = format!(
+                    "{rule} fires too often on {}, more than {times} times in {within}: nothing is done about it for {muted_for}",
+                    at(node)
+                );
+                (Normal, text)
             }
             Record::NodeLeft { node } => (Normal, format!("{} is gone; nothing was there", at(node))),
             Record::NodeDraining { node, ranks } => {
@@ -760,6 +893,9 @@ mod tests {
             Record::LineUp { domain: "cloud".into() },
             Record::LineDown { domain: "cloud".into() },
             Record::DomainFinished { domain: "cloud".into(), code: 0 },
+            Record::DomainGone { domain: "cloud".into() },
+            Record::DomainJoined { domain: "lab".into() },
+            Record::DomainStaysOut { domain: "lab".into(), cause: "it has ended".into() },
             Record::DomainMove {
                 from: "cloud".into(),
                 to: "home".into(),
@@ -780,7 +916,33 @@ mod tests {
                 nodes: vec![NodeId(0)],
                 drains: vec![NodeId(2)],
             },
+            Record::TrafficMeasured { pairs: 3, bytes: 4096, over: time },
+            Record::MovesWeighed {
+                moves: 2,
+                gain: time,
+                cost: time,
+                left: time,
+                pays: true,
+                steps: vec!["1D slide along +x from 2,2".into()],
+            },
+            Record::Rearranged { ranks: vec![Rank(1)], cause: Some(cause()) },
             Record::NodeNotice { node, cause: cause() },
+            Record::NodeHealth {
+                node,
+                rule: "heat".into(),
+                what: "chip".into(),
+                state: HealthState::Suspect,
+                node_state: HealthState::Failing,
+                said: cause(),
+            },
+            Record::Precaution { node, ranks: vec![rank], cause: Some(cause()) },
+            Record::RuleMuted {
+                node,
+                rule: "heat".into(),
+                times: 3,
+                within: time,
+                muted_for: time,
+            },
             Record::NodeLeft { node },
             Record::NodeDraining { node, ranks: vec![Rank(1), Rank(2)] },
             Record::NodeDrained { node },

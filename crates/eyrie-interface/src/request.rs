@@ -3,7 +3,9 @@
 
 use crate::inject::Injection;
 use crate::manner::{Manner, Way};
+use crate::options::LaunchBy;
 use crate::proposal::Goal;
+use eyrie_wire::domains::LineKey;
 use eyrie_wire::{NodeId, Rank};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -14,8 +16,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const IMAGE_PATIENCE: Duration = Duration::from_secs(3600);
 const JOIN_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Longest line of an answer in bytes.
-pub const MAX_LINE: u64 = 16 << 20;
+/// Longest line of an answer in bytes: that of a thousand ranks which have all sent to each other
+/// has 30 MB.
+pub const MAX_LINE: u64 = 64 << 20;
 /// How often a subscriber hears that the job is still there, at least.
 pub const STREAM_HEARTBEAT: Duration = Duration::from_secs(10);
 
@@ -47,11 +50,52 @@ pub enum FirstEvent {
     At(u64),
 }
 
+/// A domain that is to join a job, and how its controller is started.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NewDomain {
+    pub name: String,
+    /// Its hosts with their slots, where they were said; `None`: those of the allocation of Slurm
+    /// that its controller runs in.
+    pub hosts: Option<Vec<(String, Option<u32>)>>,
+    /// Those at the end of the list that ranks come to last, where that was said.
+    pub spares: Option<u32>,
+    pub launcher: Option<LaunchBy>,
+    pub gateway: NewGateway,
+    /// An ssh destination; `None`: the user starts it, by the line that is shown.
+    pub via: Option<String>,
+}
+
+/// Where the gateway of such a domain is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NewGateway {
+    /// The host that it runs on, as the domain's launcher is told it.
+    pub host: String,
+    /// `HOST:PORT` by which other domains reach it.
+    pub address: String,
+    /// The port at which it listens.
+    pub port: u16,
+}
+
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
     Status,
+    /// What ranks have sent each other since the job began.
+    Traffic,
+    /// What nodes have sent each other, in bounded form.
+    NodeTraffic,
+    /// How healthy the nodes are, and what was sampled there.
+    Health,
+    /// The network of the job.
+    Network,
+    /// The routes in it between these nodes, at most [`crate::network::Routes::MOST`].
+    Routes {
+        pairs: Vec<(NodeId, NodeId)>,
+    },
+    /// What ranks print, from the last lines on, as lines of [`crate::output::Printed`], one after
+    /// another until the job ends. An empty line says that the job is still there.
+    Output,
     Inject {
         /// As users write it.
         #[serde(rename = "spec", with = "as_text")]
@@ -66,6 +110,7 @@ pub enum Request {
     Migrate {
         ranks: Vec<Rank>,
         to: Option<NodeId>,
+        #[serde(default)]
         manner: Manner,
     },
     Drain {
@@ -75,19 +120,34 @@ pub enum Request {
         node: NodeId,
     },
     /// All ranks of this domain to another one, by its name; `None`: they are to stay, if they can.
+    /// `leave`: this domain is to end then, also where it shows the job.
     MigrateDomain {
         to: Option<String>,
         way: Way,
+        #[serde(default)]
+        leave: bool,
+    },
+    /// How a command reaches the site of a domain, by its name.
+    WayTo {
+        domain: String,
     },
     /// Which ranks should move, by what is measured over this time.
     Measure {
         over: Duration,
         goal: Goal,
     },
-    /// These ranks to these nodes, all at once; and these nodes are drained.
+    /// Where ranks should be on the network, with so much time left to run.
+    Propose {
+        left: Duration,
+    },
+    /// These ranks to these nodes, in an order in which each has room; and these nodes are drained.
+    /// `whole`: all of them or none.
     Rearrange {
         moves: Vec<(Rank, NodeId)>,
         drains: Vec<NodeId>,
+        #[serde(default)]
+        whole: bool,
+        #[serde(default)]
         manner: Manner,
     },
     Trace {
@@ -105,6 +165,13 @@ pub enum Request {
         host: String,
         allocation: Option<u64>,
     },
+    /// A domain more. `keys`: one that it is to have in common with each domain; the controller
+    /// that is asked makes them.
+    JoinDomain {
+        domain: Box<NewDomain>,
+        #[serde(default)]
+        keys: Vec<LineKey>,
+    },
 }
 
 impl Request {
@@ -120,6 +187,7 @@ impl Request {
     pub fn patience(&self) -> Duration {
         match self {
             Request::Checkpoint { .. }
+            | Request::JoinDomain { .. }
             | Request::Stop
             | Request::Migrate { .. }
             | Request::Drain { .. }
@@ -129,9 +197,17 @@ impl Request {
             Request::Measure { over, .. } => 2 * PATIENCE + *over,
             Request::Join { .. } => JOIN_PATIENCE,
             Request::Status
+            | Request::Traffic
+            | Request::NodeTraffic
+            | Request::Health
+            | Request::Network
+            | Request::Routes { .. }
+            | Request::Output
             | Request::Inject { .. }
+            | Request::Propose { .. }
             | Request::Subscribe { .. }
             | Request::Trace { .. }
+            | Request::WayTo { .. }
             | Request::Undrain { .. } => PATIENCE,
         }
     }

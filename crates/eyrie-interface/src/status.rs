@@ -1,7 +1,8 @@
 //! The state of a job as it tells it.
 
+use crate::move_phase::MovePhase;
 use crate::seconds;
-use eyrie_wire::{ImageId, NodeId, Rank, RankInstance, RouterId};
+use eyrie_wire::{ImageId, NodeId, Rank, RankInstance, RouterId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -68,6 +69,8 @@ pub struct ImageStatus {
     pub number: ImageId,
     /// How many stores have it.
     pub copies: usize,
+    /// Which they are. A store that is a role on a node is `store N` there.
+    pub stores: Vec<StoreId>,
     /// Its length.
     pub bytes: u64,
     /// Bytes of mapped files whose content it has.
@@ -115,16 +118,58 @@ pub struct DomainStatus {
     /// Whether there is a line to it, and for how many seconds that has been so; `None`: there was
     /// none yet.
     pub line: Option<LineStatus>,
+    /// What goes over the line, as far as the gateway has said it.
+    pub traffic: Option<LineTraffic>,
+    /// Bytes of messages to its ranks that wait at this domain's gateway until they are safe there.
+    pub waiting_bytes: u64,
     /// Letters of the controller that it has not confirmed.
     pub letters: usize,
     /// The exit code of its ranks together, once all have ended.
     pub finished: Option<i32>,
+    /// It has ended, and the job goes on without it.
+    pub gone: bool,
+    /// It is to join the job, and is no part of it yet.
+    pub joins: bool,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct LineStatus {
     pub up: bool,
     pub seconds: f64,
+}
+
+/// What goes over the line to another domain.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LineTraffic {
+    /// The shortest time to and fro of the last minutes, seconds.
+    pub round_trip_s: Option<f64>,
+    /// Bytes that came from there since the gateway began; in the last whole second; and in the
+    /// second in which most came.
+    pub received_bytes: u64,
+    pub last_second_bytes: u64,
+    pub most_in_a_second_bytes: u64,
+}
+
+/// All ranks of a domain on their way to another one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DomainMoveStatus {
+    pub from: String,
+    pub to: String,
+    /// What is known where they leave.
+    pub leaving: Option<LeavingStatus>,
+}
+
+/// How far ranks are that leave this domain.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeavingStatus {
+    /// The last phase that was reached.
+    pub phase: MovePhase,
+    /// The round in which images go there; 0: none does.
+    pub round: u32,
+    /// Ranks whose images of this round, or last images, are not there yet.
+    pub left: u32,
+    /// What those images take at most, in bytes.
+    pub left_bytes: u64,
 }
 
 /// The answer to [`Request::Status`].
@@ -140,6 +185,10 @@ pub struct Status {
     /// The name of this domain, and the other ones, where the job has several.
     pub domain: Option<String>,
     pub domains: Vec<DomainStatus>,
+    /// All ranks of a domain that go to another one, as far as this domain knows.
+    pub domain_moves: Vec<DomainMoveStatus>,
+    /// The file in which this domain shows what all ranks print, when that of `eyrie run` has left.
+    pub output: Option<String>,
     /// Those of this domain.
     pub ranks: Vec<RankStatus>,
     pub moves: Vec<MoveStatus>,
@@ -159,5 +208,11 @@ pub struct Status {
     pub log_disk_bytes: u64,
     pub messages: u64,
     pub store_bytes: u64,
+    /// Seconds from one image of a rank to its next, as it is at present; `None`: none is taken by
+    /// the clock.
+    pub checkpoint_interval: Option<f64>,
+    /// Seconds that an image takes until it is stored, in the mean of the last ones; `None`: there
+    /// was none yet.
+    pub checkpoint_cost: Option<f64>,
     pub summary: Summary,
 }

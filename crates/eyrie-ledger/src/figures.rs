@@ -1,5 +1,5 @@
 //! Figures of channels, for people and for when images are taken. No message may depend on them:
-//! they have no check, and may be of different moments.
+//! they have no check.
 
 use crate::extents::Extent;
 use crate::layout::{channel, Channel, Layout};
@@ -12,19 +12,30 @@ pub struct Figures {
     pub kept: u64,
     /// The ssn of its newest message; 0 of ORDER and OBSERVED.
     pub newest: u64,
-    /// Bytes of the payload of all its messages since the start, or of all that was observed; 0 of
-    /// ORDER. A process that is killed can leave its last message out.
+    /// Bytes of the payload of all its messages since the start up to the newest one, or of all
+    /// that was observed; 0 of ORDER.
     pub payload: u64,
 }
+
+/// How often a channel is read whose rank sends meanwhile. After that the bytes may be those of a
+/// later message.
+const MOST_TRIES: u32 = 16;
 
 /// The figures of a channel at present.
 pub fn of(view: &impl View, layout: &Layout, channel: Channel) -> Figures {
     let line = layout.channel(layout.index(channel));
-    Figures {
-        kept: view.load(line + channel::BYTES),
-        newest: view.load(line + channel::NEWEST),
-        payload: view.load(line + channel::PAYLOAD),
+    let kept = view.load(line + channel::BYTES);
+    let mut newest = view.load_acquire(line + channel::NEWEST);
+    for _ in 0..MOST_TRIES {
+        let payload = view.load_acquire(line + channel::PAYLOAD[(newest % 2) as usize]);
+        let now = view.load_acquire(line + channel::NEWEST);
+        if now == newest {
+            return Figures { kept, newest, payload };
+        }
+        newest = now;
     }
+    let payload = view.load(line + channel::PAYLOAD[(newest % 2) as usize]);
+    Figures { kept, newest, payload }
 }
 
 /// What the first extent that a channel keeps begins with: a ssn, of OBSERVED a byte, of ORDER a

@@ -41,7 +41,7 @@ pub const LINE: u64 = 64;
 pub(crate) const MOST_TRIES: usize = 1000;
 
 /// First word of a region: "EYRIELG" and the version of all this.
-pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"EYRIELG\x02");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"EYRIELG\x03");
 
 /// Words of HEAD.
 pub(crate) mod head {
@@ -70,9 +70,11 @@ pub(crate) mod channel {
     pub const NEWEST: u64 = 8;
     /// Bytes of the chain's extents, for people.
     pub const BYTES: u64 = 16;
-    /// Bytes of the payload of all messages since the start, or of all that was observed: for
-    /// people, and for when images are taken.
-    pub const PAYLOAD: u64 = 24;
+    /// Bytes of the payload of all messages since the start, up to the newest one: the first word
+    /// where its ssn is even, the second one where it is odd. A word is stored before its message
+    /// is published, so that the words of the newest message are whole whenever its rank is killed.
+    /// Of OBSERVED: the first word has the bytes of all that was observed.
+    pub const PAYLOAD: [u64; 2] = [24, 32];
 }
 
 /// Words of the head of an extent.

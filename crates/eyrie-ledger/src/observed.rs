@@ -62,7 +62,7 @@ impl ObservedTail {
         self.tail.publish(&space.memory);
         self.state = State { clock, from: from + part.len() as u64 };
         let line = space.layout.channel(space.layout.index(Channel::Observed));
-        space.memory.store(line + channel::PAYLOAD, self.state.from);
+        space.memory.store(line + channel::PAYLOAD[0], self.state.from);
         Ok(())
     }
 }

@@ -323,6 +323,8 @@ impl<M: Memory> Writer<M> {
         let memory = &self.space.memory;
         let layout = &self.space.layout;
         let out = &mut self.to[index as usize];
+        out.payload = out.payload.wrapping_add(entry.len);
+        memory.store(payload_word(layout, index, entry.ssn), out.payload);
         publish_word(memory, entry.at, entry::first_word(out.cursor.seed(), entry.ssn, line));
         let newest = layout.channel(index) + channel::NEWEST;
         if active(Mutation::RelaxedNewest) {
@@ -330,8 +332,6 @@ impl<M: Memory> Writer<M> {
         } else {
             memory.store_release(newest, entry.ssn)
         }
-        out.payload = out.payload.wrapping_add(entry.len);
-        memory.store(layout.channel(index) + channel::PAYLOAD, out.payload);
     }
 
     /// Writes the rest of the payload of a large message, while its receiver copies.
@@ -442,7 +442,7 @@ impl Outgoing {
             let line = space.layout.channel(index);
             space.memory.store_release(line + channel::NEWEST, newest);
         }
-        let payload = space.memory.load(space.layout.channel(index) + channel::PAYLOAD);
+        let payload = space.memory.load(payload_word(&space.layout, index, newest));
         Ok(Outgoing { cursor, next: sent + 1, again, payload })
     }
 }
@@ -469,6 +469,12 @@ fn end_of(
         .filter(|end| Some(end.base[0]) == last.base[0].checked_add(1))
         .map(|end| (end, newest))
         .ok_or_else(|| cursor.damaged("an extent is not in its chain"))
+}
+
+/// Where the bytes of the payload of all messages of a channel up to this one are.
+#[inline]
+fn payload_word(layout: &Layout, index: u32, ssn: u64) -> u64 {
+    layout.channel(index) + channel::PAYLOAD[(ssn % 2) as usize]
 }
 
 fn put_line(memory: &impl Memory, at: u64, line: &Line) {

@@ -7,6 +7,7 @@ mod common;
 
 use common::{layout, mix, region, Sample, BYTES, RANKS, SIZES};
 use eyrie_ledger::error::LedgerError;
+use eyrie_ledger::figures::{self, Figures};
 use eyrie_ledger::heap::Heap;
 use eyrie_ledger::layout::Channel;
 use eyrie_ledger::observed::ObservedReader;
@@ -116,6 +117,7 @@ impl<'a> World<'a> {
         for to in 0..RANKS {
             self.receive(to);
         }
+        self.check_figures();
     }
 
     fn send(&mut self, to: u32) {
@@ -154,6 +156,7 @@ impl<'a> World<'a> {
     /// The process has ended; another incarnation starts from an image.
     fn restart(&mut self, n: u64) {
         self.memory.stop_after(u64::MAX);
+        self.check_figures();
         // What the last incarnation believed to have recorded may not be there.
         self.check_order();
         self.check_observed();
@@ -188,6 +191,18 @@ impl<'a> World<'a> {
             self.records.iter().take_while(|(clock, _)| *clock <= self.writer.recorded()).count(),
         );
         self.observed.truncate(self.writer.observed() as usize);
+        self.check_figures();
+    }
+
+    /// The bytes that were sent to a rank are those of all messages up to the newest one, whenever
+    /// the writer was killed, and however often it was.
+    fn check_figures(&self) {
+        for to in 0..RANKS {
+            let Figures { newest, payload, .. } =
+                figures::of(self.memory, &layout(), Channel::Rank(to));
+            let sent: u64 = (1..=newest).map(|ssn| Sample::bytes(self.seed, to, ssn)).sum();
+            assert_eq!(payload, sent, "bytes of {newest} messages to {to}");
+        }
     }
 
     /// Messages of which at least the head is in the ledger, and those that are whole.

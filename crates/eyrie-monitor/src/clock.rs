@@ -86,7 +86,7 @@ pub fn next_boundary(now_ns: u64, interval_ns: u64) -> u64 {
     (now_ns / interval_ns + 1) * interval_ns
 }
 
-/// What [`steady`] has achieved.
+/// What a sampling thread has achieved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Steadiness {
     /// No memory of the process can be paged out.
@@ -95,21 +95,24 @@ pub struct Steadiness {
     pub real_time: bool,
 }
 
-/// Prepares the calling thread to sample on time: exact timers, locked memory, precedence over
-/// ordinary threads. What is not permitted is left out; the sampler reports it.
-pub fn steady(real_time: bool) -> Steadiness {
-    // SAFETY: the calls take numbers only.
-    let locked = unsafe {
-        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
-        libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) == 0
-    };
+/// Keeps all memory of this process, now and later, from being paged out. Returns whether that was
+/// permitted.
+pub fn lock_memory() -> bool {
+    // SAFETY: the call takes numbers only.
+    unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) == 0 }
+}
+
+/// Prepares the calling thread to be on time: exact timers and, where that is wanted and permitted,
+/// precedence over ordinary threads. Returns whether it has precedence.
+pub fn steady(real_time: bool) -> bool {
+    // SAFETY: the call takes numbers only.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
     let priority = libc::sched_param { sched_priority: 1 };
     // SAFETY: `priority` lives through the call; 0 is the calling thread.
-    let real_time = real_time
+    real_time
         && unsafe {
             libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &priority)
-        } == 0;
-    Steadiness { locked, real_time }
+        } == 0
 }
 
 /// Binds the calling thread to a processor.

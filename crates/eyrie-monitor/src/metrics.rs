@@ -1,5 +1,4 @@
-//! The newest sample as OpenMetrics. The text is valid whatever the names of processes and devices:
-//! any user of a node may choose names.
+//! The newest sample as metrics.
 
 use crate::commands::{Commands, Group};
 use crate::health::HealthState;
@@ -8,10 +7,7 @@ use crate::ring::Frame;
 use crate::sample::{text_of, Cpu, Detail};
 use crate::shared::{lock, Shared};
 use crate::skew::Histogram;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
+use eyrie_exporter::text::{self, label, labels, Out, Source, BYTES, SECONDS};
 use std::fmt;
 
 /// The counts over all samples. They do not depend on when scrapes come.
@@ -69,11 +65,7 @@ impl Exporter {
                 .unwrap_or_default(),
             health: lock(&shared.health).clone(),
         };
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(snapshot));
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry)?;
-        Ok(text)
+        text::encode(snapshot, [])
     }
 }
 
@@ -88,103 +80,17 @@ struct Snapshot {
     health: Vec<(String, HealthState)>,
 }
 
-const SECONDS: Unit = Unit::Seconds;
-const BYTES: Unit = Unit::Bytes;
-
 /// Nanoseconds as seconds.
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// The output, one family of metrics after the other: each entry is its labels and its value.
-struct Out<'a, 'b>(&'a mut DescriptorEncoder<'b>);
-
-impl Out<'_, '_> {
-    fn family<L: EncodeLabelSet>(
-        &mut self,
-        (name, help, unit, kind): (&str, &str, Option<&Unit>, MetricType),
-        entries: impl IntoIterator<Item = (L, f64)>,
-    ) -> fmt::Result {
-        let mut encoder = self.0.encode_descriptor(name, help, unit, kind)?;
-        for (labels, value) in entries {
-            put(encoder.encode_family(&labels)?, kind, value)?;
-        }
-        Ok(())
-    }
-
-    fn counters<L: EncodeLabelSet>(
-        &mut self,
-        name: &str,
-        help: &str,
-        unit: Option<&Unit>,
-        all: impl IntoIterator<Item = (L, f64)>,
-    ) -> fmt::Result {
-        self.family((name, help, unit, MetricType::Counter), all)
-    }
-
-    fn gauges<L: EncodeLabelSet>(
-        &mut self,
-        name: &str,
-        help: &str,
-        unit: Option<&Unit>,
-        all: impl IntoIterator<Item = (L, f64)>,
-    ) -> fmt::Result {
-        self.family((name, help, unit, MetricType::Gauge), all)
-    }
-
-    fn one(
-        &mut self,
-        name: &str,
-        help: &str,
-        unit: Option<&Unit>,
-        kind: MetricType,
-        value: f64,
-    ) -> fmt::Result {
-        put(self.0.encode_descriptor(name, help, unit, kind)?, kind, value)
-    }
-}
-
-fn put(mut encoder: MetricEncoder, kind: MetricType, value: f64) -> fmt::Result {
-    match kind {
-        MetricType::Counter => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
-        _ => encoder.encode_gauge(&value),
-    }
-}
-
-type Label = [(&'static str, String); 1];
-type Labels = [(&'static str, String); 2];
-
-fn label(name: &'static str, value: &str) -> Label {
-    [(name, label_value(value))]
-}
-
-fn labels(first: (&'static str, &str), second: (&'static str, &str)) -> Labels {
-    [(first.0, label_value(first.1)), (second.0, label_value(second.1))]
-}
-
-/// A value between quotes, which prometheus_client writes unchanged. Control characters other than
-/// the end of a line are valid, but do not belong on a terminal.
-fn label_value(text: &str) -> String {
-    let mut value = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\\' => value += "\\\\",
-            '"' => value += "\\\"",
-            '\n' => value += "\\n",
-            c if c.is_control() => value.push('?'),
-            c => value.push(c),
-        }
-    }
-    value
-}
-
-impl Collector for Snapshot {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let mut out = Out(&mut encoder);
-        self.monitor(&mut out)?;
-        self.commands(&mut out)?;
+impl Source for Snapshot {
+    fn write(&self, out: &mut Out) -> fmt::Result {
+        self.monitor(out)?;
+        self.commands(out)?;
         match &self.frame {
-            Some(frame) => self.node(&mut out, frame),
+            Some(frame) => self.node(out, frame),
             None => Ok(()),
         }
     }
@@ -193,23 +99,11 @@ impl Collector for Snapshot {
 impl Snapshot {
     fn monitor(&self, out: &mut Out) -> fmt::Result {
         let [samples, missed, failed] = self.counts.map(|n| n as f64);
-        let info = labels(("reader", self.reader.name()), ("sync", &self.sync));
+        let info = labels([("reader", self.reader.name()), ("sync", &self.sync)]);
         out.gauges("eyrie_monitor_info", "How this node is sampled", None, [(info, 1.0)])?;
-        out.one("eyrie_monitor_samples", "Samples taken", None, MetricType::Counter, samples)?;
-        out.one(
-            "eyrie_monitor_missed",
-            "Moments at which no sample was taken",
-            None,
-            MetricType::Counter,
-            missed,
-        )?;
-        out.one(
-            "eyrie_monitor_failed_reads",
-            "Reads that failed",
-            None,
-            MetricType::Counter,
-            failed,
-        )?;
+        out.counter("eyrie_monitor_samples", "Samples taken", None, samples)?;
+        out.counter("eyrie_monitor_missed", "Moments at which no sample was taken", None, missed)?;
+        out.counter("eyrie_monitor_failed_reads", "Reads that failed", None, failed)?;
         let skew = [
             ("0.5", self.skew.median_ns),
             ("0.99", self.skew.p99_ns),
@@ -272,11 +166,10 @@ impl Snapshot {
             Some(&SECONDS),
             parts.map(|(part, ns)| (label("part", part), seconds(ns))),
         )?;
-        out.one(
+        out.counter(
             "eyrie_monitor_cpu",
             "CPU time of the whole monitor",
             Some(&SECONDS),
-            MetricType::Counter,
             seconds(cost.monitor_ns),
         )?;
         let detail = match head.detail {
@@ -284,25 +177,22 @@ impl Snapshot {
             Detail::Busy => 1.0,
             Detail::Least => 2.0,
         };
-        out.one(
+        out.gauge(
             "eyrie_monitor_detail",
             "0 full, 1 busy processes, 2 least: lowered by the budget",
             None,
-            MetricType::Gauge,
             detail,
         )?;
-        out.one(
+        out.gauge(
             "eyrie_monitor_beyond",
             "Processes for which there was no room",
             None,
-            MetricType::Gauge,
             f64::from(head.beyond),
         )?;
-        out.one(
+        out.gauge(
             "eyrie_sample_time",
             "When the newest sample was taken",
             Some(&SECONDS),
-            MetricType::Gauge,
             head.intended_ns as f64 / 1e9,
         )?;
         let Cpu { user_ns, nice_ns, system_ns, idle_ns, iowait_ns, irq_ns, softirq_ns, steal_ns } =
@@ -354,7 +244,7 @@ impl Snapshot {
             ("io", "full", p.io_full_us),
         ];
         let pressure = pressure
-            .map(|(of, tasks, us)| (labels(("resource", of), ("tasks", tasks)), us as f64 / 1e6));
+            .map(|(of, tasks, us)| (labels([("resource", of), ("tasks", tasks)]), us as f64 / 1e6));
         out.counters(
             "eyrie_node_pressure",
             "Time that tasks stood still for lack of a resource",
@@ -371,7 +261,7 @@ impl Snapshot {
                 let name = text_of(&i.name);
                 let (received, sent) = values(i);
                 [("receive", received), ("send", sent)]
-                    .map(|(way, n)| (labels(("interface", &name), ("direction", way)), n as f64))
+                    .map(|(way, n)| (labels([("interface", &name), ("direction", way)]), n as f64))
             })
         };
         out.counters(
@@ -395,7 +285,7 @@ impl Snapshot {
         let disks = node.disks.iter().flat_map(|d| {
             let name = text_of(&d.name);
             [("read", d.read_bytes), ("write", d.written_bytes)]
-                .map(|(way, n)| (labels(("disk", &name), ("direction", way)), n as f64))
+                .map(|(way, n)| (labels([("disk", &name), ("direction", way)]), n as f64))
         });
         out.counters("eyrie_node_disk", "Bytes to and from a disk", Some(&BYTES), disks)?;
         let busy =
@@ -406,22 +296,5 @@ impl Snapshot {
         let degrees = sensors
             .map(|(at, t)| (label("sensor", &format!("{at} {}", text_of(&t.name))), t.celsius));
         out.gauges("eyrie_node_temperature_celsius", "Temperature of a sensor", None, degrees)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_label_ends_where_it_should() {
-        for (text, value) in [
-            ("solver é", "solver é"),
-            ("quo\"te\\", "quo\\\"te\\\\"),
-            ("new\nline", "new\\nline"),
-            ("\u{1b}[31m\t\r", "?[31m??"),
-        ] {
-            assert_eq!(label_value(text), value);
-        }
     }
 }

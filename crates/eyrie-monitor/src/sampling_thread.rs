@@ -39,6 +39,8 @@ pub struct Config {
     pub node_all: bool,
     /// Whether the thread gets precedence over ordinary ones, where permitted.
     pub real_time: bool,
+    /// Whether no memory of the process is to be paged out, where permitted.
+    pub lock_memory: bool,
     pub pin: Option<usize>,
     pub nice: i32,
     /// `/`, or a tree that looks like it, for the node's files (not the processes).
@@ -59,6 +61,7 @@ impl Default for Config {
             ring_bytes: 16 << 20,
             node_all: false,
             real_time: true,
+            lock_memory: true,
             pin: None,
             nice: 0,
             root: "/".into(),
@@ -215,9 +218,27 @@ impl Sampler {
             rustix::process::nice(self.config.nice)
                 .map_err(|e| format!("cannot be nice {}: {e}", self.config.nice))?;
         }
-        let steadiness = clock::steady(self.config.real_time && self.config.nice == 0);
+        let locked = self.config.lock_memory && clock::lock_memory();
+        let real_time = clock::steady(self.config.real_time && self.config.nice == 0);
         self.woke_cpu_ns = thread_cpu_ns();
-        Ok(steadiness)
+        Ok(Steadiness { locked, real_time })
+    }
+
+    /// Samples by the ticks of a conductor from the next sample on. If it does not answer, the
+    /// moments stay as they were.
+    ///
+    /// # Errors
+    /// When it does not answer, or keeps another interval.
+    pub fn follow(&mut self, with: SocketAddr) -> Result<(), String> {
+        self.pace = Pace::new(Mode::Always, self.interval_ns, Some(with), &self.config.key)?;
+        self.started.sync = Mode::Always;
+        self.alone = 0;
+        Ok(())
+    }
+
+    /// Whether a conductor's tick said when to take the last sample.
+    pub fn is_in_step(&self) -> bool {
+        self.started.sync == Mode::Always && self.alone == 0
     }
 
     /// Samples until `stop` is set, which is checked after each sample.

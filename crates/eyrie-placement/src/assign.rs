@@ -1,19 +1,18 @@
 //! Where the displaced ranks of a running job go. Nodes may have several ranks, and those of a lost
 //! node stay together as long as there are spares. Ranks that are not displaced never move.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 
-use eyrie_topology::spec::Parsed;
-use eyrie_topology::{coords, Layout, Network, NetworkNode, TopologyError};
+use eyrie_topology::{Network, NetworkNode, VertexId};
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{JobNode, Node, NodeState};
-use crate::job::Job;
+use crate::cluster::{JobNode, JobNodes, Node, NodeState};
+use crate::cost::CostModel;
 use crate::method::Method;
-use crate::objective::Weights;
-use crate::plan::choose_by;
-use crate::traffic::{Rank, Traffic};
-use crate::words::{network, nodes, wrong, WordError, Words};
+use crate::on_network::{OnNetwork, Scene};
+use crate::traffic::{Rank, RankMessage};
+use crate::words::{WordError, Words};
 
 /// A rank that needs a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,54 +47,144 @@ pub struct Assignment {
     pub choice: Choice,
 }
 
-/// Decides where displaced ranks go, on the network of a job if that is known.
-#[derive(Default)]
+/// What links carry when ranks are on other nodes.
+pub struct Links<'a>(RefCell<Scene<'a>>);
+
+impl Links<'_> {
+    /// Messages on the busiest link when these ranks have gone to these nodes; `None`: a node is
+    /// not known in the network.
+    pub fn busiest_after(&self, moves: &[(Rank, JobNode)]) -> Option<u64> {
+        self.0.borrow_mut().busiest_after(moves)
+    }
+}
+
+/// Decides where ranks go, on the network of a job if that is known.
 pub struct Placement {
     /// Without it the first free spare is taken.
-    network: Option<OnNetwork>,
+    pub(crate) network: Option<OnNetwork>,
+    /// How the ranks of lost nodes get their nodes: what [`crate::rearrange`] comes to.
+    pub(crate) method: Method,
+}
+
+impl Default for Placement {
+    fn default() -> Placement {
+        Placement { network: None, method: Method::Best0D }
+    }
 }
 
 impl Placement {
-    /// `words` has a host for each node of the job. The first `started` of them start with ranks;
-    /// the others are spares.
+    /// `words` has a host for each node of the job, spares last. `start`: the node that each rank
+    /// starts on. `method`: how the ranks of lost nodes get their nodes.
     ///
     /// # Errors
     /// Of the first word that is wrong.
-    pub fn on_network(words: &Words, started: usize) -> Result<Placement, WordError> {
-        Ok(Placement { network: Some(OnNetwork::read(words, started)?) })
+    pub fn on_network(
+        words: &Words,
+        start: &[JobNode],
+        method: Method,
+        costs: CostModel,
+    ) -> Result<Placement, WordError> {
+        Ok(Placement { network: Some(OnNetwork::read(words, start, costs)?), method })
+    }
+
+    /// The network, where it is known.
+    pub fn network(&self) -> Option<&dyn Network> {
+        self.network.as_ref().map(|on| on.network.as_ref())
+    }
+
+    /// The network's node that a node of the job is, where that is known.
+    pub fn position(&self, node: JobNode) -> Option<NetworkNode> {
+        self.network.as_ref()?.position(node)
+    }
+
+    /// The name of a node or switch of the network.
+    pub fn vertex_name(&self, vertex: VertexId) -> String {
+        self.network.as_ref().map_or_else(String::new, |on| on.vertex_name(vertex))
+    }
+
+    /// Whether ranks that live may have to move once others have come back from a lost node.
+    pub fn moves_live_ranks(&self) -> bool {
+        let slides = matches!(self.method, Method::Slide(_) | Method::Hybrid | Method::Search);
+        self.network.is_some() && slides
+    }
+
+    /// What ranks have sent each other in so many seconds, as it was measured: from now on they are
+    /// placed by it. Without a network, and where nothing is sent, nothing changes.
+    pub fn measure(&mut self, messages: &[RankMessage], seconds: f64) {
+        if let Some(network) = &mut self.network {
+            network.measure(messages, seconds);
+        }
+    }
+
+    /// Whether what ranks send each other was measured.
+    pub fn is_measured(&self) -> bool {
+        self.network.as_ref().is_some_and(|network| network.measured.is_some())
+    }
+
+    /// All hosts of the job, with those that have joined.
+    pub fn join(&mut self, hosts: &[String]) {
+        if let Some(network) = &mut self.network {
+            network.join(hosts);
+        }
+    }
+
+    /// Gives `f` what tells nodes apart by the network, where that is known.
+    pub fn with_links<R>(
+        &self,
+        cluster: JobNodes<'_>,
+        f: impl FnOnce(Option<&Links<'_>>) -> R,
+    ) -> R {
+        let Some(network) = &self.network else { return f(None) };
+        let traffic = network.traffic_of(&cluster);
+        let links = network.scene(&traffic, &cluster).map(|scene| Links(RefCell::new(scene)));
+        f(links.as_ref())
     }
 
     /// A node for each of these ranks, which are displaced by the same event, in any order; for
     /// none of them when no node is up.
     ///
     /// A rank whose node is up stays there. The ranks of a lost node go to the spare that replaces
-    /// it, or else together to a free spare. Without a spare each goes to the node that has the
-    /// fewest.
-    pub fn assign(&self, nodes: &[Node], displaced: &[Displaced]) -> Vec<Assignment> {
+    /// it, or else together to a free spare: the first one, or on a known network that with the
+    /// fewest messages on the busiest link. Without a spare each goes to the node that has the
+    /// fewest ranks, and of several to that with the fewest messages on the busiest link.
+    pub fn assign(&self, cluster: JobNodes<'_>, displaced: &[Displaced]) -> Vec<Assignment> {
         let mut displaced: Vec<&Displaced> = displaced.iter().collect();
         displaced.sort_by_key(|d| (d.from, d.rank));
-        let mut nodes = nodes.to_vec();
-        self.take_spares(&mut nodes, &displaced);
-        displaced.into_iter().map_while(|d| place(&mut nodes, d)).collect()
+        let mut nodes = cluster.nodes.to_vec();
+        let network = self.network.as_ref().filter(|_| self.method != Method::FirstFree);
+        let traffic = network.map(|network| network.traffic_of(&cluster));
+        let mut scene = match (network, &traffic) {
+            (Some(network), Some(traffic)) => network.scene(traffic, &cluster),
+            _ => None,
+        };
+        take_spares(&mut nodes, &displaced, scene.as_mut());
+        displaced.into_iter().map_while(|d| place(&mut nodes, d, scene.as_mut())).collect()
     }
+}
 
-    /// Free spares replace the nodes that these ranks have to leave and that none replaces yet.
-    fn take_spares(&self, nodes: &mut [Node], displaced: &[&Displaced]) {
-        let needs_spare = |d: &&&Displaced| {
-            let usable = usable(nodes, d);
-            !usable.contains(&d.from) && replacement(nodes, &usable, d.from).is_none()
-        };
-        let lost: BTreeSet<JobNode> =
-            displaced.iter().filter(needs_spare).map(|d| d.from).collect();
-        let spares = match &self.network {
-            Some(network) => network.spares_for(nodes, &lost),
-            None => first_spares(nodes, &lost),
-        };
-        for (lost, spare) in spares {
-            let node = &mut nodes[spare as usize];
-            (node.is_free_spare, node.replaces) = (false, Some(lost));
+/// Free spares replace the nodes that these ranks have to leave and that none replaces yet.
+fn take_spares(nodes: &mut [Node], displaced: &[&Displaced], mut scene: Option<&mut Scene<'_>>) {
+    let mut lost: BTreeMap<JobNode, Vec<Rank>> = BTreeMap::new();
+    for d in displaced {
+        let usable = usable(nodes, d);
+        if !usable.contains(&d.from) && replacement(nodes, &usable, d.from).is_none() {
+            lost.entry(d.from).or_default().push(d.rank);
         }
     }
+    for (lost, ranks) in lost {
+        let Some(spare) = best(&ranks, &free_spares(nodes), scene.as_deref_mut()) else { return };
+        let node = &mut nodes[spare as usize];
+        (node.is_free_spare, node.replaces) = (false, Some(lost));
+        if let Some(scene) = &mut scene {
+            scene.go(&ranks, spare);
+        }
+    }
+}
+
+/// The node of these for the ranks: on a known network the best one, else the first.
+fn best(ranks: &[Rank], nodes: &[JobNode], scene: Option<&mut Scene<'_>>) -> Option<JobNode> {
+    let known = scene.filter(|_| nodes.len() > 1).and_then(|scene| scene.best(ranks, nodes));
+    known.or(nodes.first().copied())
 }
 
 /// The node of each rank at the start: ranks in order, as evenly as can be.
@@ -124,17 +213,25 @@ fn replacement(nodes: &[Node], usable: &[JobNode], lost: JobNode) -> Option<JobN
 }
 
 /// The node for a rank, which is counted there from then on; spares are taken already.
-fn place(nodes: &mut [Node], displaced: &Displaced) -> Option<Assignment> {
+fn place(
+    nodes: &mut [Node],
+    displaced: &Displaced,
+    mut scene: Option<&mut Scene<'_>>,
+) -> Option<Assignment> {
     let &Displaced { rank, from, .. } = displaced;
     let usable = usable(nodes, displaced);
     let own = usable.contains(&from).then_some((from, Choice::Same));
     let spare = || replacement(nodes, &usable, from).map(|to| (to, Choice::Spare));
     let emptiest = || {
-        let order = |&&n: &&JobNode| (nodes[n as usize].room() == 0, nodes[n as usize].ranks, n);
-        let to = usable.iter().min_by_key(order);
-        to.map(|&to| (to, Choice::Shared))
+        let order = |n: &JobNode| (nodes[*n as usize].room() == 0, nodes[*n as usize].ranks);
+        let least = usable.iter().map(order).min()?;
+        let alike: Vec<JobNode> = usable.iter().copied().filter(|n| order(n) == least).collect();
+        best(&[rank], &alike, scene.as_deref_mut()).map(|to| (to, Choice::Shared))
     };
     let (to, choice) = own.or_else(spare).or_else(emptiest)?;
+    if let Some(scene) = scene.filter(|_| to != from) {
+        scene.go(&[rank], to);
+    }
     let node = &mut nodes[to as usize];
     node.ranks += 1;
     node.is_free_spare = false;
@@ -142,106 +239,16 @@ fn place(nodes: &mut [Node], displaced: &Displaced) -> Option<Assignment> {
 }
 
 /// The free spares, in order.
-fn free_spares(nodes: &[Node]) -> impl Iterator<Item = JobNode> + '_ {
+fn free_spares(nodes: &[Node]) -> Vec<JobNode> {
     let free = |(_, n): &(JobNode, &Node)| n.is_open() && n.is_free_spare;
-    (0..).zip(nodes).filter(free).map(|(number, _)| number)
-}
-
-/// The first free spare for the first lost node, and so on.
-fn first_spares(nodes: &[Node], lost: &BTreeSet<JobNode>) -> BTreeMap<JobNode, JobNode> {
-    lost.iter().copied().zip(free_spares(nodes)).collect()
-}
-
-/// A known network: of the free spares those are taken with the fewest messages on the busiest
-/// link. The ranks of a node count as one.
-struct OnNetwork {
-    network: Box<dyn Network>,
-    /// Where each node of the job is in the network, spares last.
-    at: Vec<NetworkNode>,
-    /// The job as it started; the ranks of a node count as one.
-    job: Job,
-}
-
-impl OnNetwork {
-    fn read(words: &Words, started: usize) -> Result<Self, WordError> {
-        let Parsed { network, names, .. } = network(words)?;
-        let at = nodes(words, network.as_ref(), &names)?;
-        let shape = match words.job {
-            Some(job) => coords::parse_dims(job).map_err(wrong("job"))?,
-            None => vec![started],
-        };
-        if shape.iter().product::<usize>() != started || started > at.len() {
-            let shape = coords::format_dims(&shape);
-            let why = TopologyError::new(format!("{shape} is not the {started} nodes that start"));
-            return Err(wrong("job")(why));
-        }
-        let traffic = Traffic::read(words.traffic, &shape, words.bytes, words.files.text)
-            .map_err(wrong("traffic"))?;
-        let layout = Layout::new(&[at.len()], at.clone(), network.nodes())?;
-        let job = Job::new(layout, at[..started].to_vec(), traffic)?;
-        Ok(OnNetwork { network, at, job })
-    }
-
-    /// The node of the job that now has, or had last, the ranks that started on `first`.
-    fn follow(&self, nodes: &[Node], lost: &BTreeSet<JobNode>, first: usize) -> usize {
-        let mut here = first;
-        // Each node replaces at most one, so the chain is no longer than there are nodes.
-        for _ in 0..nodes.len() {
-            let next = nodes.iter().position(|n| n.replaces == Some(here as JobNode));
-            let is_left = !nodes[here].is_open() || lost.contains(&(here as JobNode));
-            match next {
-                Some(next) if is_left => here = next,
-                _ => break,
-            }
-        }
-        here
-    }
-
-    /// The spare that replaces each of these nodes, as far as there are spares.
-    fn spares_for(&self, nodes: &[Node], lost: &BTreeSet<JobNode>) -> BTreeMap<JobNode, JobNode> {
-        let first = first_spares(nodes, lost);
-        let blocks = 0..self.job.ranks();
-        let here: Vec<usize> = blocks.map(|b| self.follow(nodes, lost, b)).collect();
-        // The place in the network of a node that has joined since is unknown.
-        if first.is_empty() || here.iter().any(|&node| node >= self.at.len()) {
-            return first;
-        }
-        let gone = |n: &JobNode| !nodes[*n as usize].is_open() || lost.contains(n);
-        let known = 0..nodes.len().min(self.at.len()) as JobNode;
-        let at = |node: JobNode| self.at[node as usize];
-        let failed: Vec<NetworkNode> = known.filter(gone).map(at).collect();
-        let is_known = |n: &JobNode| (*n as usize) < self.at.len();
-        let free: Vec<NetworkNode> = free_spares(nodes).filter(is_known).map(at).collect();
-        let mut job = self.job.clone();
-        job.at = here.iter().map(|&node| self.at[node]).collect();
-        let weights = Weights::default();
-        let network = self.network.as_ref();
-        let plan = choose_by(Method::Best0D, network, &job, &failed, &free, &weights);
-        // Where the network no longer has routes for the traffic, or has fewer spares than lost
-        // nodes, every spare is as good as the first.
-        let Ok(plan) = plan else { return first };
-        let chosen = |lost: JobNode| -> Option<JobNode> {
-            let block = here.iter().position(|&node| node == lost as usize)?;
-            let spare = self.at.iter().position(|&at| at == plan.placement[block])?;
-            Some(spare as JobNode)
-        };
-        let mut chosen: BTreeMap<JobNode, JobNode> =
-            lost.iter().filter_map(|&lost| Some((lost, chosen(lost)?))).collect();
-        // A node that started without ranks and is no replacement is no block of the job.
-        let taken: BTreeSet<JobNode> = chosen.values().copied().collect();
-        let rest = free_spares(nodes).filter(|spare| !taken.contains(spare));
-        let without: Vec<JobNode> =
-            lost.iter().copied().filter(|n| !chosen.contains_key(n)).collect();
-        chosen.extend(without.into_iter().zip(rest));
-        chosen
-    }
+    (0..).zip(nodes).filter(free).map(|(number, _)| number).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spares::Arrangement;
     use eyrie_topology::spec::Files;
+    use eyrie_topology::TopologyError;
     use proptest::prelude::*;
 
     fn node(state: NodeState, is_free_spare: bool, ranks: u32, replaces: Option<JobNode>) -> Node {
@@ -257,21 +264,20 @@ mod tests {
 
     fn on_network(network: &str, traffic: &str) -> Result<Placement, WordError> {
         let text = |_: &str| Err(TopologyError::new("there are no files"));
-        let words = Words {
-            network: Some(network),
-            names: None,
-            hosts: &["a", "b", "c", "d", "e", "f"],
-            nodes: &[],
-            job: None,
-            ranks_per_node: None,
-            slots: None,
-            spares: None,
-            arrangement: Arrangement::Contiguous,
-            traffic: Some(traffic),
-            bytes: 1 << 20,
-            files: Files { text: &text, slurm_topology: None, taper: 1.0 },
-        };
-        Placement::on_network(&words, 4)
+        let hosts = ["a", "b", "c", "d", "e", "f"];
+        let files = Files { text: &text, slurm_topology: None, taper: 1.0 };
+        let words = Words::of_running_job(network, &hosts, Some(traffic), files);
+        let start: Vec<JobNode> = spread(8, 4).collect();
+        Placement::on_network(&words, &start, Method::Best0D, CostModel::default())
+    }
+
+    /// Two ranks on each of the first four nodes, but for those that are displaced.
+    fn assign(placement: &Placement, nodes: &[Node], displaced: &[Displaced]) -> Vec<Assignment> {
+        let mut at: Vec<Option<JobNode>> = spread(8, 4).map(Some).collect();
+        for d in displaced {
+            at[d.rank as usize] = Some(d.from);
+        }
+        placement.assign(JobNodes { nodes, at: &at }, displaced)
     }
 
     fn displaced(rank: Rank, from: JobNode) -> Displaced {
@@ -301,6 +307,62 @@ mod tests {
     }
 
     #[test]
+    fn the_spare_is_the_one_whose_links_are_free_of_what_was_measured() {
+        let message = |from, to, bytes, count| RankMessage { from, to, bytes, count };
+        // Three rows of two, two ranks a node. Rank 2 of node 1, which is lost, sends to others.
+        let chosen = |messages: &[RankMessage]| {
+            let mut placement = on_network("mesh:3x2", "alltoall").unwrap();
+            placement.measure(messages, 10.0);
+            let mut nodes = nodes();
+            let lost = lose(&mut nodes, 1);
+            targets(&assign(&placement, &nodes, &lost))[0]
+        };
+        let large = |from, to| message(from, to, 1 << 40, 1);
+        let small = |from, to| message(from, to, 8, 1000);
+        // What spare 4 sends to node 3 goes by node 2, and what spare 5 sends to node 2 by node 3.
+        assert_eq!(chosen(&[large(2, 6), large(4, 6), small(2, 4), small(6, 4)]), 5);
+        assert_eq!(chosen(&[large(3, 5), large(7, 4), small(2, 6), small(4, 6)]), 4);
+        // Nothing is sent, or by ranks that there are not.
+        assert_eq!(chosen(&[]), chosen(&[message(2, 2, 1, 1), message(9, 1, 1, 1)]));
+        Placement::default().measure(&[message(0, 1, 1, 1)], 10.0);
+    }
+
+    #[test]
+    fn without_a_spare_the_emptiest_nodes_are_told_apart_by_their_links() {
+        // A line of six: rank 2 of node 1 sends to rank 7 of node 3, and to rank 0 of node 0.
+        let mut placement = on_network("mesh:6", "alltoall").unwrap();
+        let message = |from, to, bytes| RankMessage { from, to, bytes, count: 1 };
+        placement.measure(&[message(2, 7, 1 << 20), message(7, 2, 1 << 20), message(0, 4, 9)], 1.0);
+        let mut nodes = nodes();
+        nodes.truncate(4);
+        let lost = lose(&mut nodes, 1);
+        assert_eq!(
+            targets(&Placement::default().assign(JobNodes { nodes: &nodes, at: &[] }, &lost)),
+            [0, 2]
+        );
+        assert_eq!(targets(&assign(&placement, &nodes, &lost)), [3, 0]);
+    }
+
+    #[test]
+    fn a_host_that_joins_is_where_its_name_is_in_the_network() {
+        let mut placement = on_network("torus:6", "alltoall").unwrap();
+        let hosts = ["a", "b", "c", "d", "e", "f", "a", "x"].map(String::from);
+        placement.join(&hosts);
+        placement.join(&hosts);
+        let network = placement.network.as_ref().unwrap();
+        assert_eq!([6, 7, 8].map(|node| network.position(node)), [Some(0), None, None]);
+        // Where the place of none is known the first one is taken.
+        let mut nodes = nodes();
+        nodes[4].state = NodeState::Failed;
+        nodes[5].state = NodeState::Failed;
+        nodes.push(node(NodeState::Failed, false, 0, None));
+        nodes.push(node(NodeState::Open, true, 0, None));
+        nodes.push(node(NodeState::Open, true, 0, None));
+        let lost = lose(&mut nodes, 2);
+        assert_eq!(targets(&assign(&placement, &nodes, &lost)), [7, 7]);
+    }
+
+    #[test]
     fn a_node_with_room_goes_before_an_emptier_one_without() {
         let mut nodes = vec![node(NodeState::Open, false, 3, None); 3];
         nodes[0].state = NodeState::Failed;
@@ -308,7 +370,7 @@ mod tests {
         let ranks = [0, 1, 2].map(|rank| displaced(rank, 0));
         let placement = Placement::default();
         // The last of them fits nowhere, and goes to the emptiest all the same.
-        assert_eq!(targets(&placement.assign(&nodes, &ranks)), [2, 1, 1]);
+        assert_eq!(targets(&assign(&placement, &nodes, &ranks)), [2, 1, 1]);
     }
 
     #[test]
@@ -316,21 +378,21 @@ mod tests {
         let mut nodes = nodes();
         let anywhere = Placement::default();
         let two: Vec<Displaced> = [0, 2].into_iter().flat_map(|n| lose(&mut nodes, n)).collect();
-        let assigned = anywhere.assign(&nodes, &two);
+        let assigned = assign(&anywhere, &nodes, &two);
         assert_eq!(targets(&assigned), [4, 4, 5, 5]);
         arrive(&mut nodes, &assigned);
         let third = lose(&mut nodes, 1);
-        assert_eq!(targets(&anywhere.assign(&nodes, &third)), [3, 4]);
+        assert_eq!(targets(&assign(&anywhere, &nodes, &third)), [3, 4]);
         for n in &mut nodes {
             n.state = NodeState::Failed;
         }
-        assert_eq!(targets(&anywhere.assign(&nodes, &third)), []);
+        assert_eq!(targets(&assign(&anywhere, &nodes, &third)), []);
     }
 
     #[test]
     fn own_node_then_spare_then_the_emptiest() {
         let assign = |nodes: &[Node], from| {
-            let assigned = Placement::default().assign(nodes, &[displaced(1, from)]);
+            let assigned = assign(&Placement::default(), nodes, &[displaced(1, from)]);
             assigned.first().map(|a| (a.to, a.choice))
         };
         let mut nodes = vec![
@@ -356,7 +418,7 @@ mod tests {
     fn a_rank_goes_to_a_node_that_it_avoids_only_if_no_other_is_left() {
         let mut nodes = vec![node(NodeState::Open, false, 1, None); 2];
         let leaves = [Displaced { avoids: vec![0], ..displaced(0, 0) }];
-        let assign = |nodes: &[Node]| Placement::default().assign(nodes, &leaves)[0];
+        let assign = |nodes: &[Node]| assign(&Placement::default(), nodes, &leaves)[0];
         assert_eq!((assign(&nodes).to, assign(&nodes).choice), (1, Choice::Shared));
         nodes[1].state = NodeState::Failed;
         assert_eq!((assign(&nodes).to, assign(&nodes).choice), (0, Choice::Same));
@@ -368,7 +430,7 @@ mod tests {
         nodes[0].state = NodeState::Closed;
         let all: Vec<Displaced> =
             (0..4).map(|rank| Displaced { avoids: vec![0], ..displaced(rank, 0) }).collect();
-        assert_eq!(targets(&Placement::default().assign(&nodes, &all)), [1, 2, 1, 2]);
+        assert_eq!(targets(&assign(&Placement::default(), &nodes, &all)), [1, 2, 1, 2]);
     }
 
     #[test]
@@ -376,15 +438,15 @@ mod tests {
         let ring = on_network("torus:6", "alltoall").unwrap();
         let mut nodes = nodes();
         let of_first = lose(&mut nodes, 0);
-        assert_eq!(targets(&Placement::default().assign(&nodes, &of_first)), [4, 4]);
-        assert_eq!(targets(&ring.assign(&nodes, &of_first)), [5, 5]);
-        let assign = |nodes: &[Node], from| targets(&ring.assign(nodes, &[displaced(0, from)]));
+        assert_eq!(targets(&assign(&Placement::default(), &nodes, &of_first)), [4, 4]);
+        assert_eq!(targets(&assign(&ring, &nodes, &of_first)), [5, 5]);
+        let assign = |nodes: &[Node], from| targets(&assign(&ring, nodes, &[displaced(0, from)]));
         nodes[5] = node(NodeState::Open, false, 2, Some(0));
         assert_eq!(assign(&nodes, 0), [5]);
         nodes[5].state = NodeState::Failed;
         assert_eq!(assign(&nodes, 5), [4]);
         nodes[4].state = NodeState::Failed;
-        assert_eq!(assign(&nodes, 5), [1], "no spare is left");
+        assert_eq!(assign(&nodes, 5), [2], "no spare is left: the one in the middle");
     }
 
     proptest! {
@@ -404,8 +466,8 @@ mod tests {
             let shuffled: Vec<Displaced> = order.into_iter().map(rank).collect();
             let ring = on_network("torus:6", "alltoall").unwrap();
             for placement in [Placement::default(), ring] {
-                let assigned = placement.assign(&nodes, &sorted);
-                prop_assert_eq!(&assigned, &placement.assign(&nodes, &shuffled));
+                let assigned = assign(&placement, &nodes, &sorted);
+                prop_assert_eq!(&assigned, &assign(&placement, &nodes, &shuffled));
                 prop_assert_eq!(assigned.len(), 8);
                 prop_assert!(assigned.iter().all(|a| !down.contains(&a.to)));
             }
@@ -424,7 +486,7 @@ mod tests {
         for (network, traffic, fault) in [
             ("torus:5", "alltoall", "process 5 is on node 5"),
             ("ring:6", "alltoall", "network: network kind"),
-            ("torus:6", "stencil5", "traffic: stencil5 needs a job of 2 axes"),
+            ("torus:6", "gossip", "traffic: traffic `gossip`"),
         ] {
             let error = on_network(network, traffic).map(|_| ()).unwrap_err().to_string();
             assert!(error.contains(fault), "{error}");

@@ -97,10 +97,15 @@ pub const NOISE: f64 = 0.05;
 /// Loads that differ by less are equal.
 const EPSILON: f64 = 1e-9;
 
+/// What links carry when these ranks have gone to these nodes: of several steps after which nodes
+/// are as busy, give or take what is chance, the one with the least is taken.
+pub type Carried<'a> = &'a dyn Fn(&[(Rank, JobNode)]) -> Option<u64>;
+
 /// Moves that lower the load of the busiest place, as long as they pay within `payback` seconds: in
 /// each of these seconds the job gains as much as the busiest place is less busy.
-pub fn balance(measured: &Measured, payback: f64) -> Balance {
+pub fn balance(measured: &Measured, payback: f64, carried: Option<Carried<'_>>) -> Balance {
     let mut state = Arrangement::new(measured);
+    state.carried = carried;
     let before = state.busiest();
     let mut steps = Vec::new();
     while let Some(step) = state.next() {
@@ -140,6 +145,7 @@ struct Arrangement<'a> {
     node_of: Vec<JobNode>,
     /// Ranks that have moved: a rank moves once.
     moved: Vec<bool>,
+    carried: Option<Carried<'a>>,
     /// The lowest possible load: no move speeds up a rank that computes all the time.
     least: f64,
 }
@@ -165,6 +171,7 @@ impl<'a> Arrangement<'a> {
             nodes: measured.nodes.iter().map(|node| Node { ranks: 0, ..*node }).collect(),
             node_of: measured.ranks.iter().map(|load| load.node).collect(),
             moved: vec![false; measured.ranks.len()],
+            carried: None,
             least: measured.ranks.iter().map(alone).fold(0.0, f64::max),
         };
         for load in &measured.ranks {
@@ -194,8 +201,43 @@ impl<'a> Arrangement<'a> {
         if load <= self.least + EPSILON {
             return None;
         }
-        let best = self.candidates(busiest).into_iter().min_by(better)?;
-        (best.then < load - EPSILON).then(|| self.take(best))
+        let mut all = self.candidates(busiest);
+        let (best, _) = all.iter().enumerate().min_by(|(_, a), (_, b)| better(a, b))?;
+        all.swap(0, best);
+        let least = all[0].then;
+        all.retain(|step| step.then < load - EPSILON && step.then <= least + NOISE);
+        let best = self.of_alike(&all, |step| self.moves_of(step))?;
+        Some(self.take(all.swap_remove(best)))
+    }
+
+    /// The first of these, or on a known network the one with which the busiest link has the least
+    /// to carry.
+    fn of_alike<T>(
+        &self,
+        alike: &[T],
+        moves: impl Fn(&T) -> Vec<(Rank, JobNode)>,
+    ) -> Option<usize> {
+        let carried = |at: usize| {
+            let mut after = self.gone();
+            after.extend(moves(&alike[at]));
+            self.carried.and_then(|carried| carried(&after)).unwrap_or(u64::MAX)
+        };
+        match (self.carried, alike.len()) {
+            (Some(_), 2..) => (0..alike.len()).min_by_key(|at| (carried(*at), *at)),
+            (_, number) => (number > 0).then_some(0),
+        }
+    }
+
+    /// The ranks that have moved, and where they are.
+    fn gone(&self) -> Vec<(Rank, JobNode)> {
+        let moved = (0..self.moved.len()).filter(|rank| self.moved[*rank]);
+        moved.map(|rank| (self.measured.ranks[rank].rank, self.node_of[rank])).collect()
+    }
+
+    fn moves_of(&self, step: &Candidate) -> Vec<(Rank, JobNode)> {
+        let number = |rank: usize| self.measured.ranks[rank].rank;
+        let back = step.back.map(|back| (number(back), self.node_of[step.rank]));
+        std::iter::once((number(step.rank), step.to)).chain(back).collect()
     }
 
     /// All possible steps with a rank of this place.
@@ -297,7 +339,11 @@ pub enum TooFew {
 ///
 /// # Errors
 /// When there is nothing to do, or no room.
-pub fn consolidate(measured: &Measured, number: usize) -> Result<Consolidation, TooFew> {
+pub fn consolidate(
+    measured: &Measured,
+    number: usize,
+    carried: Option<Carried<'_>>,
+) -> Result<Consolidation, TooFew> {
     let used: BTreeSet<JobNode> = measured.ranks.iter().map(|load| load.node).collect();
     if used.len() <= number {
         return Err(TooFew::Already(used.len()));
@@ -305,6 +351,7 @@ pub fn consolidate(measured: &Measured, number: usize) -> Result<Consolidation, 
     let kept = keep(measured, &used, number)?;
     let left: BTreeSet<JobNode> = used.difference(&kept).copied().collect();
     let mut state = Arrangement::new(measured);
+    state.carried = carried;
     let mut leave: Vec<usize> =
         (0..measured.ranks.len()).filter(|r| left.contains(&measured.ranks[*r].node)).collect();
     // The heaviest first, as they are hardest to place.
@@ -362,10 +409,12 @@ fn emptiest(state: &Arrangement<'_>, kept: &BTreeSet<JobNode>, rank: usize) -> O
         state.loads[place] + state.share(measured.ranks[rank].uses, place)
     };
     let count = |node: &JobNode| (state.nodes[*node as usize].ranks, *node);
-    kept.iter()
-        .filter(has_room)
-        .min_by(|a, b| then(a).total_cmp(&then(b)).then(count(a).cmp(&count(b))))
-        .copied()
+    let mut alike: Vec<JobNode> = kept.iter().copied().filter(|node| has_room(&node)).collect();
+    alike.sort_by(|a, b| then(a).total_cmp(&then(b)).then(count(a).cmp(&count(b))));
+    let least = alike.first().map(then)?;
+    alike.retain(|node| then(node) <= least + NOISE);
+    let number = measured.ranks[rank].rank;
+    state.of_alike(&alike, |to| vec![(number, *to)]).map(|at| alike[at])
 }
 
 #[cfg(test)]
@@ -399,7 +448,8 @@ mod tests {
 
     #[test]
     fn a_heavy_rank_changes_places_with_a_light_one_where_there_is_no_slot() {
-        let found = balance(&measured(2, 2, &[(0, 0.17), (0, 0.17), (1, 0.5), (1, 0.5)]), SECONDS);
+        let found =
+            balance(&measured(2, 2, &[(0, 0.17), (0, 0.17), (1, 0.5), (1, 0.5)]), SECONDS, None);
         assert_eq!(found.steps.len(), 1);
         assert_eq!(moved(&found), [(2, 0), (0, 1)]);
         assert!((found.before - 1.0).abs() < 1e-6 && (found.after() - 0.67).abs() < 1e-6);
@@ -408,30 +458,30 @@ mod tests {
     #[test]
     fn an_empty_node_gets_a_rank_and_a_closed_one_does_not() {
         let mut two = measured(2, 4, &[(0, 0.5), (0, 0.5)]);
-        assert_eq!(moved(&balance(&two, SECONDS)), [(0, 1)]);
+        assert_eq!(moved(&balance(&two, SECONDS, None)), [(0, 1)]);
         two.nodes[1].state = NodeState::Closed;
-        assert_eq!(moved(&balance(&two, SECONDS)), []);
+        assert_eq!(moved(&balance(&two, SECONDS, None)), []);
         (two.nodes[1], two.place_of[1]) = (Node::open(4), 0);
-        assert_eq!(moved(&balance(&two, SECONDS)), [], "the same processors");
+        assert_eq!(moved(&balance(&two, SECONDS, None)), [], "the same processors");
     }
 
     #[test]
     fn other_processes_take_their_part_of_a_node() {
         let mut two = measured(2, 4, &[(0, 0.3), (0, 0.2), (1, 0.5)]);
         two.places[0].others = 0.5;
-        assert_eq!(moved(&balance(&two, SECONDS)), [(1, 1)]);
+        assert_eq!(moved(&balance(&two, SECONDS, None)), [(1, 1)]);
     }
 
     #[test]
     fn no_move_speeds_up_a_rank_that_computes_all_the_time() {
-        let found = balance(&measured(2, 4, &[(0, 1.0), (0, 0.0), (1, 0.2)]), SECONDS);
+        let found = balance(&measured(2, 4, &[(0, 1.0), (0, 0.0), (1, 0.2)]), SECONDS, None);
         assert_eq!((moved(&found), found.too_dear), (vec![], vec![]));
     }
 
     #[test]
     fn no_rank_moves_by_chance() {
         let found =
-            balance(&measured(2, 2, &[(0, 0.18), (0, 0.52), (1, 0.17), (1, 0.50)]), SECONDS);
+            balance(&measured(2, 2, &[(0, 0.18), (0, 0.52), (1, 0.17), (1, 0.50)]), SECONDS, None);
         assert_eq!((moved(&found), found.too_dear.len()), (vec![], 1));
     }
 
@@ -439,27 +489,27 @@ mod tests {
     fn a_move_that_costs_more_than_it_brings_is_named_and_not_done() {
         let mut two = measured(2, 4, &[(0, 0.5), (0, 0.5)]);
         two.ranks.iter_mut().for_each(|load| load.cost = 31.0);
-        let found = balance(&two, SECONDS);
+        let found = balance(&two, SECONDS, None);
         assert_eq!((moved(&found), found.too_dear.len()), (vec![], 1));
-        assert_eq!(moved(&balance(&two, 2.0 * SECONDS)), [(0, 1)]);
+        assert_eq!(moved(&balance(&two, 2.0 * SECONDS, None)), [(0, 1)]);
     }
 
     #[test]
     fn ranks_go_where_most_of_them_are_already() {
         let mut three = measured(3, 4, &[(0, 0.1), (1, 0.1), (1, 0.1), (2, 0.1)]);
-        let found = consolidate(&three, 1).unwrap();
+        let found = consolidate(&three, 1, None).unwrap();
         assert_eq!(found.kept, [1].into());
         assert_eq!(found.left, [0, 2].into());
         assert_eq!(
             found.moves.iter().map(|m| (m.rank, m.to)).collect::<Vec<_>>(),
             [(0, 1), (3, 1)]
         );
-        assert_eq!(consolidate(&three, 3), Err(TooFew::Already(3)));
+        assert_eq!(consolidate(&three, 3, None), Err(TooFew::Already(3)));
         three.nodes[1].slots = 2;
-        assert_eq!(consolidate(&three, 1).unwrap().kept, [0].into());
+        assert_eq!(consolidate(&three, 1, None).unwrap().kept, [0].into());
         three.nodes.iter_mut().for_each(|node| node.slots = 2);
-        assert_eq!(consolidate(&three, 1), Err(TooFew::Slots(2)));
-        assert_eq!(consolidate(&three, 2).unwrap().left, [2].into());
+        assert_eq!(consolidate(&three, 1, None), Err(TooFew::Slots(2)));
+        assert_eq!(consolidate(&three, 2, None).unwrap().left, [2].into());
     }
 
     /// Any measurement of up to six nodes on up to four places.
@@ -523,7 +573,7 @@ mod tests {
         fn no_balance_makes_the_busiest_place_busier_nor_costs_more_than_it_brings(
             measured in any_measured(), payback in 0.0..100.0
         ) {
-            let found = balance(&measured, payback);
+            let found = balance(&measured, payback, None);
             let moves: Vec<Move> = found.moves().collect();
             are_allowed(&measured, &moves);
             let then = Arrangement::new(&after(&measured, &moves)).busiest();
@@ -548,7 +598,7 @@ mod tests {
         fn consolidated_ranks_are_on_that_many_nodes_with_room(
             measured in any_measured(), number in 1usize..6
         ) {
-            if let Ok(found) = consolidate(&measured, number) {
+            if let Ok(found) = consolidate(&measured, number, None) {
                 are_allowed(&measured, &found.moves);
                 let then = after(&measured, &found.moves);
                 let used: BTreeSet<JobNode> = then.ranks.iter().map(|load| load.node).collect();

@@ -5,6 +5,15 @@
 /// `eyrie_wire::NodeId`. Where that node is in a network is a [`eyrie_topology::NetworkNode`].
 pub type JobNode = u32;
 
+/// The nodes of a job, and where its ranks are.
+#[derive(Debug, Clone, Copy)]
+pub struct JobNodes<'a> {
+    pub nodes: &'a [Node],
+    /// By rank: the node that it is on, or on the way to; of a displaced one the node that it was
+    /// on. `None`: it has ended, or is no rank of these nodes.
+    pub at: &'a [Option<JobNode>],
+}
+
 /// Whether ranks can be on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeState {

@@ -10,6 +10,7 @@
 //! [`search`], [`squeeze`]); [`evaluate`] counts messages per link, [`fluid`] estimates the step
 //! time, [`plan`] compares.
 
+mod anneal;
 pub mod assign;
 pub mod balance;
 mod bottleneck;
@@ -23,19 +24,22 @@ pub mod job;
 mod levels;
 pub mod method;
 pub mod objective;
+mod on_network;
 pub mod outcome;
 pub mod plan;
 pub mod planning_input;
+pub mod rearrange;
 pub mod search;
 pub mod slide;
 pub mod spares;
 pub mod squeeze;
+pub mod start;
 pub mod traffic;
 mod walk;
 pub mod words;
 
-pub use assign::{Assignment, Choice, Displaced, Placement};
-pub use cluster::{JobNode, Node, NodeState};
+pub use assign::{Assignment, Choice, Displaced, Links, Placement};
+pub use cluster::{JobNode, JobNodes, Node, NodeState};
 pub use compare::Progress;
 pub use cost::{CostModel, Machine, Sharing};
 pub use job::Job;

@@ -374,6 +374,12 @@ pub fn named(host: &str, network: &dyn Network, names: &[String]) -> Option<Netw
     listed.or_else(|| network.node_by_name(host))
 }
 
+/// The node of a host, whose name may be written without its domain there.
+pub fn of_host(host: &str, network: &dyn Network, names: &[String]) -> Option<NetworkNode> {
+    let short = host.split('.').next().unwrap_or(host);
+    named(host, network, names).or_else(|| named(short, network, names))
+}
+
 /// The node of a text: a host name (from `names`, in node order, or of the network), a number,
 /// coordinates in the grid, or in the network's own axes.
 pub fn resolve(

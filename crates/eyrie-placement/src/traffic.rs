@@ -74,6 +74,32 @@ pub const FORMS: &str =
      barrier[:dissemination|recursive-doubling], \
      allreduce[:recursive-doubling|ring|rabenseifner|dissemination], alltoall";
 
+/// Most messages, and bytes of them, that one rank sends to another one in a step of a matrix.
+pub const MOST_MESSAGES: u32 = 1 << 20;
+pub const MOST_BYTES: u64 = 1 << 50;
+
+/// So many parts of what the busiest pair sends are told apart where messages differ in length.
+const PARTS: u64 = 1000;
+
+/// What pairs of ranks have sent each other, as the planner takes it: where one has more than it
+/// takes of a step, all numbers are divided by the same one, and rounded up. That number, too.
+/// `pairs`: sender, receiver, messages and bytes.
+pub fn within_bounds(
+    pairs: impl Iterator<Item = (Rank, Rank, u64, u64)> + Clone,
+) -> (Vec<RankMessage>, u64) {
+    let most_messages = pairs.clone().map(|(_, _, messages, _)| messages).max().unwrap_or(0);
+    let most_bytes = pairs.clone().map(|(_, _, _, bytes)| bytes).max().unwrap_or(0);
+    let messages_over = most_messages.div_ceil(u64::from(MOST_MESSAGES));
+    let by = messages_over.max(most_bytes.div_ceil(MOST_BYTES)).max(1);
+    let message = |(from, to, messages, bytes): (Rank, Rank, u64, u64)| RankMessage {
+        from,
+        to,
+        bytes: bytes.div_ceil(by),
+        count: messages.div_ceil(by) as u32,
+    };
+    (pairs.map(message).collect(), by)
+}
+
 /// Most ranks of an alltoall: it has ranks² messages.
 const MOST_ALLTOALL: usize = 4096;
 
@@ -146,8 +172,8 @@ impl Traffic {
         let Some(path) = written.strip_prefix("matrix:") else {
             return Self::parse(written, shape, bytes);
         };
-        Self::from_matrix(&file(path)?, shape.iter().product())
-            .map_err(|e| TopologyError(format!("{path}: {e}")))
+        let read = Self::from_matrix(&file(path)?, shape.iter().product());
+        read.map(Self::by_bytes).map_err(|e| TopologyError(format!("{path}: {e}")))
     }
 
     /// A measured matrix: one line a pair, `rank rank bytes messages` per iteration, separated by
@@ -170,19 +196,22 @@ impl Traffic {
             };
             let rank = |field: &str| match field.parse::<usize>() {
                 Ok(r) if r < ranks => Ok(r as Rank),
-                _ => refuse!("line {number}: rank `{field:.20}` is not one of 0 to {}", ranks - 1),
+                _ => refuse!(
+                    "line {number}: rank `{field:.20}` is not one of 0 to {}: give a matrix of \
+                     {ranks} ranks",
+                    ranks - 1
+                ),
             };
             let (from, to) = (rank(from)?, rank(to)?);
             let Ok(bytes) = bytes.parse::<u64>() else {
                 return refuse!("line {number}: bytes `{bytes:.20}` is not a whole number");
             };
-            let Some(count) = count.parse::<u32>().ok().filter(|&c| c <= 1 << 20) else {
+            let Some(count) = count.parse::<u32>().ok().filter(|&c| c <= MOST_MESSAGES) else {
                 return refuse!(
-                    "line {number}: messages `{count:.20}` is not a number up to {}",
-                    1 << 20
+                    "line {number}: messages `{count:.20}` is not a number up to {MOST_MESSAGES}"
                 );
             };
-            if bytes > 1 << 50 {
+            if bytes > MOST_BYTES {
                 return refuse!("line {number}: {bytes} bytes in one step: at most 2^50");
             }
             if from != to && count > 0 {
@@ -193,6 +222,44 @@ impl Traffic {
             return refuse!("the matrix has no message between two different ranks");
         }
         Ok(Traffic { name: "matrix".into(), ranks, phases: vec![Phase::new(ranks, 1, messages)] })
+    }
+
+    /// What ranks have sent each other in some time, as one phase; `None` where none has sent
+    /// anything to another one. Pairs of ranks that there are not are left out.
+    pub fn measured(ranks: usize, mut messages: Vec<RankMessage>) -> Option<Self> {
+        let counts =
+            |m: &RankMessage| m.from != m.to && (m.from.max(m.to) as usize) < ranks && m.count > 0;
+        messages.retain(counts);
+        let phases = vec![Phase::new(ranks, 1, messages)];
+        let traffic = Traffic { name: "measured".into(), ranks, phases };
+        (traffic.messages() > 0).then(|| traffic.by_bytes())
+    }
+
+    /// Links are compared by numbers of messages. Where those of a matrix have different lengths,
+    /// each pair counts as so many of one length: a thousandth of what the busiest pair sends.
+    fn by_bytes(mut self) -> Self {
+        let all = || self.phases.iter().flat_map(|phase| &phase.messages);
+        let most = all().map(|m| m.bytes).max().unwrap_or(0);
+        let Some(first) = all().next().copied() else { return self };
+        let length = |a: &RankMessage, b: &RankMessage| u128::from(a.bytes) * u128::from(b.count);
+        if most == 0 || all().all(|m| length(m, &first) == length(&first, m)) {
+            return self;
+        }
+        let unit = most.div_ceil(PARTS).max(1);
+        for m in self.phases.iter_mut().flat_map(|phase| &mut phase.messages) {
+            m.count = (m.bytes / unit).max(1) as u32;
+        }
+        self
+    }
+
+    /// The same without the messages of ranks that are not there.
+    pub fn among(&self, is_there: impl Fn(Rank) -> bool) -> Self {
+        let of_phase = |phase: &Phase| {
+            let kept = phase.messages.iter().filter(|m| is_there(m.from) && is_there(m.to));
+            Phase::new(self.ranks, phase.repeat, kept.copied().collect())
+        };
+        let phases = self.phases.iter().map(of_phase).collect();
+        Traffic { name: self.name.clone(), ranks: self.ranks, phases }
     }
 
     /// Writes the matrix format, for traffic of one phase or several.
@@ -463,6 +530,29 @@ mod tests {
             Traffic::from_matrix("rank,rank,bytes,messages\n0,1,10,2\n", 2).unwrap().messages(),
             1
         );
+    }
+
+    #[test]
+    fn messages_of_different_lengths_count_by_their_bytes() {
+        let counts = |text: &str| -> Vec<u32> {
+            let text = |_: &str| Ok(text.to_string());
+            let read = Traffic::read(Some("matrix:f"), &[3], 8, &text).unwrap();
+            read.phases[0].messages.iter().map(|m| m.count).collect()
+        };
+        assert_eq!(counts("0 1 80 2\n1 2 40 1"), [2, 1], "all have 40 bytes");
+        assert_eq!(counts("0 1 5000 1\n1 2 2505 900\n2 0 1 7"), [1000, 501, 1]);
+        let message = |from, to, bytes, count| RankMessage { from, to, bytes, count };
+        let measured = |all: &[RankMessage]| Traffic::measured(3, all.to_vec());
+        assert_eq!(measured(&[message(1, 1, 9, 9), message(0, 3, 9, 9)]), None);
+        let of_two = measured(&[message(0, 1, 4000, 1), message(1, 2, 4, 1)]).unwrap();
+        assert_eq!(of_two.phases[0].messages[0].count, 1000);
+        assert_eq!(of_two.among(|rank| rank != 2).messages(), 1);
+    }
+
+    #[test]
+    fn what_is_too_much_for_a_step_is_divided() {
+        let (all, by) = within_bounds([(0, 1, 3 << 20, 8), (1, 0, 1, 1)].into_iter());
+        assert_eq!((all[0].count, all[0].bytes, all[1].count, by), (1 << 20, 3, 1, 3));
     }
 
     #[test]

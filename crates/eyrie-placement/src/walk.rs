@@ -258,7 +258,7 @@ impl Planner<'_> {
 
     /// The candidate with the lowest exact cost. Step times are computed only where they can
     /// decide.
-    fn pick(
+    pub(crate) fn pick(
         &self,
         mut found: Vec<Candidate>,
         ranking: &Ranking,

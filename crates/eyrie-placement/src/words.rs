@@ -42,6 +42,34 @@ pub struct Words<'a> {
     pub files: Files<'a>,
 }
 
+/// Bytes of a message of a pattern in a running job: nodes are compared by numbers of messages.
+const MESSAGE_BYTES: u64 = 1 << 20;
+
+impl<'a> Words<'a> {
+    /// Those of a job that runs on these hosts, spares last.
+    pub fn of_running_job(
+        network: &'a str,
+        hosts: &'a [&'a str],
+        traffic: Option<&'a str>,
+        files: Files<'a>,
+    ) -> Words<'a> {
+        Words {
+            network: Some(network),
+            names: None,
+            hosts,
+            nodes: &[],
+            job: None,
+            ranks_per_node: None,
+            slots: None,
+            spares: None,
+            arrangement: Arrangement::Contiguous,
+            traffic,
+            bytes: MESSAGE_BYTES,
+            files,
+        }
+    }
+}
+
 /// Which word is wrong, and why, in one line that says what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WordError {
@@ -189,12 +217,9 @@ pub(crate) fn nodes(
     network: &dyn Network,
     names: &[String],
 ) -> Result<Vec<NetworkNode>, TopologyError> {
-    let named = |host: &str| {
-        let known = |name: &str| spares::named(name, network, names);
-        known(host).or_else(|| known(host.split('.').next().unwrap_or(host)))
-    };
+    let of_host = |host: &&str| spares::of_host(host, network, names);
     let of_hosts: Option<Vec<NetworkNode>> = match words.network {
-        Some(_) => words.hosts.iter().map(|host| named(host)).collect(),
+        Some(_) => words.hosts.iter().map(of_host).collect(),
         None => None,
     };
     let mut nodes = Vec::new();

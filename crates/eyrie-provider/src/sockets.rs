@@ -1,6 +1,7 @@
 //! The real world around the core: sockets to the routers, files that come over them, the
 //! processor's clock. All of it must work on descriptors that a restored process finds dead.
 
+use crate::core::asking::Asked;
 use crate::core::router_path::host::{ConnectError, File, Host, Interest, RouterStream};
 use crate::core::world::World;
 use crate::descriptors::{move_up, receive_message};
@@ -118,6 +119,10 @@ impl Host for Sockets {
         self.identity.directory.kept_until
     }
 
+    fn is_gateway(&self, router: RouterId) -> bool {
+        self.identity.directory.gateway == Some(router)
+    }
+
     fn is_beside(&self, router: RouterId) -> bool {
         self.identity.directory.beside.contains(&router)
     }
@@ -205,8 +210,8 @@ impl World for Sockets {
     }
 
     #[inline]
-    fn polled(&mut self, ticks: u64) {
-        memory::page().add_polled(ticks);
+    fn asked(&mut self, asked: Asked) {
+        memory::page().add_asked(asked.polled, asked.waited);
     }
 
     #[inline]

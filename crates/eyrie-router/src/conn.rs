@@ -5,9 +5,9 @@ use eyrie_transport::handshake::{Accepting, HandshakeError, Step, MAX_WANTED};
 use eyrie_transport::seal::{Keys, Sealed};
 use eyrie_transport::Stream;
 use eyrie_wire::auth::Secret;
-use eyrie_wire::data::{StreamKind, MAX_FRAME};
+use eyrie_wire::data::MAX_FRAME;
 use eyrie_wire::domains::Domain;
-use eyrie_wire::{Incarnation, RankInstance};
+use eyrie_wire::Rank;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// A connection that was accepted elsewhere: its peer must prove itself by another key than the
-/// job's secret, and only for delivery streams of a domain's ranks.
+/// job's secret, and it is a trunk for a domain's ranks.
 pub struct Accepted {
     pub socket: Stream,
     pub key: Secret,
@@ -29,9 +29,13 @@ struct Line {
     domain: Arc<Domain>,
 }
 
-/// Bytes read at once.
+/// Most bytes read at once.
 const READ_BYTES: usize = 128 * 1024;
 const _: () = assert!(READ_BYTES > MAX_FRAME);
+/// Bytes read at once at first: a connection on which little comes takes little memory. There may
+/// be thousands.
+const FIRST_BYTES: usize = 8 * 1024;
+const _: () = assert!(FIRST_BYTES >= MAX_WANTED);
 /// Bytes that may be queued for a slow reader; with more its log feeds it no longer.
 const OUT_BYTES: usize = 128 * 1024;
 
@@ -55,9 +59,11 @@ pub struct Conn {
     pub stage: Stage,
     /// When the connection began, or began to close.
     pub since: Instant,
-    /// It grows once and stays; the first `filled` bytes were read.
+    /// It grows whenever it is full, and stays; the first `filled` bytes were read.
     input: Vec<u8>,
     filled: usize,
+    /// The last read has filled it.
+    is_full: bool,
     /// Bytes read since the start.
     pub received: u64,
     pub out: Vec<u8>,
@@ -107,6 +113,7 @@ impl Conn {
             since: Instant::now(),
             input: Vec::new(),
             filled: 0,
+            is_full: false,
             received: 0,
             out: Vec::new(),
             written: 0,
@@ -128,17 +135,9 @@ impl Conn {
         self.line.is_some()
     }
 
-    /// Whether its peer may be this one, if it proves that it is.
-    ///
-    /// # Errors
-    /// Why not.
-    pub fn may_be(&self, instance: RankInstance, stream: StreamKind) -> Result<(), String> {
-        let Some(line) = &self.line else { return Ok(()) };
-        let receives = stream == StreamKind::Delivery && instance.incarnation == Incarnation(1);
-        if receives && line.domain.has(instance.rank) {
-            return Ok(());
-        }
-        Err(format!("domain {} may only receive, for its own ranks", line.domain.name))
+    /// Whether it comes from the domain of this rank.
+    pub fn is_of_line_for(&self, rank: Rank) -> bool {
+        self.line.as_ref().is_some_and(|line| line.domain.has(rank))
     }
 
     /// Reads once what is there. `Ok(false)` at the end of the stream.
@@ -149,7 +148,11 @@ impl Conn {
         // A peer that has not proven itself gets no more memory than a handshake needs.
         let (room, limit) = match &self.stage {
             Stage::Handshake(accepting) => (MAX_WANTED, accepting.wanted()),
-            _ => (READ_BYTES, READ_BYTES),
+            _ => {
+                let room = if self.is_full { 2 * self.input.len() } else { self.input.len() };
+                let room = room.clamp(FIRST_BYTES, READ_BYTES);
+                (room, room)
+            }
         };
         if self.input.len() < room {
             self.input.resize(room, 0);
@@ -168,6 +171,7 @@ impl Conn {
             Ok(n) => {
                 self.filled += n;
                 self.received += n as u64;
+                self.is_full = self.filled == limit;
                 Ok(true)
             }
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {

@@ -6,17 +6,21 @@ use crate::conn::{Accepted, Conn, Stage};
 use crate::protocol::{ConnId, Output, Protocol, RouterCommand, RouterEvent, UNRECEIVED_BYTES};
 use crate::saved;
 use crate::space::{Bounds, Files};
+use crate::spin::{Sizes, Spin, Traffic, AT_ONCE, ONE_AND_ANOTHER};
+use crate::trunk::{self, put_frame, put_word, Channels, Record, Word};
 use crossbeam_channel::Sender;
 use eyrie_transport::handshake::{verdict, HandshakeError, Step};
 use eyrie_transport::Listener;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::Claim;
-use eyrie_wire::data::{put, put_plain, Determinant, Frame, Header, ObservedPart, MAX_INLINE};
+use eyrie_wire::data::{
+    put, put_plain, Determinant, Frame, Header, ObservedPart, StreamKind, MAX_INLINE,
+};
 use eyrie_wire::directory::KeptUntil;
-use eyrie_wire::{RankInstance, RouterId};
+use eyrie_wire::{Incarnation, Rank, RankInstance, RouterId};
 use rustc_hash::FxHashMap;
 use rustix::buffer::spare_capacity;
-use rustix::event::{epoll, Timespec};
+use rustix::event::epoll;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -59,104 +63,12 @@ const DEFERRED_BYTES: usize = 16 * 1024;
 /// Before it writes, the loop also reads what has arrived meanwhile, at most this often.
 const READ_ROUNDS: u32 = 4;
 
-/// The connections of two ranks that answer each other: each has one to send and one to receive. A
-/// rank has nothing to send until the other's message has arrived.
-const ONE_AND_ANOTHER: usize = 4;
-/// Of this many polls one asks for all connections; the others only look at the connection on which
-/// an answer is expected.
-const PEEKS: u32 = 16;
-/// How long the router polls before it sleeps, and after how many failures it stops polling.
-const SPIN_TIME: Duration = Duration::from_micros(20);
-const SPIN_MISSES: u32 = 8;
-/// How long it polls while messages are short. Where there are more ranks than processors, an
-/// alltoall of short messages takes 5 % less time with it. One of 64 KiB would take 10 to 30 %
-/// more, and LAMMPS 3 to 10 % more.
-const SPIN_TIME_SHORT: Duration = Duration::from_micros(60);
-/// Messages are short up to this size in bytes. A longer one counts for some hundred messages more.
-const SHORT_BYTES: u64 = 1024;
-const REMEMBERED: u64 = 64;
-const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-
-/// Adaptive polling. While events follow each other within a few microseconds, polling is faster
-/// than sleeping and being woken. After `most` failures in a row the router sleeps at once. Polling
-/// does not help either where ranks compute for long in between: the router would interrupt the
-/// computation. On a single processor the router does not poll. Where several ranks may have
-/// something to send, it yields the processor, asks once more, and sleeps.
-struct Spin {
-    /// Polls in a row that found nothing in time.
-    misses: u32,
-    /// From this many misses on it sleeps at once.
-    most: u32,
-    /// Polls since the last one for all connections.
-    peeks: u32,
-}
-
-/// The traffic of the router, as far as it matters for polling.
-struct Traffic {
-    connections: usize,
-    short: bool,
-}
-
-impl Default for Spin {
-    fn default() -> Spin {
-        let processors = std::thread::available_parallelism().map_or(2, usize::from);
-        Spin { misses: 0, peeks: 0, most: if processors > 1 { SPIN_MISSES } else { 0 } }
-    }
-}
-
-impl Spin {
-    /// Waits for an event on a connection, or until `peek`, which tries the connection on which an
-    /// answer is expected, has served it: that saves one system call a message.
-    fn wait(
-        &mut self,
-        epoll: &OwnedFd,
-        events: &mut Vec<epoll::Event>,
-        traffic: &Traffic,
-        mut peek: Option<impl FnMut() -> bool>,
-    ) -> Result<(), Errno> {
-        if self.misses < self.most {
-            let time = if traffic.short { SPIN_TIME_SHORT } else { SPIN_TIME };
-            let start = Instant::now();
-            let mut asked = start;
-            loop {
-                self.peeks = (self.peeks + 1) % PEEKS;
-                let found = match &mut peek {
-                    Some(peek) if self.peeks > 0 => peek(),
-                    _ => epoll::wait(epoll, spare_capacity(events), Some(&AT_ONCE))? > 0,
-                };
-                if found {
-                    let others = traffic.short && asked > start && asked.elapsed() > SPIN_TIME;
-                    self.misses = if others { self.misses + 1 } else { 0 };
-                    return Ok(());
-                }
-                asked = Instant::now();
-                if asked - start > time {
-                    break;
-                }
-                std::thread::yield_now();
-            }
-            self.misses += 1;
-        }
-        if self.most == 0 && traffic.connections > ONE_AND_ANOTHER {
-            std::thread::yield_now();
-            if epoll::wait(epoll, spare_capacity(events), Some(&AT_ONCE))? > 0 {
-                return Ok(());
-            }
-        }
-        let start = Instant::now();
-        let timeout = TICK.try_into().expect("a short time");
-        epoll::wait(epoll, spare_capacity(events), Some(&timeout))?;
-        if start.elapsed() < SPIN_TIME {
-            self.misses = 0;
-        }
-        Ok(())
-    }
-}
-
 /// The sockets, to which the protocol's output goes.
 struct Wires {
     epoll: Arc<OwnedFd>,
     conns: FxHashMap<ConnId, Conn>,
+    /// Streams on trunks, which have numbers as connections have.
+    channels: Channels,
     /// Connections with something to write.
     touched: Vec<ConnId>,
     /// Bytes queued since the last write.
@@ -175,6 +87,14 @@ impl Wires {
                 conn.touched = true;
                 self.touched.push(id);
             }
+        }
+    }
+
+    /// Queues a frame for a connection, or on the trunk of a stream.
+    fn put(&mut self, id: ConnId, put: impl FnOnce(&mut Vec<u8>)) {
+        match self.channels.of(id) {
+            Some((trunk, rank)) => self.queue(trunk, |conn| put_frame(&mut conn.out, rank, put)),
+            None => self.queue(id, |conn| put(&mut conn.out)),
         }
     }
 
@@ -203,17 +123,17 @@ impl Wires {
 
 impl Output<Arc<OwnedFd>> for Wires {
     fn frame(&mut self, id: ConnId, header: &Header, payload: &[u8]) {
-        self.queue(id, |conn| put_plain(&mut conn.out, header, payload));
+        self.put(id, |out| put_plain(out, header, payload));
     }
 
     fn replay(&mut self, id: ConnId, list: &[Determinant], observed: Option<ObservedPart<&[u8]>>) {
-        self.queue(id, |conn| {
-            put(&mut conn.out, &Header::Replay, list.iter().copied(), observed, &[]);
+        self.put(id, |out| {
+            put(out, &Header::Replay, list.iter().copied(), observed, &[]);
         });
     }
 
     fn logged(&mut self, id: ConnId, frame: &[u8]) {
-        self.queue(id, |conn| conn.out.extend_from_slice(frame));
+        self.put(id, |out| out.extend_from_slice(frame));
     }
 
     fn frame_with_file(&mut self, id: ConnId, header: &Header, file: Arc<OwnedFd>) {
@@ -224,10 +144,18 @@ impl Output<Arc<OwnedFd>> for Wires {
     }
 
     fn has_room(&self, id: ConnId) -> bool {
-        self.conns.get(&id).is_some_and(Conn::has_room)
+        let has_room = |id| self.conns.get(id).is_some_and(Conn::has_room);
+        match self.channels.of(id) {
+            Some((trunk, _)) => self.channels.has_room(id, has_room(&trunk)),
+            None => has_room(&id),
+        }
     }
 
     fn close(&mut self, id: ConnId) {
+        if let Some((trunk, rank)) = self.channels.of(id) {
+            self.channels.remove(id);
+            return self.queue(trunk, |conn| put_word(&mut conn.out, rank, Word::Closed));
+        }
         self.queue(id, |conn| {
             conn.stage = Stage::Closing;
             conn.since = Instant::now();
@@ -267,8 +195,7 @@ pub struct Loop {
     next_conn: ConnId,
     /// The connections that were read last, newest first.
     read_last: [ConnId; 3],
-    /// Bytes of the largest recent message: each message lowers it a little.
-    largest: u64,
+    sizes: Sizes,
     begun: Instant,
 }
 
@@ -312,6 +239,7 @@ impl Loop {
             wires: Wires {
                 epoll: Arc::new(epoll),
                 conns: FxHashMap::default(),
+                channels: Channels::default(),
                 touched: Vec::new(),
                 queued_bytes: 0,
                 id: config.id,
@@ -322,7 +250,7 @@ impl Loop {
             mailbox,
             next_conn: FIRST_CONN,
             read_last: [WAKE; 3],
-            largest: 0,
+            sizes: Sizes::default(),
             begun: Instant::now(),
         })
     }
@@ -333,13 +261,14 @@ impl Loop {
         let mut last_tick = Instant::now();
         let mut spin = Spin::default();
         let epoll = Arc::clone(&self.wires.epoll);
+        let timeout = TICK.try_into().expect("a short time");
         loop {
             events.clear();
             let traffic = self.traffic();
             let expected = self.expected_answer();
             let own = &mut self;
             let peek = expected.map(|id| move || own.serve(id, epoll::EventFlags::IN));
-            match spin.wait(&epoll, &mut events, &traffic, peek) {
+            match spin.wait(&epoll, &mut events, &timeout, &traffic, peek) {
                 Ok(()) | Err(Errno::INTR) => {}
                 Err(e) => return self.wires.event(RouterEvent::Fatal { reason: e.to_string() }),
             }
@@ -369,7 +298,7 @@ impl Loop {
     }
 
     fn traffic(&self) -> Traffic {
-        Traffic { connections: self.wires.conns.len(), short: self.largest <= SHORT_BYTES }
+        Traffic { connections: self.wires.conns.len(), short: self.sizes.are_short() }
     }
 
     /// Bytes that have arrived on a connection; `None`: it does not exist any more.
@@ -402,7 +331,7 @@ impl Loop {
     fn has_more(&self, events: &mut Vec<epoll::Event>) -> bool {
         events.clear();
         self.wires.queued_bytes > 0
-            && self.largest <= MAX_INLINE as u64
+            && self.sizes.largest() <= MAX_INLINE as u64
             && self.wires.conns.len() > ONE_AND_ANOTHER
             && epoll::wait(&self.wires.epoll, spare_capacity(events), Some(&AT_ONCE))
                 .is_ok_and(|n| n > 0)
@@ -501,12 +430,21 @@ impl Loop {
         match self.wires.conns.get(&id).map(|c| &c.stage) {
             // What is queued is written first.
             Some(Stage::Closing) if self.wires.conns[&id].waiting() > 0 => {}
-            Some(_) => {
-                self.protocol.disconnected(id, &mut self.wires);
-                self.wires.remove(id);
-            }
+            Some(_) => self.drop_conn(id),
             None => {}
         }
+    }
+
+    /// A connection is gone, with the streams on it.
+    fn drop_conn(&mut self, id: ConnId) {
+        let is_trunk = self.wires.conns.get(&id).is_some_and(Conn::is_of_line);
+        if is_trunk {
+            for stream in self.wires.channels.remove_trunk(id) {
+                self.protocol.disconnected(stream, &mut self.wires);
+            }
+        }
+        self.protocol.disconnected(id, &mut self.wires);
+        self.wires.remove(id);
     }
 
     /// Handles what was read: steps of the handshake, then frames. False: the connection is over.
@@ -526,6 +464,7 @@ impl Loop {
             }
         }
         match self.wires.conns.get(&id).map(|c| &c.stage) {
+            Some(Stage::Open) if self.wires.conns[&id].is_of_line() => self.records(id),
             Some(Stage::Open) => self.frames(id),
             other => other.is_some(),
         }
@@ -548,15 +487,14 @@ impl Loop {
     }
 
     fn admit(&mut self, id: ConnId, claim: &Claim) -> bool {
+        if self.wires.conns.get(&id).is_some_and(Conn::is_of_line) {
+            return self.admit_trunk(id, claim);
+        }
         let Claim::Rank { instance, stream } = *claim else {
             self.wires.queue(id, |conn| conn.out.extend(verdict(Err("ranks only"))));
             return self.refuse(id, None, "a peer that is no rank".into());
         };
         let admitted = self.protocol.admit(instance);
-        let admitted = admitted.and_then(|()| match self.wires.conns.get(&id) {
-            Some(conn) => conn.may_be(instance, stream),
-            None => Ok(()),
-        });
         let answer = verdict(admitted.as_ref().map(drop).map_err(String::as_str));
         self.wires.queue(id, |conn| conn.out.extend(answer));
         match admitted {
@@ -570,6 +508,97 @@ impl Loop {
         true
     }
 
+    /// The gateway of another domain has proven itself.
+    fn admit_trunk(&mut self, id: ConnId, claim: &Claim) -> bool {
+        let admitted = match claim {
+            Claim::Trunk => Ok(()),
+            _ => Err("another domain's ranks receive, by trunks"),
+        };
+        self.wires.queue(id, |conn| conn.out.extend(verdict(admitted)));
+        match admitted {
+            Ok(()) => true,
+            Err(reason) => self.refuse(id, None, reason.into()),
+        }
+    }
+
+    /// Handles the records of a trunk. False: it is over.
+    fn records(&mut self, id: ConnId) -> bool {
+        let Some(conn) = self.wires.conns.get_mut(&id) else { return false };
+        let (input, filled) = conn.take_input();
+        let mut used = 0;
+        let end = loop {
+            match trunk::parse(&input[used..filled]) {
+                Ok(Some((rank, record, len))) => {
+                    used += len;
+                    if let Err(reason) = self.record(id, rank, record) {
+                        break Err(reason);
+                    }
+                }
+                Ok(None) => break Ok(()),
+                Err(reason) => break Err(reason),
+            }
+        };
+        if let Some(conn) = self.wires.conns.get_mut(&id) {
+            conn.put_back(input, used);
+        }
+        self.protocol.settle(id, &mut self.wires);
+        if let Err(reason) = end {
+            tracing::info!(conn = id, reason, "a trunk is refused");
+        }
+        end.is_ok()
+    }
+
+    /// Handles a record for the stream of a rank.
+    ///
+    /// # Errors
+    /// Why the trunk is over.
+    fn record(&mut self, trunk: ConnId, rank: Rank, record: Record) -> Result<(), &'static str> {
+        let known = self.wires.channels.find(trunk, rank);
+        match (record, known) {
+            (Record::Frame(bytes), known) => {
+                let frame = Frame::parse(bytes)?.filter(|frame| frame.len == bytes.len());
+                let frame = frame.ok_or("a record is no frame")?;
+                let known = match (known, frame.header) {
+                    (None, Header::Resume(_)) => self.begin_stream(trunk, rank)?,
+                    // Of a stream that has ended meanwhile.
+                    (known, _) => known,
+                };
+                if let Some(id) = known {
+                    self.protocol.frame(id, &frame, &mut self.wires);
+                }
+            }
+            (Record::Word(Word::Closed), _) => return Err("a word that only a sender says"),
+            // It has ended meanwhile.
+            (Record::Word(_), None) => {}
+            (Record::Word(word), Some(id)) => {
+                self.wires.channels.set_stopped(id, word == Word::Stop);
+                self.protocol.writable(id, &mut self.wires);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins the stream of a rank on a trunk; `None`: it cannot be yet, and its receiver knows.
+    ///
+    /// # Errors
+    /// When the rank is none of that domain, as far as is known here.
+    fn begin_stream(&mut self, trunk: ConnId, rank: Rank) -> Result<Option<ConnId>, &'static str> {
+        if !self.wires.conns.get(&trunk).is_some_and(|conn| conn.is_of_line_for(rank)) {
+            return Err("another domain may only receive for its own ranks");
+        }
+        let instance = RankInstance { rank, incarnation: Incarnation(1) };
+        if let Err(reason) = self.protocol.admit(instance) {
+            tracing::info!(conn = trunk, %rank, reason, "a stream is refused");
+            self.wires.queue(trunk, |conn| put_word(&mut conn.out, rank, Word::Closed));
+            return Ok(None);
+        }
+        let id = self.next_conn;
+        self.next_conn += 1;
+        self.wires.channels.add(id, trunk, rank);
+        self.protocol.connected(id, instance, StreamKind::Delivery, false, &mut self.wires);
+        Ok(Some(id))
+    }
+
     fn frames(&mut self, id: ConnId) -> bool {
         let Some(conn) = self.wires.conns.get_mut(&id) else { return false };
         let (input, filled) = conn.take_input();
@@ -580,8 +609,7 @@ impl Loop {
                 Ok(Some(frame)) => {
                     used += frame.len;
                     if let Header::Message(message) = &frame.header {
-                        let before = self.largest - self.largest / REMEMBERED;
-                        self.largest = before.max(message.size);
+                        self.sizes.note(message.size);
                     }
                     open = self.protocol.frame(id, &frame, &mut self.wires);
                 }
@@ -612,15 +640,14 @@ impl Loop {
             let Some(conn) = self.wires.conns.get_mut(&id) else { return };
             conn.touched = false;
             if conn.flush().is_err() {
-                self.protocol.disconnected(id, &mut self.wires);
-                return self.wires.remove(id);
+                return self.drop_conn(id);
             }
             match (&conn.stage, conn.blocked) {
                 (_, true) => break,
                 (Stage::Closing, false) => return self.wires.remove(id),
                 (_, false) => {}
             }
-            if !self.protocol.writable(id, &mut self.wires) {
+            if !self.fill(id) {
                 break;
             }
             if round == WRITE_ROUNDS {
@@ -635,6 +662,19 @@ impl Loop {
         if self.wires.conns.get(&id).is_some_and(|c| c.blocked != c.watched) {
             self.wires.watch(id);
         }
+    }
+
+    /// Queues what more the protocol has for a connection that can be written. True: something.
+    fn fill(&mut self, id: ConnId) -> bool {
+        if !self.wires.conns.get(&id).is_some_and(Conn::is_of_line) {
+            return self.protocol.writable(id, &mut self.wires);
+        }
+        let mut queued = false;
+        while self.wires.has_room(id) {
+            let Some(stream) = self.wires.channels.next_starved(id) else { break };
+            queued |= self.protocol.writable(stream, &mut self.wires);
+        }
+        queued
     }
 
     /// Carries out the orders in the mailbox. True: stop.
@@ -664,7 +704,7 @@ impl Loop {
 
     /// Reads what the rank's send stream still holds. What an old incarnation has given to the
     /// kernel is part of its history, because an image taken after the send relies on it.
-    fn drain(&mut self, rank: eyrie_wire::Rank) {
+    fn drain(&mut self, rank: Rank) {
         let Some(id) = self.protocol.send_stream(rank) else { return };
         for _ in 0..DRAIN_READS {
             let before = self.received(id);
@@ -672,44 +712,5 @@ impl Loop {
                 break;
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::event::{eventfd, EventfdFlags};
-
-    #[test]
-    fn other_connections_are_served_while_two_ranks_answer_each_other() {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        let other = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
-        let data = epoll::EventData::new_u64(FIRST_CONN);
-        epoll::add(&epoll, &other, data, epoll::EventFlags::IN).unwrap();
-        let mut spin = Spin { misses: 0, most: SPIN_MISSES, peeks: 0 };
-        let mut events = Vec::with_capacity(4);
-        let mut rounds = 0;
-        let traffic = Traffic { connections: ONE_AND_ANOTHER, short: false };
-        while events.is_empty() {
-            rounds += 1;
-            assert!(rounds <= PEEKS, "only the two were served");
-            spin.wait(&epoll, &mut events, &traffic, Some(|| true)).unwrap();
-        }
-    }
-
-    #[test]
-    fn an_event_after_a_long_computation_counts_as_a_miss() {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        let mut spin = Spin { misses: 0, most: SPIN_MISSES, peeks: 0 };
-        let traffic = Traffic { connections: ONE_AND_ANOTHER, short: true };
-        let mut asked = 0;
-        let peek = || {
-            asked += 1;
-            let begun = Instant::now();
-            while asked > 1 && begun.elapsed() < 2 * SPIN_TIME {}
-            asked > 1
-        };
-        spin.wait(&epoll, &mut Vec::with_capacity(4), &traffic, Some(peek)).unwrap();
-        assert_eq!(spin.misses, 1);
     }
 }

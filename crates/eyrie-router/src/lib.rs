@@ -9,8 +9,10 @@ pub mod protocol;
 pub mod role;
 mod saved;
 pub mod space;
+pub mod spin;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod trunk;
 
 pub use config::{Config, Gateway};
 use conn::Accepted;
@@ -18,7 +20,7 @@ use crossbeam_channel::Sender;
 use event_loop::{Loop, Mailbox, Order};
 use eyrie_wire::auth::Secret;
 use eyrie_wire::RouterId;
-pub use protocol::{RouterCommand, RouterEvent, SavedAt, Stats, BEGINNING};
+pub use protocol::{LineFigures, RouterCommand, RouterEvent, SavedAt, Stats, BEGINNING};
 pub use saved::verify;
 use std::io;
 use std::sync::{Arc, Mutex};

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Most bytes of a stream that are kept.
-const KEPT: usize = 4 << 20;
+/// Most bytes of a stream that are kept, unless it is said otherwise.
+pub const KEPT: usize = 4 << 20;
 /// How often to check whether a command has ended or written something.
 const LOOK: Duration = Duration::from_millis(2);
 /// Reads of a stream between two checks: more than a pipe holds, and a bound if it never stops.
@@ -33,10 +33,18 @@ impl Ran {
 /// # Errors
 /// When it cannot be started.
 pub fn run(command: &mut Command, longest: Duration) -> std::io::Result<Ran> {
+    run_keeping(command, longest, KEPT)
+}
+
+/// As [`run`], and keeps at most so many bytes of each of its streams.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn run_keeping(command: &mut Command, longest: Duration, kept: usize) -> std::io::Result<Ran> {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let mut stdout = Piped::new(child.stdout.take())?;
-    let mut stderr = Piped::new(child.stderr.take())?;
+    let mut stdout = Piped::new(child.stdout.take(), kept)?;
+    let mut stderr = Piped::new(child.stderr.take(), kept)?;
     let until = Instant::now() + longest;
     let status = loop {
         let ended = match child.try_wait() {
@@ -66,14 +74,15 @@ pub fn run(command: &mut Command, longest: Duration) -> std::io::Result<Ran> {
 struct Piped<S> {
     stream: Option<S>,
     heard: Vec<u8>,
+    kept: usize,
 }
 
 impl<S: Read + AsFd> Piped<S> {
-    fn new(stream: Option<S>) -> std::io::Result<Piped<S>> {
+    fn new(stream: Option<S>, kept: usize) -> std::io::Result<Piped<S>> {
         if let Some(stream) = &stream {
             fcntl_setfl(stream, fcntl_getfl(stream)? | OFlags::NONBLOCK)?;
         }
-        Ok(Piped { stream, heard: Vec::new() })
+        Ok(Piped { stream, heard: Vec::new(), kept })
     }
 
     /// Keeps what has arrived, up to the bound, and drops the rest.
@@ -82,7 +91,7 @@ impl<S: Read + AsFd> Piped<S> {
         let mut piece = [0; 65536];
         for _ in 0..READS {
             let Ok(n @ 1..) = stream.read(&mut piece) else { return };
-            let room = KEPT.saturating_sub(self.heard.len());
+            let room = self.kept.saturating_sub(self.heard.len());
             self.heard.extend_from_slice(&piece[..n.min(room)]);
         }
     }
@@ -115,5 +124,7 @@ mod tests {
         // More than a pipe holds, written just before the end.
         let ran = shell("head -c 300000 /dev/zero | tr '\\0' x");
         assert!(ran.succeeded() && ran.stdout.len() == 300_000, "{} bytes", ran.stdout.len());
+        let ran = run_keeping(Command::new("echo").arg("first"), Duration::from_secs(20), 3);
+        assert_eq!(ran.unwrap().stdout, "fir");
     }
 }

@@ -62,6 +62,33 @@ pub fn parse_dims(text: &str) -> Result<Vec<usize>, TopologyError> {
     }
 }
 
+/// `total` shared out over so many axes as evenly as can be, the largest extent first, as
+/// MPI_Dims_create does.
+pub fn shared_out(total: usize, axes: usize) -> Vec<usize> {
+    let mut dims = vec![1; axes];
+    let mut rest = total;
+    let mut primes = Vec::new();
+    let mut prime = 2;
+    while rest > 1 {
+        if prime * prime > rest {
+            prime = rest;
+        }
+        while rest % prime == 0 {
+            primes.push(prime);
+            rest /= prime;
+        }
+        prime += 1;
+    }
+    // The largest first, each to the axis that is the shortest by then.
+    for prime in primes.into_iter().rev() {
+        if let Some(shortest) = dims.iter_mut().min() {
+            *shortest *= prime;
+        }
+    }
+    dims.sort_unstable_by(|a, b| b.cmp(a));
+    dims
+}
+
 /// Visits every coordinate of the box `dims`, last axis fastest.
 pub fn for_each(dims: &[usize], mut visit: impl FnMut(&[usize])) {
     let total: usize = dims.iter().product();
@@ -93,6 +120,13 @@ mod tests {
         });
         assert_eq!(expected, 60);
         assert_eq!(strides(&dims), [20, 5, 1]);
+    }
+
+    #[test]
+    fn ranks_are_shared_out_as_evenly_as_can_be() {
+        let shapes = [(12, 2), (144, 2), (7, 2), (24, 3), (64, 3), (1, 2)];
+        let shared = shapes.map(|(ranks, axes)| format_dims(&shared_out(ranks, axes)));
+        assert_eq!(shared, ["4x3", "12x12", "7x1", "4x3x2", "4x4x4", "1x1"]);
     }
 
     #[test]

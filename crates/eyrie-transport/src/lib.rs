@@ -8,11 +8,13 @@ pub mod handshake;
 pub mod interface;
 mod noise;
 pub mod role;
+mod round_trip;
 pub mod seal;
 pub mod server;
 pub mod session;
 mod stream;
 
+pub use round_trip::round_trip;
 pub use stream::{Listener, Stream};
 
 /// Has the libraries that handshakes and records use choose their code now, by what the processor

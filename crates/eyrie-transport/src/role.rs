@@ -54,6 +54,15 @@ pub fn connect(addr: &Addr, secret: &Secret, claim: &Claim) -> Result<Stream, Ha
     Ok(stream)
 }
 
+/// What a role says to its controller.
+pub trait Said: Serialize {
+    /// Whether it is of this moment only: it is lost when the connection ends, and no controller
+    /// keeps it for its successor. Otherwise it is a letter.
+    fn is_passing(&self) -> bool {
+        false
+    }
+}
+
 /// Where a role finds another controller, which writes its address into a file. If none follows,
 /// the process that started the role ends it.
 pub struct Follow {
@@ -114,7 +123,7 @@ pub fn serve<Config, Command, Event, Events, Do>(
 where
     Config: DeserializeOwned,
     Command: DeserializeOwned,
-    Event: Serialize,
+    Event: Said,
     Events: Iterator<Item = Event> + Send + 'static,
     Do: FnMut(Command),
 {
@@ -132,8 +141,10 @@ where
     std::thread::spawn(move || {
         for event in events {
             // No event is longer than a long message may be.
-            if let Ok(frame) = frame::encode_long(&event) {
-                session.write(frame.into());
+            match frame::encode_long(&event) {
+                Ok(frame) if event.is_passing() => session.state().write(Kind::Passing, &frame),
+                Ok(frame) => session.write(frame.into()),
+                Err(_) => {}
             }
         }
     });

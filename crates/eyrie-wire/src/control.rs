@@ -3,6 +3,7 @@
 use crate::directory::Directory;
 use crate::entries::Entry;
 use crate::facts::Facts;
+use crate::health::{Finding, Monitoring, NodeFigures};
 use crate::role_address::{Addr, Bind};
 use crate::{data, DomainId, ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
 use serde::{Deserialize, Serialize};
@@ -41,6 +42,8 @@ pub enum Claim {
     Attached,
     /// A stream of a rank to a router.
     Rank { instance: RankInstance, stream: data::StreamKind },
+    /// To the gateway of another domain: a connection for the delivery streams of several ranks.
+    Trunk,
     /// To the gateway of another domain: a connection for the letters of their controllers.
     Letters { from: DomainId },
     /// The connection of a rank to the keeper of its host's ledgers ([`crate::keeper`]).
@@ -218,6 +221,8 @@ pub struct JobOnHost {
     /// How long the host waits for another controller when it has lost this one.
     pub orphans: Option<Orphans>,
     pub notices: Notices,
+    /// How the host and its ranks are watched, if they are.
+    pub monitoring: Option<Monitoring>,
 }
 
 /// How an agent learns that its host will be taken away. SIGTERM says so as well.
@@ -340,6 +345,11 @@ pub enum ToAgent {
         hosts: Vec<(NodeId, Addr)>,
         within: Duration,
     },
+    /// Sample the node when a tick says so: ask for ticks at this UDP port of the host of the
+    /// controller.
+    Conduct {
+        port: u16,
+    },
     /// Asks for what a rank did last. Answered by [`FromAgent::Trace`] with the same number.
     Trace {
         request: u64,
@@ -425,6 +435,10 @@ pub enum FromAgent {
     Heartbeat { n: u64 },
     /// The answer to [`ToAgent::Measure`].
     Measured { n: u64, used: NodeUsage },
+    /// What was sampled of the node and its ranks. Of no use to another controller.
+    Sampled(Box<NodeFigures>),
+    /// A health rule has found something, or finds it no longer.
+    Found(Finding),
     /// Where another controller can connect to this agent when it has lost its own.
     Reachable { addr: Addr },
     /// The journal is on this host up to this position; or why no more of it will be.

@@ -43,6 +43,9 @@ pub struct Directory {
     /// Routers on the host of the receiver of this directory, which are lost together with it, and
     /// the gateway to other domains. What a rank has seen is elsewhere before it tells these.
     pub beside: Vec<RouterId>,
+    /// The router of all ranks of other domains, if there are any. It can be away for as long as
+    /// its host is: who needs it waits for as long as the job does.
+    pub gateway: Option<RouterId>,
     pub kept_until: KeptUntil,
     pub path: MessagePath,
 }
@@ -146,7 +149,8 @@ mod tests {
         let beside = vec![RouterId(1)];
         let kept_until = KeptUntil::Received;
         let path = MessagePath::Direct;
-        let whole = Directory { epoch: 3, primaries, routers, beside, kept_until, path };
+        let gateway = Some(RouterId(1));
+        let whole = Directory { epoch: 3, primaries, routers, beside, gateway, kept_until, path };
         assert_eq!(Directory::decode(&whole.encode()), Ok(whole.clone()));
         assert_eq!(whole.primary(Rank(1)), RouterId(1));
         let first = Directory { epoch: 2, ..whole.clone() };

@@ -2,6 +2,7 @@
 //! each other's gateway only. What the controllers of two domains tell each other is here, too.
 
 use crate::auth::{Secret, SECRET_LEN};
+use crate::control::StandardStream;
 use crate::entries::Entry;
 use crate::{DomainId, ImageId, Incarnation, Rank, RankInstance, StoreId};
 use serde::{Deserialize, Serialize};
@@ -61,10 +62,15 @@ impl Domain {
 pub struct Domains {
     /// The one that knows this.
     pub own: DomainId,
-    /// All of them, by their numbers.
+    /// All of them, by their numbers, also those that have ended or were to join and did not: a
+    /// number is given once.
     pub all: Vec<Domain>,
-    /// The keys that it has in common with each of them; none with itself.
+    /// The keys that it has in common with each of them; none with itself, and with those that are
+    /// no part of the job.
     pub keys: Vec<Option<LineKey>>,
+    /// The one that shows the output of all ranks: that of `eyrie run`, and its successor once that
+    /// one has left the job.
+    pub shows: DomainId,
 }
 
 impl Domains {
@@ -73,10 +79,20 @@ impl Domains {
         &self.all[self.own.index()]
     }
 
+    /// The domain that shows what the ranks of this one print, when this one does not.
+    pub fn shown_by(&self) -> Option<DomainId> {
+        (self.shows != self.own).then_some(self.shows)
+    }
+
     /// The others, by their numbers.
     pub fn others(&self) -> impl Iterator<Item = (DomainId, &Domain)> {
         let numbered = (0..).map(DomainId).zip(&self.all);
         numbered.filter(|(id, _)| *id != self.own)
+    }
+
+    /// Those of the others that have ranks.
+    pub fn others_with_ranks(&self) -> impl Iterator<Item = DomainId> + '_ {
+        self.others().filter(|(_, domain)| !domain.ranks.is_empty()).map(|(id, _)| id)
     }
 
     /// The domain of a rank.
@@ -100,7 +116,34 @@ impl Domains {
         self.all[to.index()].ranks = runs;
     }
 
-    /// The key in common with another domain.
+    /// A domain gets the next number. Without a key there is never a line to it.
+    pub fn add(&mut self, domain: Domain, key: Option<LineKey>) -> DomainId {
+        let id = DomainId(self.all.len() as u32);
+        self.all.push(domain);
+        self.keys.push(key);
+        id
+    }
+
+    /// The last one that got this name; earlier ones have ended.
+    pub fn named(&self, name: &str) -> Option<DomainId> {
+        let at = self.all.iter().rposition(|domain| domain.name == name)?;
+        Some(DomainId(at as u32))
+    }
+
+    /// Those that are a part of the job, this one among them.
+    pub fn present(&self) -> impl Iterator<Item = (DomainId, &Domain)> {
+        let numbered = (0..).map(DomainId).zip(&self.all);
+        numbered.filter(|(id, _)| *id == self.own || self.key(*id).is_some())
+    }
+
+    /// A domain has ended: there is no line to it any more.
+    pub fn end(&mut self, domain: DomainId) {
+        if let Some(key) = self.keys.get_mut(domain.index()) {
+            *key = None;
+        }
+    }
+
+    /// The key in common with another domain; `None`: it has ended.
     pub fn key(&self, domain: DomainId) -> Option<&LineKey> {
         self.keys.get(domain.index())?.as_ref()
     }
@@ -128,14 +171,50 @@ pub enum DomainSays {
     /// That image has been fetched; or why not.
     ImageHere { rank: Rank, image: ImageId, result: Result<(), String> },
     /// Its ranks have ended there, and are to go on from the last images that were fetched. It has
-    /// none from now on. `entries`: what they have put into the PMI key value space and no other
-    /// domain was told.
-    Moved { ranks: Vec<MovedRank>, entries: Vec<Entry> },
+    /// none from now on. `entries`: what they have put into the PMI key value space and not all
+    /// other domains know. `known`: all of them know that they have arrived at this PMI barrier.
+    Moved { ranks: Vec<MovedRank>, entries: Vec<Entry>, known: u32 },
     /// All ranks of that domain are this one's from now on. `arrived`: all of them have arrived at
-    /// this PMI barrier.
+    /// this PMI barrier, and what they had put before was told.
     Took { from: DomainId, arrived: u32 },
     /// The ranks that were taken run.
     Run,
+    /// It has no ranks, and all that it has said was confirmed: it ends, and is told nothing any
+    /// more.
+    Gone,
+    /// What its ranks have printed, to the domain that shows it ([`Domains::shows`]): the next
+    /// bytes of all that they print, since letters come once and in order.
+    Output { stream: StandardStream, bytes: Vec<u8> },
+    /// So many bytes of that, of both streams together, were written: there is room for more.
+    Shown { bytes: u64 },
+    /// A line of Eyrie's own, to the domain that shows it.
+    Line { is_error: bool, text: String },
+    /// All ranks are to get this signal.
+    Signal { signal: u8 },
+    /// The domain that shows what is printed is to end, and asks that one whether it can show it
+    /// from then on ([`DomainSays::CanSucceed`]): that one stays until it hears more. `false`: it
+    /// does not end. `number`: how often it has asked.
+    AskSuccessor { number: u64, wanted: bool },
+    /// It can, in the file of this path; or why not.
+    CanSucceed { number: u64, result: Result<String, String> },
+    /// That domain shows from now on what is printed, and not the one that says so.
+    Successor { is: DomainId },
+    /// All that its ranks had printed before it heard of the successor was told, and its lines.
+    OutputEnds,
+    /// The domain that shows the job lets another one join it, under this number, which is the next
+    /// one; it has this key in common with the domain that is told. That answers
+    /// ([`DomainSays::MayJoin`]), and holds back moves of domains until it hears how that has ended
+    /// ([`DomainSays::Joined`], [`DomainSays::StaysOut`]).
+    Joins { id: DomainId, name: String, gateway: String, key: LineKey },
+    /// The domain with that number may join; or why not.
+    MayJoin { id: DomainId, result: Result<(), String> },
+    /// To the domain that shows the job: this one, which is to join, has a line to each other one,
+    /// and room for ranks.
+    Ready,
+    /// The domain with that number is a part of the job from now on.
+    Joined { id: DomainId },
+    /// It is not to be one. It ends.
+    StaysOut { id: DomainId, why: String },
 }
 
 /// What a domain that takes a rank must know of it.
@@ -197,7 +276,8 @@ mod tests {
         };
         let all = vec![domain("home", &[(0, 1), (4, 4)]), domain("cloud", &[(2, 3)])];
         let keys = vec![None, Some(LineKey::new())];
-        let domains = Domains { own: DomainId(0), all, keys };
+        let domains = Domains { own: DomainId(0), all, keys, shows: DomainId(1) };
+        assert_eq!(domains.shown_by(), Some(DomainId(1)));
         assert_eq!(domains.own().ranks().collect::<Vec<_>>(), [0, 1, 4].map(Rank));
         assert_eq!(domains.of(Rank(3)), Some(DomainId(1)));
         assert_eq!((domains.of(Rank(4)), domains.of(Rank(5))), (Some(DomainId(0)), None));
@@ -207,5 +287,23 @@ mod tests {
         domains.give(DomainId(1), DomainId(0));
         assert_eq!(domains.all[0].ranks, [(Rank(0), Rank(4))]);
         assert!(domains.all[1].ranks.is_empty() && domains.of(Rank(3)) == Some(DomainId(0)));
+    }
+
+    #[test]
+    fn a_name_is_that_of_the_last_domain_that_got_it() {
+        let domain = |name: &str| Domain {
+            name: name.into(),
+            ranks: vec![],
+            gateway: format!("{name}:7411"),
+        };
+        let all = vec![domain("home"), domain("cloud")];
+        let keys = vec![None, Some(LineKey::new())];
+        let mut domains = Domains { own: DomainId(0), all, keys, shows: DomainId(0) };
+        domains.end(DomainId(1));
+        assert_eq!(domains.named("cloud"), Some(DomainId(1)));
+        assert_eq!(domains.add(domain("cloud"), Some(LineKey::new())), DomainId(2));
+        assert_eq!((domains.named("cloud"), domains.named("lab")), (Some(DomainId(2)), None));
+        let present = domains.present().map(|(id, _)| id).collect::<Vec<_>>();
+        assert_eq!(present, [DomainId(0), DomainId(2)]);
     }
 }

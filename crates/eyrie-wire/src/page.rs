@@ -121,8 +121,11 @@ pub struct RankPage {
     endpoint: AtomicU64,
     /// The rank does what it has never done before: it is not re-executing.
     is_new: AtomicU64,
+    /// Ticks of the time stamp counter for which the rank has waited for messages, whether it kept
+    /// its processor busy or not.
+    waited: AtomicU64,
     signals: Signals<SIGNALS>,
-    reserved: [AtomicU8; 4096 - SECRET_LEN - 56 - size_of::<Signals<SIGNALS>>()],
+    reserved: [AtomicU8; 4096 - SECRET_LEN - 64 - size_of::<Signals<SIGNALS>>()],
     records: [Slot; RECORDS],
 }
 const _: () = assert!(size_of::<RankPage>() == PAGE_BYTES && PAGE_BYTES % 4096 == 0);
@@ -180,18 +183,30 @@ impl RankPage {
         }
     }
 
-    /// Notes that the rank has asked for messages for so many ticks and found none. Only the rank
-    /// calls this.
+    /// Notes that the rank has asked for messages: for so many ticks it kept its processor busy and
+    /// found none, and for so many it had nothing else to do. Only the rank calls this.
     #[inline]
-    pub fn add_polled(&self, ticks: u64) {
-        let polled = self.polled.load(Ordering::Relaxed);
-        self.polled.store(polled.wrapping_add(ticks), Ordering::Relaxed);
+    pub fn add_asked(&self, polled: u64, waited: u64) {
+        for (all, more) in [(&self.polled, polled), (&self.waited, waited)] {
+            all.store(all.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+        }
     }
 
     /// How long the rank has asked for messages and found none, in nanoseconds. `tsc` and
     /// `monotonic_ns` as for [`RankPage::read`].
     pub fn polled_ns(&self, tsc: u64, monotonic_ns: u64) -> u64 {
         (self.polled.load(Ordering::Relaxed) as f64 * self.ns_per_tick(tsc, monotonic_ns)) as u64
+    }
+
+    /// How many records were ever added.
+    pub fn steps(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// How long the rank has waited for messages, in nanoseconds. `tsc` and `monotonic_ns` as for
+    /// [`RankPage::read`].
+    pub fn waited_ns(&self, tsc: u64, monotonic_ns: u64) -> u64 {
+        (self.waited.load(Ordering::Relaxed) as f64 * self.ns_per_tick(tsc, monotonic_ns)) as u64
     }
 
     /// Adds a record. Only the rank calls this.
@@ -325,9 +340,10 @@ mod tests {
         assert_eq!((records[0].1.number, records[0].0), (10, 50_005));
         assert_eq!(page.secret(), [7; SECRET_LEN]);
         assert_eq!(records[0].1.text(), "sent message 10 to rank 0");
-        page.add_polled(300);
-        page.add_polled(700);
+        page.add_asked(300, 1000);
+        page.add_asked(700, 3000);
         assert_eq!(page.polled_ns(1000 + 4000, 50_000 + 2000), 500);
+        assert_eq!(page.waited_ns(1000 + 4000, 50_000 + 2000), 2000);
         assert!(page.signals().add(0, 10) && page.signals().take(0) == Some((10, true)));
         assert_eq!(page.endpoint(), Endpoint::None);
         page.set_endpoint(Endpoint::Closed);

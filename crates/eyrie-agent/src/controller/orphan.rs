@@ -88,6 +88,11 @@ impl Attachment {
         }
     }
 
+    /// The number of this node.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
     /// Where the controller listens.
     pub fn controller(&self) -> &Addr {
         &self.controller

@@ -70,6 +70,17 @@ impl Page {
         Duration::from_nanos(self.shared().polled_ns(tsc, now_ns))
     }
 
+    /// For how long the rank has waited for messages, whether it kept its processor busy or not.
+    pub fn waited(&self) -> Duration {
+        let (tsc, now_ns) = moment();
+        Duration::from_nanos(self.shared().waited_ns(tsc, now_ns))
+    }
+
+    /// Steps of the rank in its trace so far: mostly messages that it has sent or received.
+    pub fn steps(&self) -> u64 {
+        self.shared().steps()
+    }
+
     /// The signals of the job for this rank.
     pub fn signals(&self) -> &Signals<SIGNALS> {
         self.shared().signals()

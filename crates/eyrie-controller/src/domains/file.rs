@@ -120,12 +120,23 @@ struct GatewayTable {
 /// # Errors
 /// Names the first fault, and what to write.
 pub fn parse(text: &str) -> Result<Vec<InFile>, String> {
+    let domains = parse_some(text)?;
+    if domains.len() == 1 {
+        return Err("it has one domain only: add another one, or give --hosts alone".into());
+    }
+    check_here(&domains)?;
+    Ok(domains)
+}
+
+/// Reads a file that need not have all domains of a job.
+///
+/// # Errors
+/// Names the first fault, and what to write.
+pub fn parse_some(text: &str) -> Result<Vec<InFile>, String> {
     let Text { domain: InOrder(tables) } =
         toml::from_str(text).map_err(|e| in_one_line(text, &e))?;
-    match tables.as_slice() {
-        [] => return Err("it names no domain: write a table [domain.NAME] for each".into()),
-        [_] => return Err("it has one domain only: add another one, or give --hosts alone".into()),
-        _ => {}
+    if tables.is_empty() {
+        return Err("it names no domain: write a table [domain.NAME] for each".into());
     }
     let mut domains = Vec::new();
     for (name, table) in tables {
@@ -133,7 +144,7 @@ pub fn parse(text: &str) -> Result<Vec<InFile>, String> {
         let read = domain(&name, table, is_first);
         domains.push(read.map_err(|e| format!("domain {name}: {e}"))?);
     }
-    check_together(&domains)?;
+    check_addresses(&domains)?;
     Ok(domains)
 }
 
@@ -266,24 +277,24 @@ fn ranks(text: &str) -> Result<Vec<u32>, String> {
     }
 }
 
-/// What domains must have different from each other.
-fn check_together(domains: &[InFile]) -> Result<(), String> {
+/// One domain is that of the command.
+fn check_here(domains: &[InFile]) -> Result<(), String> {
     let here: Vec<&str> =
         domains.iter().filter(|d| d.via == Via::Here).map(|d| d.name.as_str()).collect();
     match here.as_slice() {
         [] => {
-            return Err("no domain is the one that this command runs in: write via = \"here\" in \
-                        it"
-            .into())
+            Err("no domain is the one that this command runs in: write via = \"here\" in it".into())
         }
-        [_] => {}
-        [first, second, ..] => {
-            return Err(format!(
-                "domains {first} and {second} both have via = \"here\": this command runs in one \
-                 only; write the ssh destination of the other one"
-            ))
-        }
+        [_] => Ok(()),
+        [first, second, ..] => Err(format!(
+            "domains {first} and {second} both have via = \"here\": this command runs in one only; \
+             write the ssh destination of the other one"
+        )),
     }
+}
+
+/// Each gateway has an address of its own.
+fn check_addresses(domains: &[InFile]) -> Result<(), String> {
     let mut addresses = BTreeMap::new();
     for domain in domains {
         let address = &domain.gateway.address;

@@ -17,7 +17,8 @@ pub struct Nodes {
     pub gateway: NodeId,
 }
 
-/// Places the ranks of a domain, in order, on its hosts.
+/// Places the ranks of a domain, in order, on its hosts. In one without ranks hosts that are no
+/// spares wait for them.
 ///
 /// # Errors
 /// When there are too few hosts or slots.
@@ -28,7 +29,10 @@ pub fn nodes(
     ranks: u32,
     gateway: &str,
 ) -> Result<Nodes, String> {
-    let start = hosts::start(&hosts, spares, Some(own.len() as u32))?;
+    let mut start = hosts::start(&hosts, spares, Some(own.len() as u32))?;
+    if own.is_empty() {
+        start.spares = spares;
+    }
     let place = |name: &str| place(name).to_string();
     let at = match hosts.iter().position(|host| place(&host.name) == place(gateway)) {
         Some(at) => at,
@@ -48,7 +52,7 @@ pub fn nodes(
 }
 
 /// The host of `USER@HOST`.
-fn place(name: &str) -> &str {
+pub fn place(name: &str) -> &str {
     name.rsplit('@').next().unwrap_or(name)
 }
 
@@ -98,6 +102,9 @@ mod tests {
         assert_eq!(besides.hosts[2], Host { name: "gw".into(), slots: Some(0) });
         assert_eq!(besides.hosts[3].name, "c");
         assert!(of("a:2", 0, &[0, 1, 2], "a").unwrap_err().contains("do not fit"));
+        let without = of("a:2,b:2,c:2", 1, &[], "gw").unwrap();
+        assert_eq!((without.gateway, without.spares), (NodeId(2), 1));
+        assert_eq!(without.start, at(&[2; 6]));
     }
 
     #[test]

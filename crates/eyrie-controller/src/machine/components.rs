@@ -2,11 +2,17 @@
 
 use super::config::Config;
 use super::domains::exchange::Exchange;
+use super::domains::going::Parting;
 use super::domains::handover::{HandingOver, Handover};
+use super::domains::newcomers::Newcomers;
+use super::domains::printing::Printing;
+use super::domains::succeeding::Succeeding;
 use super::domains::OtherDomains;
 use super::ending::EndOfRanks;
 use super::faults::moments::Injecting;
 use super::faults::pending::Faults;
+use super::health::precautions::Precautions;
+use super::health::Health;
 use super::images::captures::Captures;
 use super::images::counting::Counting;
 use super::images::overdue::Overdue;
@@ -35,11 +41,13 @@ use super::saving::phase::Saving;
 use super::saving::steps::Saver;
 use super::sent_signals::Signals;
 use super::starting::Starting;
+use super::traffic::MeasuredTraffic;
 use super::users::asked::Asked;
 use super::users::balance::Balancing;
 use super::users::measurements::Measurements;
 use eyrie_interface::Summary;
 use eyrie_placement::Placement;
+use eyrie_wire::domains::Domains;
 use eyrie_wire::formats::{MAGIC_LEN, SNAPSHOT};
 use serde::{Deserialize, Serialize};
 
@@ -64,16 +72,19 @@ pub struct Machine {
     pub(super) moves: Moves,
     pub(super) saving: Saving,
     pub(super) measurements: Measurements,
+    pub(super) health: Health,
     pub(super) faults: Faults,
     pub(super) signals: Signals,
     pub(super) gathered: Gathered,
     pub(super) leftovers: Leftovers,
     pub(super) domains: OtherDomains,
     pub(super) handover: Handover,
+    /// What was measured last of what ranks send each other.
+    pub(super) traffic: MeasuredTraffic,
 }
 
 /// The form of a snapshot: it goes up with each change of what is in it.
-const FORM: u32 = 8;
+const FORM: u32 = 9;
 
 /// A handler that borrows these components.
 macro_rules! borrow {
@@ -99,7 +110,7 @@ impl Machine {
             nodes: Nodes::new(nodes, spares, hosts.clone(), heartbeat_timeout),
             contact: Contact::default(),
             reach: Reach::default(),
-            pmi: Pmi::new(&ranks, domains.iter().map(|(id, _)| id)),
+            pmi: Pmi::new(&ranks, config.domains.iter().flat_map(Domains::others_with_ranks)),
             ranks,
             roles: Roles::of_job(&config),
             redundancy: Redundancy::default(),
@@ -110,12 +121,14 @@ impl Machine {
             moves: Moves::default(),
             saving: Saving::new(config.can_be_saved),
             measurements: Measurements::default(),
+            health: Health::default(),
             faults: Faults::new(&config.injections),
             signals: Signals::default(),
             gathered: Gathered::default(),
             leftovers: Leftovers::new(config.ranks),
             domains,
             handover: Handover::default(),
+            traffic: MeasuredTraffic::default(),
             config,
         }
     }
@@ -140,6 +153,12 @@ impl Machine {
         Machine { placement, ..self }
     }
 
+    /// Ranks are placed by this traffic from now on, where the network is known.
+    pub(super) fn place_by_traffic(&mut self, traffic: MeasuredTraffic) {
+        self.placement.measure(&traffic.messages(), traffic.over.as_secs_f64());
+        self.traffic = traffic;
+    }
+
     /// The state between two events, so that another machine goes on without what this one has
     /// heard. Users who wait for answers are not in it: their connections end with their
     /// controller.
@@ -162,6 +181,8 @@ impl Machine {
         let mut restored: Machine = postcard::from_bytes(rest)?;
         std::mem::swap(&mut restored.placement, &mut self.placement);
         *self = restored;
+        self.placement.join(self.nodes.hosts());
+        self.place_by_traffic(self.traffic.clone());
         Ok(())
     }
 
@@ -253,12 +274,32 @@ impl Machine {
         )
     }
 
+    pub(super) fn precautions(&mut self) -> Precautions<'_> {
+        borrow!(self, Precautions { config, out, nodes, health })
+    }
+
     pub(super) fn end_of_ranks(&mut self) -> EndOfRanks<'_> {
         borrow!(self, EndOfRanks { out, ranks, signals })
     }
 
     pub(super) fn exchange(&mut self) -> Exchange<'_> {
         borrow!(self, Exchange { config, out, ranks, roles, pmi, domains })
+    }
+
+    pub(super) fn parting(&mut self) -> Parting<'_> {
+        borrow!(self, Parting { config, out, domains })
+    }
+
+    pub(super) fn succeeding(&mut self) -> Succeeding<'_> {
+        borrow!(self, Succeeding { config, out, nodes, ranks, domains, handover })
+    }
+
+    pub(super) fn newcomers(&mut self) -> Newcomers<'_> {
+        borrow!(self, Newcomers { config, out, ranks, pmi, saving, signals, handover, domains })
+    }
+
+    pub(super) fn printing(&mut self) -> Printing<'_> {
+        borrow!(self, Printing { config, out, nodes, ranks, domains })
     }
 
     pub(super) fn handing_over(&mut self) -> HandingOver<'_> {
@@ -268,6 +309,7 @@ impl Machine {
                 config,
                 out,
                 nodes,
+                reach,
                 ranks,
                 roles,
                 stores,
@@ -296,6 +338,6 @@ impl Machine {
     }
 
     pub(super) fn balancing(&mut self) -> Balancing<'_> {
-        borrow!(self, Balancing { config, out, nodes, ranks, moves, measurements })
+        borrow!(self, placing Balancing { config, out, nodes, ranks, moves, measurements })
     }
 }

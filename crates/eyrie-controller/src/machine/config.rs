@@ -2,6 +2,7 @@
 
 use super::images::schedule::Interval;
 use crate::inject::Injection;
+use eyrie_interface::options::Precaution;
 use eyrie_interface::Order;
 use eyrie_wire::control::CheckpointMode;
 use eyrie_wire::directory::MessagePath;
@@ -45,6 +46,11 @@ pub struct Config {
     pub archive: bool,
     /// Nodes that are about to be taken away are drained.
     pub drain_on_notice: bool,
+    /// How long the job is likely to run: moves of ranks that live must have paid by then.
+    pub run_time: Duration,
+    /// What is done about a node that is suspect, and one that is failing.
+    pub on_suspect: Precaution,
+    pub on_failing: Precaution,
     /// A node that does not answer for so long is declared dead.
     pub heartbeat_timeout: Duration,
     /// How long all agents may take to come up.
@@ -58,6 +64,8 @@ pub struct Config {
     pub domains: Option<Domains>,
     /// The node of the gateway to other domains.
     pub gateway: Option<NodeId>,
+    /// This domain joins a running job.
+    pub joins: bool,
 }
 
 impl Config {
@@ -74,7 +82,9 @@ impl Config {
 }
 
 #[cfg(test)]
-use eyrie_wire::{domains::Domain, DomainId};
+use eyrie_wire::domains::{Domain, LineKey};
+#[cfg(test)]
+use eyrie_wire::DomainId;
 
 #[cfg(test)]
 impl Config {
@@ -95,7 +105,8 @@ impl Config {
             gateway: format!("{name}:7411"),
         };
         let all = vec![domain("a", 0), domain("b", 1)];
-        let domains = Some(Domains { own: DomainId(0), all, keys: vec![None, None] });
+        let keys = vec![None, Some(LineKey::new())];
+        let domains = Some(Domains { own: DomainId(0), all, keys, shows: DomainId(0) });
         let start = vec![NodeId(nodes - 1), NodeId(0)];
         let hosts = (0..nodes).map(|node| format!("h{node}")).collect();
         let gateway = Some(NodeId(0));
@@ -124,6 +135,9 @@ impl Config {
             can_be_saved: false,
             archive: false,
             drain_on_notice: true,
+            run_time: Duration::from_secs(3600),
+            on_suspect: Precaution::Image,
+            on_failing: Precaution::Drain,
             heartbeat_timeout: Duration::from_secs(1_000_000),
             agents_timeout: Duration::from_secs(30),
             alone_for: Duration::from_secs(60),
@@ -131,6 +145,7 @@ impl Config {
             injections: vec![],
             domains: None,
             gateway: None,
+            joins: false,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Which handler takes which event, and which message of a peer. Decides nothing.
 
 use super::components::Machine;
+use super::domains::outgoing::Window;
 use super::io::{Command, Event, FromPeer};
 use super::moves::obstacles::cannot_move_now;
 use super::recovery::gathered::Replay;
@@ -9,6 +10,7 @@ use eyrie_router::RouterEvent;
 use eyrie_store::role::{StoreCommand, StoreEvent};
 use eyrie_wire::control::{FromAgent, RankReport, Role, RoleKind, StandardStream};
 use eyrie_wire::directory::MessagePath;
+use eyrie_wire::domains::DomainSays;
 use eyrie_wire::{NodeId, Rank, RankInstance, RouterId, StoreId};
 
 impl Machine {
@@ -18,7 +20,10 @@ impl Machine {
             Event::From(FromPeer::Agent(node, message)) => self.agent_says(node, message),
             Event::From(FromPeer::Router(role, message)) => self.router_says(role, message),
             Event::From(FromPeer::Store(role, message)) => self.store_says(role, message),
-            Event::Joining { host } => self.nodes.join(host),
+            Event::Joining { host } => {
+                self.nodes.join(host);
+                self.placement.join(self.nodes.hosts());
+            }
             Event::NoAgent { node, cause } => self.no_agent(node, cause),
             Event::AgentGone(node) => self.watch().agent_gone(node),
             Event::AgentBack(node) => self.watch().node_heard(node),
@@ -34,6 +39,12 @@ impl Machine {
             }
             Event::AgentWoke(node) => self.out.record(Record::NodeRefused { node }),
             Event::Note(text) => self.out.note(text),
+            Event::Line { is_error, text } => self.printing().say(is_error, text),
+            Event::Shown { domain, bytes } => self.printing().shown(domain, bytes),
+            Event::OutputOpened(result) => self.succeeding().opened(result),
+            Event::InputEnds { bytes } => self.handover.input_ends(bytes),
+            Event::Watched => self.domains.watch(),
+            Event::Unwatched => self.exchange().unwatched(),
             Event::StoreLost { store } => self.counting().store_lost(store),
             Event::RoleLost { role, cause } => self.hosting().role_lost(role, cause),
             Event::Inject { request, injection } => {
@@ -46,9 +57,18 @@ impl Machine {
                 self.redundancy.set_journal(copies);
                 self.out.look_now();
             }
-            Event::MigrateDomain { request, to, way } => {
-                self.handing_over().migration_asked(request, to, way)
+            Event::MigrateDomain { request, to: None, .. }
+                if self.domains.succession().can_stay() =>
+            {
+                self.succeeding().cancel(request)
             }
+            Event::MigrateDomain { request, to, way, leave } => {
+                self.handing_over().migration_asked(request, to, way, leave)
+            }
+            Event::JoinDomain { request, new, keys } => {
+                self.newcomers().join_asked(request, new, keys)
+            }
+            Event::DomainLost { domain, code, cause } => self.newcomers().lost(domain, code, cause),
             Event::Migrate { request, .. }
             | Event::Drain { request, .. }
             | Event::Rearrange { request, .. }
@@ -65,16 +85,32 @@ impl Machine {
                 let not_now = cannot_move_now(&self.out, &self.saving);
                 self.balancing().measurement_asked(request, over, goal, not_now)
             }
-            Event::Rearrange { request, moves, drains, manner } => {
-                self.mover().rearrangement_asked(request, &moves, &drains, manner)
+            Event::Propose { request, left } => self.mover().proposal_asked(request, left),
+            Event::Rearrange { request, moves, drains, whole, manner } => {
+                self.mover().rearrangement_asked(request, &moves, &drains, whole, manner)
             }
-            Event::Undrain { request, node } => self.mover().undrain_asked(request, node),
+            Event::Undrain { request, node } => {
+                self.mover().undrain_asked(request, node);
+                self.precautions().undrained(node)
+            }
             Event::Save { request } => self.saver().save_asked(request),
             Event::RouterNotSaved { router, reason } => {
                 self.saver().router_saved(router, Err(reason))
             }
             Event::JobSaved(saved) => self.saver().job_saved(saved),
-            Event::Signal(signal) => self.signals.send(&mut self.out, signal),
+            Event::Traffic(traffic) => {
+                if self.traffic.pairs.is_empty() {
+                    let pairs = traffic.pairs.len() as u64;
+                    let (bytes, over) = (traffic.bytes(), traffic.over);
+                    self.out.record(Record::TrafficMeasured { pairs, bytes, over });
+                }
+                self.place_by_traffic(traffic)
+            }
+            Event::Compared(times) => self.precautions().compared(times),
+            Event::Signal(signal) => {
+                self.signals.send(&mut self.out, signal);
+                self.exchange().tell_to(None, DomainSays::Signal { signal });
+            }
             Event::Stop { code, cause } => self.out.end(code, Some(cause)),
         }
     }
@@ -92,15 +128,21 @@ impl Machine {
             F::Shared { rank, path } => self.leftovers.add(rank, path),
             F::Note { text } => self.out.note(text),
             F::Prepared { instance, image, result } => {
-                self.mover().prepared(node, instance, image, result)
+                if !self.handing_over().prepared(node, instance, image, &result) {
+                    self.mover().prepared(node, instance, image, result);
+                }
             }
             F::Reached { node: to, reached } => self.reached(node, to, reached),
             F::Heartbeat { n } => self.watch().heartbeat(node, n),
             F::Measured { n, used } => self.balancing().measured(node, n, used),
             F::RoleEnded { role, cause } => self.hosting().role_lost(role, cause),
-            F::Notice { cause, leaves } => self.mover().notice(node, cause, leaves),
+            F::Notice { cause, leaves } => {
+                self.precautions().noticed(node, &cause);
+                self.mover().notice(node, cause, leaves)
+            }
+            F::Found(finding) => self.precautions().found(node, finding),
             // For users and for the journal: nothing is decided by them.
-            F::Trace { .. } | F::Reachable { .. } | F::JournalKept(_) => {}
+            F::Trace { .. } | F::Sampled(_) | F::Reachable { .. } | F::JournalKept(_) => {}
         }
     }
 
@@ -180,7 +222,7 @@ impl Machine {
                 }
             }
             // For users: nothing is decided by them.
-            R::Stats(_) => {}
+            R::Stats(_) | R::Lines(_) | R::Traffic(_) => {}
         }
     }
 
@@ -264,6 +306,10 @@ impl Machine {
         self.saver().give_up("its controller has died meanwhile");
         self.saver().forget_copies_to_archive();
         self.watch().ask_again();
+        self.domains.unwatch(self.out.now());
+        self.newcomers().resumed();
+        self.printing().resumed();
+        self.succeeding().resumed();
     }
 
     /// What an agent says of a rank; only of its present incarnation.
@@ -350,7 +396,8 @@ impl Machine {
         let end = offset.saturating_add(bytes.len() as u64);
         let known = self.output.take(instance.rank, stream, offset, bytes.len() as u64);
         bytes.drain(..(known as usize).min(bytes.len()));
-        self.out.push(Command::Show { node, instance, stream, bytes, end });
+        let window = Window { node, instance, stream, end };
+        self.printing().print(window, known, bytes);
     }
 }
 

@@ -2,6 +2,7 @@
 //! order. Decides nothing.
 
 use super::components::Machine;
+use super::domains::arriving::MovedRanks;
 use super::io::Mark;
 use super::moves::together::MoveEnd;
 use super::outbox::consequence::{Consequence, LostNode};
@@ -9,7 +10,7 @@ use super::ranks::phases::Death;
 use super::recovery::gathered::Replay;
 use super::timeouts::RETRY;
 use eyrie_wire::control::RoleKind;
-use eyrie_wire::domains::DomainSays;
+use eyrie_wire::domains::{Domain, DomainSays};
 use eyrie_wire::{DomainId, RankInstance};
 
 impl Machine {
@@ -51,6 +52,7 @@ impl Machine {
                 self.mover().end_move(rank, MoveEnd::Stays("it could not be restored there"))
             }
             C::MoveFails { rank, why } => self.mover().end_move(rank, MoveEnd::Stays(&why)),
+            C::PlannedMoveOver => self.mover().go_on_with_plan(),
             C::RankArrived(rank) => {
                 self.mover().arrived(rank);
                 self.handing_over().rank_runs(rank);
@@ -61,6 +63,14 @@ impl Machine {
                 self.handing_over().rank_finished(rank);
                 self.end_of_ranks().end_if_all_have();
                 self.handing_over().rank_runs(rank);
+            }
+            C::NodeUnwell(node) => {
+                let Some(wanted) = self.precautions().wanted(node) else { return };
+                let forbidden = self.handover.forbids_moves();
+                let taken = self.mover().take_precaution(node, wanted, forbidden);
+                if let Some(taken) = taken {
+                    self.precautions().taken(node, taken);
+                }
             }
             C::CaptureBegun(rank) => self.injecting().in_checkpoint(rank),
             C::ImageCounted { rank, capture } => {
@@ -94,18 +104,27 @@ impl Machine {
             // More ranks may come.
             C::AllFinished if self.handover.may_bring_ranks() => {}
             C::AllFinished => self.exchange().finish(),
+            C::RouterLost => self.handing_over().router_lost(),
+            C::RanksElsewhere => self.parting().are_elsewhere(),
+            C::DomainLeaves { to, request } => self.succeeding().leave(to, request),
+            C::ShownElsewhere => {
+                self.handing_over().stay("another domain shows what ranks print from now on")
+            }
+            C::LineOver(domain) => self.exchange().drop_line(domain),
             C::GatewayLost => {
                 self.exchange().lose_lines();
                 self.handing_over().gateway_lost();
             }
             C::Tell { to, says } => self.exchange().tell_to(to, *says),
+            C::TellArrival => self.exchange().tell_arrival(),
             C::DomainSaid { domain, says } => self.domain_said(domain, says),
             C::PrimariesChanged => self.hosting().publish_directory(),
             C::CopiesWanted => self.counting().want_copies(),
         }
     }
 
-    /// What another domain says of ranks that go from one to another.
+    /// What another domain says of ranks that go from one to another, of what they print, and of
+    /// domains that join.
     fn domain_said(&mut self, by: DomainId, says: DomainSays) {
         use DomainSays as S;
         let mut handing = self.handing_over();
@@ -116,11 +135,36 @@ impl Machine {
                 handing.image_there(by, instance, image, stores)
             }
             S::ImageHere { rank, image, result } => handing.image_here(by, rank, image, result),
-            S::Moved { ranks, entries } => handing.moved(by, ranks, entries),
+            S::Moved { ranks, entries, known } => {
+                handing.moved(by, MovedRanks { ranks, entries, known })
+            }
             S::Took { from, arrived } => handing.took(by, from, arrived),
             S::Run => handing.run_elsewhere(by),
+            S::Gone => {
+                if handing.may_go(by) {
+                    self.parting().gone(by);
+                    self.succeeding().gone(by);
+                }
+            }
+            S::AskSuccessor { number, wanted } => self.succeeding().asked(by, number, wanted),
+            S::CanSucceed { number, result } => self.succeeding().can_succeed(by, number, result),
+            S::Successor { is } => self.succeeding().succeeded(by, is),
+            S::OutputEnds => self.succeeding().output_ends(by),
+            S::Signal { signal } => self.signals.send(&mut self.out, signal),
+            S::Output { stream, bytes } => self.printing().output(by, stream, bytes),
+            S::Shown { bytes } => self.printing().was_shown(by, bytes),
+            S::Line { is_error, text } => self.printing().line(by, is_error, &text),
+            S::Joins { id, name, gateway, key } => {
+                let domain = Domain { name, ranks: vec![], gateway };
+                self.newcomers().joins(by, id, domain, key)
+            }
+            S::MayJoin { id, result } => self.newcomers().may_join(by, id, result),
+            S::Ready => self.newcomers().ready(by),
+            S::Joined { id } => self.newcomers().joined(by, id),
+            S::StaysOut { id, why } => self.newcomers().stays_out(by, id, &why),
+            S::Ended { cause, .. } => self.newcomers().ended(by, &cause),
             // Taken before.
-            S::Put(_) | S::Arrived { .. } | S::Finished { .. } | S::Ended { .. } => {}
+            S::Put(_) | S::Arrived { .. } | S::Finished { .. } => {}
         }
     }
 
@@ -153,7 +197,9 @@ impl Machine {
         self.recovery().assign_displaced();
         for (LostNode { node, .. }, _) in &lost {
             if !self.out.has_ended() {
+                self.mover().give_plan_up(*node);
                 self.mover().lose_node(*node);
+                self.handing_over().node_lost(*node);
             }
         }
         for (LostNode { node, unheard, .. }, ranks) in lost {

@@ -2,17 +2,21 @@
 //! read back, since a machine that takes them again gives the same commands. A message of a peer,
 //! and one to a peer, is the wire's own type: it must never be copied into a type of this file.
 
+use super::health::equals::NodeTime;
 use super::roles::redundancy::JournalCopies;
+use super::traffic::MeasuredTraffic;
 use super::users::answer::{Answer, RequestId};
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
 use eyrie_interface::proposal::Goal;
+use eyrie_interface::request::NewDomain;
 use eyrie_interface::{Manner, Way};
 use eyrie_router::{RouterCommand, RouterEvent};
 use eyrie_store::role::{StoreCommand, StoreEvent};
 use eyrie_wire::control::{FromAgent, ImageAt, Role, StandardStream, StartRank, StoreAt, ToAgent};
 use eyrie_wire::directory::Directory;
-use eyrie_wire::{ImageId, NodeId, Rank, RankInstance, RouterId, StoreId};
+use eyrie_wire::domains::{Domains, LineKey};
+use eyrie_wire::{DomainId, ImageId, NodeId, Rank, RankInstance, RouterId, StoreId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -114,6 +118,19 @@ pub enum Event {
     AgentWoke(NodeId),
     /// Something that a part of the controller wants to be known.
     Note(String),
+    /// A line of Eyrie's own, which another domain shows.
+    Line { is_error: bool, text: String },
+    /// So many bytes of all that has come from another domain, to be shown here, were written.
+    Shown { domain: DomainId, bytes: u64 },
+    /// The files in which this domain is to show what is printed are open: the path of the one with
+    /// standard output; or why not.
+    OutputOpened(Result<String, String>),
+    /// Standard input has ended here, after so many bytes.
+    InputEnds { bytes: u64 },
+    /// An `eyrie run` sees what becomes of this domain's controller.
+    Watched,
+    /// It sees that no more.
+    Unwatched,
     /// A store is gone, and what it had with it.
     StoreLost { store: StoreId },
     /// The process of a role on a node is gone, or could not be started.
@@ -135,16 +152,26 @@ pub enum Event {
     Drain { request: Option<RequestId>, node: NodeId },
     /// A user asks which ranks should move, by what is measured over this time.
     Measure { request: RequestId, over: Duration, goal: Goal },
-    /// Ranks are to go to these nodes, all at once; and these nodes are to be drained.
+    /// A user asks where ranks should be on the network, with so much time left to run.
+    Propose { request: RequestId, left: Duration },
+    /// Ranks are to go to these nodes, in an order in which each has room; and these nodes are to
+    /// be drained. `whole`: all of them or none.
     Rearrange {
         request: Option<RequestId>,
         moves: Vec<(Rank, NodeId)>,
         drains: Vec<NodeId>,
+        whole: bool,
         manner: Manner,
     },
     /// All ranks of this domain are to go to the one of this name; `None`: they are to stay.
-    MigrateDomain { request: RequestId, to: Option<String>, way: Way },
-    /// They may come there again.
+    /// `leave`: the domain is to end then, also where it shows the job.
+    MigrateDomain { request: RequestId, to: Option<String>, way: Way, leave: bool },
+    /// Another domain is to join the job. `keys`: one that it is to have in common with each
+    /// domain, by their numbers.
+    JoinDomain { request: RequestId, new: NewDomain, keys: Vec<LineKey> },
+    /// The controller of another domain is gone, and is not brought back.
+    DomainLost { domain: DomainId, code: i32, cause: String },
+    /// Ranks may come to a drained node again.
     Undrain { request: RequestId, node: NodeId },
     /// The job is to be saved and to end; a user who waits for it is answered.
     Save { request: Option<RequestId> },
@@ -152,6 +179,10 @@ pub enum Event {
     RouterNotSaved { router: RouterId, reason: String },
     /// What the job needs besides images and routers is saved, in this directory; or cannot be.
     JobSaved(Result<String, String>),
+    /// What ranks have sent each other lately, as it was measured.
+    Traffic(MeasuredTraffic),
+    /// How long the ranks of some nodes took lately for the same work as others.
+    Compared(Vec<NodeTime>),
     /// All ranks are to get this signal.
     Signal(u8),
     /// Something outside the job ends it: a signal to `eyrie run`, output that is not read.
@@ -182,6 +213,20 @@ pub enum Command {
     /// These bytes of a rank are new and are to be shown; then its agent is told that all up to
     /// offset `end` is.
     Show { node: NodeId, instance: RankInstance, stream: StandardStream, bytes: Vec<u8>, end: u64 },
+    /// These bytes are to be shown. `from`: they have come from another domain, and end so many
+    /// bytes behind the beginning of all that have; [`Event::Shown`] follows when many were
+    /// written.
+    Print { from: Option<(DomainId, u64)>, stream: StandardStream, bytes: Vec<u8> },
+    /// A line of another domain's Eyrie is to be shown.
+    Line { is_error: bool, text: String },
+    /// The files are to be opened in which output can be shown after the command that has started
+    /// the job. Answered by [`Event::OutputOpened`].
+    OpenOutput,
+    /// All that is shown from now on goes into them.
+    TakeOutput,
+    /// The controller of a domain that joins is to be started. The domains as it is to know them.
+    /// What becomes of it is told by itself, or [`Event::DomainLost`] follows.
+    StartDomain(Box<(Domains, NewDomain)>),
     /// An injected failure.
     Inject(Fault),
     /// For the event stream and the user.

@@ -70,9 +70,14 @@ impl Machine {
         let why = |rank| (rank, self.ages().why_no_image(rank));
         let late = not_begun(&self.out).into_iter().map(why).collect();
         self.asked().give_up(late);
+        self.precautions().go_on();
+        self.follow();
         self.mover().watch_live();
         self.mover().watch_stuck_moves();
+        self.mover().go_on_with_plan();
+        self.follow();
         self.mover().watch_moves();
+        self.mover().watch_rearrangement();
         self.balancing().watch_measurements();
         self.follow();
         let (redundancy, config, places) = self.redundancy_and_places();

@@ -15,6 +15,7 @@ mod domains;
 mod ending;
 mod faults;
 mod follow;
+pub mod health;
 mod images;
 mod io;
 mod leftovers;
@@ -36,6 +37,7 @@ pub mod signal_names;
 mod starting;
 pub mod state;
 mod timeouts;
+pub mod traffic;
 mod users;
 
 #[cfg(test)]
@@ -46,6 +48,7 @@ mod simulation;
 pub use components::Machine;
 pub use config::Config;
 pub use domains::entry::{LineState, OtherDomain};
+pub use domains::progress::{Leaving, Progress};
 pub use images::schedule;
 pub use io::{Command, Event, FromPeer, Mark, Peer, Source, ToPeer};
 pub use moves::entry::Move;

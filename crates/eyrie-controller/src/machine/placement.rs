@@ -1,12 +1,12 @@
-//! Which nodes displaced ranks go to: what eyrie-placement is told of the job. It is asked once for
-//! each event, with all ranks that are displaced by it. Decides nothing itself.
+//! What eyrie-placement is told of the job, whenever ranks need nodes. For displaced ranks it is
+//! asked once for each event, with all ranks that are displaced by it. Decides nothing itself.
 
 use crate::machine::config::Config;
 use crate::machine::moves::Moves;
 use crate::machine::nodes::Nodes;
 use crate::machine::ranks::Ranks;
 use crate::machine::state::NodeStateName;
-use eyrie_placement::{Assignment, Choice, Displaced, NodeState, Placement};
+use eyrie_placement::{Assignment, Choice, Displaced, JobNode, JobNodes, NodeState, Placement};
 use eyrie_wire::{NodeId, Rank};
 use std::collections::BTreeSet;
 
@@ -16,7 +16,19 @@ pub fn assign(placement: &Placement, to: Destinations<'_>, ranks: &[Rank]) -> Ve
         return Vec::new();
     }
     let displaced: Vec<Displaced> = ranks.iter().map(|rank| to.displaced(*rank)).collect();
-    placement.assign(&to.cluster(ranks), &displaced)
+    placement.assign(to.occupied(ranks).cluster(), &displaced)
+}
+
+/// The nodes of a job, and where its ranks are.
+pub struct Occupied {
+    nodes: Vec<eyrie_placement::Node>,
+    at: Vec<Option<JobNode>>,
+}
+
+impl Occupied {
+    pub fn cluster(&self) -> JobNodes<'_> {
+        JobNodes { nodes: &self.nodes, at: &self.at }
+    }
 }
 
 /// What decides where ranks can go.
@@ -31,7 +43,8 @@ pub struct Destinations<'a> {
 impl Destinations<'_> {
     /// The nodes with the ranks that run there, but for these ranks. One that goes elsewhere counts
     /// there, and one that has died counts nowhere until it is assigned a node.
-    fn cluster(self, without: &[Rank]) -> Vec<eyrie_placement::Node> {
+    pub fn occupied(self, without: &[Rank]) -> Occupied {
+        let mut at = vec![None; self.ranks.len()];
         let without: BTreeSet<Rank> = without.iter().copied().collect();
         let mut nodes: Vec<eyrie_placement::Node> =
             self.nodes.iter().map(|(node, _)| self.placement_node(node)).collect();
@@ -39,6 +52,8 @@ impl Destinations<'_> {
             #[cfg(test)]
             tests::LOOKED_AT.set(tests::LOOKED_AT.get() + 1);
             let coming = self.assigned_node(r.rank()).filter(|_| !without.contains(&r.rank()));
+            let place = coming.map_or(r.node(), |(to, _)| to);
+            at[r.rank().index()] = Some(place.0);
             let Some((to, choice)) = coming.filter(|(to, _)| *to != r.node()) else {
                 if r.on_node().is_some() {
                     nodes[r.node().index()].ranks += 1;
@@ -55,7 +70,7 @@ impl Destinations<'_> {
             }
             node.is_free_spare = false;
         }
-        nodes
+        Occupied { nodes, at }
     }
 
     /// A node without the ranks that are on it.
@@ -72,8 +87,8 @@ impl Destinations<'_> {
         eyrie_placement::Node { state, slots, ranks: 0, is_free_spare, replaces }
     }
 
-    /// A rank that needs a node: not the one that it is to leave, nor one that may be at fault, if
-    /// another can take it.
+    /// A rank that needs a node: not the one that it is to leave, nor one that may be at fault or
+    /// is not well, if another can take it.
     fn displaced(self, rank: Rank) -> Displaced {
         let r = &self.ranks[rank];
         let mut avoids = Vec::new();
@@ -84,6 +99,7 @@ impl Destinations<'_> {
         if r.node_may_be_at_fault() {
             avoids.push(r.node().0);
         }
+        avoids.extend(self.nodes.unwell().map(|node| node.0));
         Displaced { rank: rank.0, from: r.node().0, avoids }
     }
 

@@ -4,7 +4,7 @@
 use super::io::{Command, ToPeer};
 use super::ranks::Ranks;
 use eyrie_wire::control::ToAgent;
-use eyrie_wire::domains::DomainSays;
+use eyrie_wire::domains::{Domain, DomainSays};
 use eyrie_wire::entries::{Entries, Entry};
 use eyrie_wire::{DomainId, NodeId, Rank};
 use serde::{Deserialize, Serialize};
@@ -20,8 +20,10 @@ pub struct Pmi {
     arrived: Vec<u32>,
     /// How many ranks of this domain have arrived at each number, and at none beyond it.
     at: BTreeMap<u32, u32>,
-    /// The barrier that the ranks of each other domain have arrived at.
+    /// The barrier that the ranks of each other domain have arrived at; none of one without ranks.
     elsewhere: BTreeMap<DomainId, u32>,
+    /// There are other domains, with ranks or without: they are told what is put here.
+    is_shared: bool,
     passed: u32,
     /// All that was put, for nodes that come later.
     entries: Entries,
@@ -36,12 +38,14 @@ pub struct Pmi {
 }
 
 impl Pmi {
-    /// `others`: the other domains, whose ranks are not of these.
+    /// `others`: the other domains that have ranks, which are not of these.
     pub fn new(ranks: &Ranks, others: impl IntoIterator<Item = DomainId>) -> Pmi {
+        let elsewhere: BTreeMap<_, _> = others.into_iter().map(|domain| (domain, 0)).collect();
         Pmi {
             arrived: vec![0; ranks.len()],
-            at: BTreeMap::from([(0, ranks.here())]),
-            elsewhere: others.into_iter().map(|domain| (domain, 0)).collect(),
+            at: [(0, ranks.here())].into_iter().filter(|(_, ranks)| *ranks > 0).collect(),
+            is_shared: !elsewhere.is_empty(),
+            elsewhere,
             passed: 0,
             entries: Entries::default(),
             fresh: Entries::default(),
@@ -58,7 +62,7 @@ impl Pmi {
 
     pub fn put(&mut self, rank: Rank, key: String, value: String) {
         if let Some(entry) = self.entries.put(rank, key, value) {
-            if !self.elsewhere.is_empty() {
+            if self.is_shared {
                 self.untold.add(entry.clone());
             }
             self.fresh.add(entry);
@@ -113,6 +117,11 @@ impl Pmi {
         self.here().unwrap_or(0)
     }
 
+    /// The last barrier that other domains were told of.
+    pub fn told(&self) -> u32 {
+        self.told
+    }
+
     /// A rank of this domain goes to another one. The barrier that it has arrived at.
     pub fn leave(&mut self, rank: Rank) -> u32 {
         let arrived = self.arrived.get(rank.index()).copied().unwrap_or(0);
@@ -125,6 +134,17 @@ impl Pmi {
             *left -= 1;
             if *left == 0 {
                 self.at.remove(&barrier);
+            }
+        }
+    }
+
+    /// All ranks of this domain have left it ([`Pmi::leave`]) and had arrived at this barrier.
+    /// Until another one has taken them they count like those of a third one, of this number.
+    pub fn leave_all(&mut self, own: DomainId, arrived: u32) {
+        self.elsewhere.insert(own, arrived);
+        for entry in self.entries.iter() {
+            if let Entry::Text { key, .. } = entry {
+                self.keys_elsewhere.entry(key).or_insert(own);
             }
         }
     }
@@ -142,9 +162,9 @@ impl Pmi {
         }
     }
 
-    /// The ranks of another domain are those of this one, and have arrived at these barriers. As
-    /// [`Pmi::arrive`].
-    pub fn take(&mut self, from: DomainId, ranks: &[(Rank, u32)]) -> Vec<Command> {
+    /// The ranks of another domain are those of this one, and have arrived at these barriers; all
+    /// domains know it of the barrier `known`, and what they had put before. As [`Pmi::arrive`].
+    pub fn take(&mut self, from: DomainId, ranks: &[(Rank, u32)], known: u32) -> Vec<Command> {
         for (rank, barrier) in ranks {
             if let Some(arrived) = self.arrived.get_mut(rank.index()) {
                 *arrived = *barrier;
@@ -152,17 +172,17 @@ impl Pmi {
             }
         }
         // They may have to arrive yet where the others have.
-        self.told = self.told.min(self.arrived());
+        self.told = self.told.min(self.arrived()).min(known);
         self.elsewhere.remove(&from);
+        self.keys_elsewhere.retain(|_, domain| *domain != from);
         self.release()
     }
 
-    /// The ranks of a domain are those of another one, which have arrived at this barrier. As
-    /// [`Pmi::arrive`].
+    /// The ranks of a domain are those of another one, which have arrived at this barrier. That one
+    /// may have had no ranks before. As [`Pmi::arrive`].
     pub fn taken(&mut self, by: DomainId, from: DomainId, barrier: u32) -> Vec<Command> {
-        if let Some(arrived) = self.elsewhere.get_mut(&by) {
-            *arrived = barrier.min(*arrived);
-        }
+        let arrived = self.elsewhere.entry(by).or_insert(barrier);
+        *arrived = barrier.min(*arrived);
         self.elsewhere.remove(&from);
         let theirs = self.keys_elsewhere.values_mut().filter(|domain| **domain == from);
         theirs.for_each(|domain| *domain = by);
@@ -178,13 +198,39 @@ impl Pmi {
     /// what these have put, and then the barrier.
     pub fn take_untold(&mut self) -> Vec<DomainSays> {
         let barrier = self.arrived();
-        if self.elsewhere.is_empty() || barrier <= self.told {
+        if !self.is_shared || barrier <= self.told {
             return Vec::new();
         }
         self.told = barrier;
         let untold = pieces(&std::mem::take(&mut self.untold));
         let arrived = DomainSays::Arrived { barrier };
         untold.into_iter().map(DomainSays::Put).chain([arrived]).collect()
+    }
+
+    /// What other domains were told of the ranks of this one, for one that is new. What they are
+    /// told next may be a part of it.
+    pub fn told_so_far(&self, own: &Domain) -> Vec<DomainSays> {
+        if own.ranks.is_empty() {
+            return Vec::new();
+        }
+        let mut entries = Entries::default();
+        for entry in self.entries.iter() {
+            match entry {
+                Entry::Text { ref key, .. } if self.keys_elsewhere.contains_key(key) => {}
+                Entry::Text { .. } => entries.add(entry),
+                Entry::Addresses { pattern, first, last } => {
+                    for (from, to) in &own.ranks {
+                        let (first, last) = (first.max(*from), last.min(*to));
+                        if first <= last {
+                            entries.add(Entry::Addresses { pattern: pattern.clone(), first, last });
+                        }
+                    }
+                }
+            }
+        }
+        let arrived = DomainSays::Arrived { barrier: self.told };
+        let arrived = Some(arrived).filter(|_| self.told > 0);
+        pieces(&entries).into_iter().map(DomainSays::Put).chain(arrived).collect()
     }
 
     fn release(&mut self) -> Vec<Command> {
@@ -298,7 +344,7 @@ mod tests {
         let mut pmi = of_three();
         // Rank 1 goes to another domain and comes back: it stands for a rank of another one.
         assert_eq!(pmi.leave(Rank(1)), 2);
-        assert!(pmi.take(DomainId(1), &[(Rank(1), 1)]).is_empty());
+        assert!(pmi.take(DomainId(1), &[(Rank(1), 1)], 1).is_empty());
         assert_eq!(pmi.arrived(), 1);
         assert!(pmi.arrive_elsewhere(DomainId(2), 2).is_empty(), "rank 1 has not arrived");
         assert!(!pmi.arrive(Rank(1), 2).is_empty());
@@ -317,6 +363,54 @@ mod tests {
         });
         assert_eq!((pmi.here(), pmi.waits_for(DomainId(2))), (None, false));
         assert!(!pmi.arrive_elsewhere(DomainId(2), 3).is_empty());
+    }
+
+    #[test]
+    fn ranks_that_have_left_are_waited_for_and_come_back() {
+        let own = DomainId(0);
+        let mut pmi = of_three();
+        pmi.put(Rank(0), "k".into(), "v".into());
+        Rank::first(2).for_each(|rank| {
+            pmi.leave(rank);
+        });
+        pmi.leave_all(own, 2);
+        assert_eq!(pmi.take_entries().len(), 1);
+        // Domain 1 has ranks of its own, and has not taken these.
+        pmi.arrive_elsewhere(DomainId(2), 3);
+        pmi.arrive_elsewhere(DomainId(1), 3);
+        assert_eq!(pmi.passed(), 2, "the ranks that have left have arrived at no more");
+        pmi.taken(DomainId(1), own, 2);
+        assert_eq!(pmi.passed(), 2);
+        let entry = |value: &str| Entry::Text { key: "k".into(), value: value.into() };
+        assert!(pmi.put_elsewhere(DomainId(1), entry("new")), "their key is domain 1's");
+        assert!(!pmi.put_elsewhere(DomainId(2), entry("other")));
+        // All of domain 1 come here, with one more.
+        pmi.arrive_elsewhere(DomainId(1), 3);
+        assert_eq!(pmi.passed(), 3);
+        pmi.take(DomainId(1), &[(Rank(0), 3), (Rank(1), 4)], 3);
+        assert_eq!((pmi.arrived(), pmi.passed()), (3, 3));
+        pmi.arrive_elsewhere(DomainId(2), 4);
+        assert_eq!(pmi.passed(), 3);
+        assert!(!pmi.arrive(Rank(0), 4).is_empty());
+        assert_eq!(pmi.take_untold(), [DomainSays::Arrived { barrier: 4 }]);
+        assert!(!pmi.put_elsewhere(DomainId(1), entry("late")), "it is this domain's again");
+        // And another domain, which had none left, takes those of domain 2.
+        pmi.taken(DomainId(1), DomainId(2), 4);
+        Rank::first(2).for_each(|rank| drop(pmi.arrive(rank, 5)));
+        assert_eq!(pmi.passed(), 4);
+        assert!(!pmi.arrive_elsewhere(DomainId(1), 5).is_empty());
+    }
+
+    #[test]
+    fn a_domain_without_ranks_is_told_as_well() {
+        let mut pmi = of_three();
+        for domain in [1, 2].map(DomainId) {
+            pmi.take(domain, &[], 2);
+        }
+        pmi.put(Rank(0), "late".into(), "v".into());
+        (0..2).for_each(|rank| drop(pmi.arrive(Rank(rank), 3)));
+        let told = pmi.take_untold();
+        assert!(matches!(told[..], [DomainSays::Put(_), DomainSays::Arrived { barrier: 3 }]));
     }
 
     #[test]

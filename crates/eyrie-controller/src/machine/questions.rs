@@ -2,6 +2,8 @@
 
 use super::components::Machine;
 use super::domains::entry::OtherDomain;
+use super::domains::progress::Progress;
+use super::health::entry::NodeHealth;
 use super::moves::entry::Move;
 use super::ranks::entry::RankEntry;
 use super::ranks::kept::KeptImage;
@@ -9,23 +11,73 @@ use super::roles::redundancy::Missing;
 use super::saving::contents::Saved;
 use super::state::{NodeStateName, RankStateName};
 use eyrie_interface::Summary;
+use eyrie_placement::Placement;
 use eyrie_store::role::Stored;
 use eyrie_wire::control::{Role, RoleKind};
 use eyrie_wire::domains::{Domain, Domains};
-use eyrie_wire::{Incarnation, NodeId, Rank, RankInstance, RouterId};
+use eyrie_wire::{DomainId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 impl Machine {
-    /// The other domains of the job, and what is known of them.
-    pub fn other_domains(&self) -> impl Iterator<Item = (&Domain, &OtherDomain)> {
+    /// What is known of the health of a node, if anything was said of it.
+    pub fn health_of(&self, node: NodeId) -> Option<&NodeHealth> {
+        self.health.get(node)
+    }
+
+    /// The other domains of the job, and what is known of them; also one that joins.
+    pub fn other_domains(&self) -> impl Iterator<Item = (DomainId, &Domain, &OtherDomain)> {
         let all = self.config.domains.iter().flat_map(|domains| domains.others());
-        all.zip(self.domains.iter()).map(|((_, domain), (_, known))| (domain, known))
+        all.filter_map(|(id, domain)| {
+            let known = self.domains.get(id).filter(|known| known.told_until().is_none());
+            Some((id, domain, known?))
+        })
+    }
+
+    /// Whether another domain is a part of the job.
+    pub fn is_member(&self, domain: DomainId) -> bool {
+        self.domains.get(domain).is_some_and(OtherDomain::is_member)
+    }
+
+    /// Whether Eyrie's own lines are shown by another domain: as soon as there was a line to it, as
+    /// long as the job has not ended.
+    pub fn is_shown_elsewhere(&self) -> bool {
+        let shown_by = self.config.domains.as_ref().and_then(Domains::shown_by);
+        let other = shown_by.and_then(|by| self.domains.get(by));
+        other.is_some_and(|other| other.line().since.is_some()) && !self.out.has_ended()
+    }
+
+    /// Whether what ranks print is shown in files, after the command that has started the job.
+    pub fn is_shown_in_files(&self) -> bool {
+        self.domains.succession().is_in_files()
+    }
+
+    /// The domain that shows the job when this one has left it, and the file in which it does.
+    pub fn successor(&self) -> Option<(&str, &str)> {
+        let is_left = self.domains.are_left();
+        let (id, file) = self.domains.succession().successor().filter(|_| is_left)?;
+        Some((self.domains.get(id)?.name(), file))
     }
 
     /// All domains as they are now: ranks may have gone from one to another.
     pub fn domains(&self) -> Option<&Domains> {
         self.config.domains.as_ref()
+    }
+
+    /// All ranks of a domain that go to another one, as far as this domain knows.
+    pub fn domain_moves(&self) -> Vec<Progress> {
+        let own = self.config.domains.as_ref().map(|domains| domains.own);
+        own.map(|own| self.handover.progress(own)).unwrap_or_default()
+    }
+
+    /// The gateway of this domain.
+    pub fn gateway(&self) -> Option<RouterId> {
+        self.roles.gateway().map(|(id, _)| id)
+    }
+
+    /// The newest image of a rank.
+    pub fn newest_image(&self, rank: Rank) -> Option<Stored> {
+        Some(self.ranks.get(rank)?.images().newest()?.image)
     }
 
     /// The name of a role, as users know it.
@@ -68,9 +120,20 @@ impl Machine {
         self.ranks.of_this_domain().map(|r| (r.instance(), r.node(), r.state()))
     }
 
-    /// The newest image of each rank, and in how many stores it is.
-    pub fn newest_images(&self) -> impl Iterator<Item = Option<(Stored, usize)>> + '_ {
-        let of = |kept: &KeptImage| (kept.image, kept.copies.count());
+    /// Who says where ranks go.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// From one image of a rank to its next, at present; and what an image takes until it is
+    /// stored.
+    pub fn checkpoint_rhythm(&self) -> (Option<Duration>, Option<Duration>) {
+        (self.schedule.interval(), self.schedule.cost())
+    }
+
+    /// The newest image of each rank, and in which stores it is.
+    pub fn newest_images(&self) -> impl Iterator<Item = Option<(Stored, Vec<StoreId>)>> + '_ {
+        let of = |kept: &KeptImage| (kept.image, kept.copies.stores().collect());
         self.ranks.of_this_domain().map(move |r| r.images().newest().map(of))
     }
 

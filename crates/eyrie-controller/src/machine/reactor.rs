@@ -27,12 +27,17 @@ impl Machine {
         if tick || self.out.now() >= self.out.look_at() {
             self.look();
         }
-        self.exchange().look();
+        self.succeeding().look();
+        self.parting().look();
+        self.follow();
+        self.look_at_domains();
         if self.out.has_started() && !self.out.has_ended() && !self.contact.is_cut_off() {
             self.injecting().inject_due();
             self.saver().go_on_saving();
             self.follow();
             self.handing_over().go_on();
+            self.follow();
+            self.newcomers().go_on();
             self.follow();
             self.captures().capture_due();
         }
@@ -49,7 +54,11 @@ impl Machine {
             FromAgent::Output { instance, stream, offset, bytes },
         )) = event
         {
-            return self.output_arrived(node, instance, stream, offset, bytes);
+            self.output_arrived(node, instance, stream, offset, bytes);
+            if self.domains.are_being_left() {
+                self.look_at_domains();
+            }
+            return;
         }
         if !self.domains.are_being_left() {
             return;
@@ -63,15 +72,25 @@ impl Machine {
             Event::RoleLost { role, .. } if self.is_gateway(role) => self.domains.hurry(),
             // The user waits no longer.
             Event::Stop { .. } => self.domains.hurry(),
+            Event::DomainLost { domain, .. } if self.is_member(domain) => self.domains.hurry(),
             _ => {}
         }
-        self.exchange().look();
+        self.follow();
+        self.look_at_domains();
         self.leave();
+    }
+
+    /// Tells other domains what is to be told by now.
+    fn look_at_domains(&mut self) {
+        self.printing().tell_output();
+        self.follow();
+        self.exchange().look();
     }
 
     /// When [`super::Event::Tick`] is due at the latest.
     pub fn next_tick(&self) -> Option<Duration> {
-        let of_domains = self.domains.next();
+        let alone = self.domains.alone_at(&self.config);
+        let of_domains = self.domains.next().into_iter().chain(alone).min();
         if self.out.has_ended() {
             return of_domains.filter(|_| self.domains.are_being_left());
         }
@@ -99,6 +118,7 @@ impl Machine {
             self.roles.extend(late);
             self.reach.extend(late);
             self.handover.extend(late);
+            self.domains.extend(late);
         }
     }
 
@@ -109,6 +129,8 @@ impl Machine {
         let silent = if here { self.watch().which_are_silent() } else { String::new() };
         let cause = cause.map(|cause| cause + &silent);
         self.injecting().miss_all();
+        self.printing().tell_all_output();
+        self.follow();
         self.exchange().leave(code, cause);
         self.leave();
     }
@@ -116,6 +138,7 @@ impl Machine {
     /// Once other domains know that the job is over: its record is the last one.
     fn leave(&mut self) {
         let Some((code, cause)) = self.domains.take_left(self.out.now()) else { return };
+        self.printing().show_rest();
         let summary = self.out.summary();
         self.out.record(Record::JobEnded { code, cause, summary });
         self.out.push(Command::End { code });

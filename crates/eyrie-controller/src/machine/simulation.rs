@@ -4,6 +4,8 @@
 
 mod domains;
 mod handover;
+mod network;
+mod printing;
 
 use super::images::schedule::Interval;
 use super::images::stores::SAVED;
@@ -13,6 +15,7 @@ use super::users::answer::{Answer, RequestId};
 use super::{said, *};
 use crate::inject::{Fault, Injection};
 use crate::record::Record;
+use eyrie_interface::options::Precaution;
 use eyrie_interface::proposal::Goal;
 use eyrie_interface::{IfSlow, Manner, Order, Way};
 use eyrie_router::{RouterCommand, RouterEvent};
@@ -22,10 +25,12 @@ use eyrie_wire::control::{
     StartFault, StartRank, StoreAt, ToAgent,
 };
 use eyrie_wire::directory::MessagePath;
-use eyrie_wire::domains::{Domains, Letter};
+use eyrie_wire::domains::{Domains, Letter, LineKey};
 use eyrie_wire::entries::{Entries, Entry};
+use eyrie_wire::health::{Finding, HealthState};
 use eyrie_wire::role_address::Addr;
 use eyrie_wire::{DomainId, ImageId, Incarnation, NodeId, Rank, RankInstance, RouterId, StoreId};
+use printing::{Printing, Written};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -70,6 +75,18 @@ enum Happening {
     Uploaded(StoreId, RankInstance, ImageId),
     /// A store has tried to copy an image from another.
     Copied(StoreId, StoreId, RankInstance, ImageId),
+    /// A process prints something.
+    Print(RankInstance),
+    /// The printer of this controller has written something.
+    Written {
+        controller: u64,
+        written: Written,
+    },
+}
+
+/// The keys that a domain has in common with the others.
+fn keys(own: usize, domains: usize) -> Vec<Option<LineKey>> {
+    (0..domains).map(|other| (other != own).then(LineKey::new)).collect()
 }
 
 /// A happening at its time; the earliest is the greatest, ties go by order of making.
@@ -177,6 +194,7 @@ impl SimCapture {
 
 struct Cluster {
     config: Config,
+    seed: u64,
     /// Its ranks; those of other domains are only counted.
     own: Vec<Rank>,
     /// Barriers that the ranks come to, that were passed, and that each rank has arrived at.
@@ -239,6 +257,11 @@ struct Cluster {
     barriers: Vec<(Rank, NodeId, Incarnation)>,
     ended: Option<i32>,
     recovered: u64,
+    /// Plans of moves that were carried out, and that were turned back.
+    plans: [u64; 2],
+    printing: Printing,
+    /// What health rules are going to find, in milliseconds from the start.
+    findings: Vec<(u64, NodeId, Finding)>,
 }
 
 fn is_recovering(state: RankStateName) -> bool {
@@ -247,6 +270,19 @@ fn is_recovering(state: RankStateName) -> bool {
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
+}
+
+/// What health rules find on these nodes in one job of two: it comes and goes.
+fn findings(random: &mut SmallRng, nodes: u32) -> Vec<(u64, NodeId, Finding)> {
+    let number = if random.gen() { random.gen_range(1..30) } else { 0 };
+    let states = [HealthState::Ok, HealthState::Ok, HealthState::Suspect, HealthState::Failing];
+    let finding = |_| {
+        let rule = ["heat", "disk", "link"][random.gen_range(0..3)].into();
+        let state = states[random.gen_range(0..4)];
+        let finding = Finding { rule, what: "it".into(), state, said: "so".into() };
+        (random.gen_range(100..15_000), NodeId(random.gen_range(0..nodes)), finding)
+    };
+    (0..number).map(finding).collect()
 }
 
 impl Cluster {
@@ -294,13 +330,15 @@ impl Cluster {
         let hosts = named.map(|node| format!("h{node}")).collect();
         let gateway = domains.as_ref().map(|_| NodeId(0));
         let barriers_to_pass = if domains.is_some() { 3 } else { 1 };
+        let just_enough = domains.is_none() && random.gen_bool(0.3);
+        let slots = if just_enough { ranks.div_ceil(nodes) } else { ranks };
         let config = Config {
             job: "simulated".into(),
             ranks,
             nodes,
             spares,
             start,
-            slots: vec![Some(ranks); (nodes + spares) as usize],
+            slots: vec![Some(slots); (nodes + spares) as usize],
             hosts,
             routers,
             path: MessagePath::Router,
@@ -315,18 +353,26 @@ impl Cluster {
             can_be_saved: !roles_on_nodes,
             archive: false,
             drain_on_notice: true,
+            run_time: Duration::from_secs(3600),
+            on_suspect: Precaution::Image,
+            on_failing: Precaution::Drain,
             heartbeat_timeout: ms(2000),
             agents_timeout: Duration::from_secs(30),
-            alone_for: Duration::from_secs(60),
+            alone_for: Duration::from_secs(if domains.is_some() { 3600 } else { 60 }),
             agents_come_back: true,
             injections,
             domains,
             gateway,
+            joins: false,
         };
-        let machine = Machine::new(config.clone());
+        // Of its own choices, so that all else is as it would be without.
+        let mut choices = SmallRng::seed_from_u64(!seed);
+        let findings = findings(&mut choices, nodes + spares);
+        let machine = Cluster::machine(&config, seed);
         let stubborn = random.gen_bool(0.05).then(|| own[random.gen_range(0..own.len())]);
         Cluster {
             config: config.clone(),
+            seed,
             own,
             barriers_to_pass,
             passed: 0,
@@ -368,8 +414,16 @@ impl Cluster {
             barriers: Vec::new(),
             ended: None,
             recovered: 0,
+            plans: [0; 2],
+            printing: Printing::default(),
+            findings,
             random,
         }
+    }
+
+    /// The machine of such a job, which has not begun.
+    fn machine(config: &Config, seed: u64) -> Machine {
+        Machine::new(config.clone()).place_by(network::placement(config, seed))
     }
 
     fn after(&mut self, delay_ms: std::ops::Range<u64>, happening: Happening) {
@@ -391,6 +445,12 @@ impl Cluster {
         self.plan_failures();
         self.plan_requests();
         self.plan_losses();
+        self.plan_traffic();
+        for (at, node, finding) in std::mem::take(&mut self.findings) {
+            self.made += 1;
+            let found = Happening::FromNode(node, said::agent(node, FromAgent::Found(finding)));
+            self.queue.push(Due(ms(at), self.made, found));
+        }
     }
 
     /// The stores and the agents come up.
@@ -607,6 +667,14 @@ impl Cluster {
                     _,
                     Event::From(FromPeer::Router(_, RouterEvent::Line { .. })),
                 ) => self.happen(letter),
+                // Before the end of its rank, which may be on its way already.
+                Happening::FromNode(
+                    _,
+                    Event::From(FromPeer::Agent(_, FromAgent::Output { .. })),
+                ) => {
+                    self.made += 1;
+                    self.queue.push(Due(self.now, self.made, letter));
+                }
                 // In order: an agent's letters come as it has sent them.
                 letter => {
                     self.made += 1;
@@ -633,6 +701,7 @@ impl Cluster {
                 match &event {
                     Event::Migrate { request: Some(request), .. }
                     | Event::Drain { request: Some(request), .. }
+                    | Event::Rearrange { request: Some(request), .. }
                     | Event::Checkpoint { request, .. } => {
                         self.asked.entry(*request).or_insert(self.now);
                     }
@@ -646,6 +715,8 @@ impl Cluster {
             }
             Happening::FromNode(node, event) => self.hear_node(node, event),
             Happening::WorkDone(instance) => self.work_done(instance),
+            Happening::Print(instance) => self.print(instance),
+            Happening::Written { controller, written } => self.written(controller, written),
             Happening::KillRank(rank) => self.kill_rank(rank),
             Happening::KillNode(node) => self.kill_node(node),
             Happening::KillRouter(id) => self.kill_router(id),
@@ -1055,18 +1126,20 @@ impl Cluster {
         // Also a slowed one comes to its end, but must not be forgotten.
         let moves = self.machine.moves().any(|(rank, _)| rank == instance.rank);
         assert!(r.slowed.is_none() || moves, "it is slowed for nothing: {instance:?}");
-        if still || self.nodes[node.index()].health == Health::Frozen {
+        let printed = self.has_printed(instance.rank);
+        let is_frozen = self.nodes[node.index()].health == Health::Frozen;
+        let Some(printed) = printed.filter(|_| !still && !is_frozen) else {
             return self.after(50..500, Happening::WorkDone(instance));
-        }
+        };
         self.hear_node(node, said::rank(instance, RankReport::PmiFinalized));
         let ending = Ending::Code(self.exit_code(instance.rank));
-        self.after(
-            0..30,
-            Happening::FromNode(
-                node,
-                said::rank(instance, RankReport::Exited { ending, stage: MpiStage::After }),
-            ),
-        );
+        let exited = RankReport::Exited { ending, stage: MpiStage::After };
+        let exited = Happening::FromNode(node, said::rank(instance, exited));
+        match printed.saturating_sub(self.now).as_millis() as u64 {
+            0 => self.after(0..30, exited),
+            // What it has printed comes first.
+            until => self.after(until + 1..until + 30, exited),
+        }
     }
 
     fn handle(&mut self, event: Event) {
@@ -1077,7 +1150,10 @@ impl Cluster {
         );
         let of_line = matches!(
             event,
-            Event::From(FromPeer::Router(_, RouterEvent::Line { .. })) | Event::Stop { .. }
+            Event::From(FromPeer::Router(_, RouterEvent::Line { .. }))
+                | Event::Stop { .. }
+                | Event::Line { .. }
+                | Event::Shown { .. }
         );
         if !of_store && !of_line && self.random.gen_bool(0.05) {
             // Whatever concerns a incarnation may be heard of again when the incarnation is long
@@ -1236,10 +1312,11 @@ impl Cluster {
             return;
         }
         let snapshot = self.machine.snapshot().unwrap();
-        self.machine = Machine::new(self.config.clone());
+        self.machine = Cluster::machine(&self.config, self.seed);
         self.machine.restore(&snapshot).unwrap();
         self.asked.clear();
         self.handle(Event::Resumed);
+        self.resume_printing();
     }
 
     /// The gateway to other domains, while it listens.
@@ -1277,6 +1354,7 @@ impl Cluster {
                 r.still = r.still.filter(|still| *still != (instance, image));
             }
             ToAgent::Unprepare(_) => {}
+            ToAgent::OutputShown { instance, offset, .. } => self.open_window(instance, offset),
             ToAgent::Slow { instance, share } => {
                 let r = &mut self.ranks[instance.rank.index()];
                 assert_eq!(instance.incarnation, r.fenced, "an older one is slowed: {message:?}");
@@ -1449,8 +1527,12 @@ impl Cluster {
                 self.publish();
             }
             Command::Seek(_) => {}
+            Command::StartDomain(_) => panic!("no domain joins these"),
             Command::Disconnect(node) => self.nodes[node.index()].refused = true,
             Command::TruncateStdin(_) | Command::SendStdin { .. } => {}
+            Command::OpenOutput | Command::TakeOutput => {
+                panic!("it was not asked for: {command:?}")
+            }
             // What is heard twice is answered twice.
             Command::Answer { request: request @ 1.., answer } => {
                 assert!(!matches!(answer, Answer::Proposal(_)), "it was not asked for");
@@ -1461,15 +1543,25 @@ impl Cluster {
                 let request = None;
                 let drains = found.left;
                 let manner = Manner::default();
-                let event = Event::Rearrange { request, moves, drains, manner };
+                let whole = drains.is_empty() && self.random.gen();
+                let event = Event::Rearrange { request, moves, drains, whole, manner };
                 self.after(0..500, Happening::Event(event));
+            }
+            Command::Answer { answer: Answer::Arrangement(found), .. } => {
+                self.rearrange(found.moves.iter().map(|(rank, _, to)| (*rank, *to)).collect());
             }
             // Who asked what should move may be told that nothing can.
             Command::Answer { answer: Answer::Refused(_), .. } => {}
             Command::Answer { request: 0, answer: Answer::Accepted } => {}
-            Command::Show { .. } | Command::Answer { .. } => {
-                panic!("it was not asked for: {command:?}")
+            Command::Answer { .. } => panic!("it was not asked for: {command:?}"),
+            Command::Show { node, instance, bytes, end, .. } => {
+                self.show(Some(Written::Here(node, instance, end)), &bytes);
             }
+            Command::Print { from, bytes, .. } => {
+                let written = from.map(|(domain, end)| Written::Elsewhere(domain, end));
+                self.show(written, &bytes);
+            }
+            Command::Line { text, .. } => self.show_line(&text),
             Command::SaveRouters => {
                 for rank in Rank::first(self.ranks.len() as u32) {
                     assert_eq!(self.process(rank), None, "rank {rank} runs while it is saved");
@@ -1501,7 +1593,8 @@ impl Cluster {
                         || self.two_lost
                         // Then all nodes that were asked for must be there.
                         || !self.machine.has_started(),
-                    "ended with {code} although it could go on: {:?}",
+                    "ended with {code} although it could go on: {:?}, {:?}",
+                    self.cause,
                     self.states()
                 );
             }
@@ -1575,7 +1668,10 @@ impl Cluster {
     /// Whether another domain has ended the job, or a user.
     fn ends_from_outside(&self) -> bool {
         let cause = self.cause.as_deref().unwrap_or("");
-        cause.starts_with("domain ") || cause.starts_with(STOPPED)
+        // Its controller was cut off from its nodes for as long.
+        let waited = self.now >= Duration::from_secs(3600)
+            && cause.starts_with("there was no line to domain ");
+        waited || cause.starts_with("domain ") || cause.starts_with(STOPPED)
     }
 
     fn note(&mut self, record: &Record) {
@@ -1583,6 +1679,7 @@ impl Cluster {
             self.cause.clone_from(cause);
         }
         self.bring_gateway_back(record);
+        self.say_line();
         match record {
             Record::Protected { rank } => {
                 let r = &mut self.ranks[rank.index()];
@@ -1592,6 +1689,7 @@ impl Cluster {
                 r.counted = newest.into_iter().collect();
             }
             Record::Recovered { .. } => self.recovered += 1,
+            Record::Rearranged { cause, .. } => self.plans[usize::from(cause.is_some())] += 1,
             Record::JobEnded { cause: Some(cause), .. } if self.a_router_is_late() => {
                 let Some((router, _)) = self.hung else { unreachable!() };
                 let named = format!("router {router} has not answered for 60");
@@ -1700,6 +1798,7 @@ impl Cluster {
         if incarnation > Incarnation(1) {
             self.after(61..400, Happening::Event(said::replayed(instance, 1)));
         }
+        self.begin_printing(instance, from);
         self.go_on(instance, node);
     }
 
@@ -1721,6 +1820,7 @@ impl Cluster {
         let checked = false;
         r.capture = Some(SimCapture { instance, image, stores, checked });
         r.adopted_before = r.adopted;
+        let output = self.printed_in(instance.rank, image);
         if self.stubborn == Some(instance.rank) {
             let reason = "it is stubborn".to_string();
             let passing = true;
@@ -1762,7 +1862,7 @@ impl Cluster {
                 let reason = "a file is gone".to_string();
                 let checked = match self.random.gen_range(0..8) {
                     0 => said::rank(instance, RankReport::ImageUnusable { image, reason }),
-                    _ => said::rank(instance, RankReport::ImageUsable { image, output: [0; 2] }),
+                    _ => said::rank(instance, RankReport::ImageUsable { image, output }),
                 };
                 self.after(800..900, Happening::FromNode(node, checked));
                 if self.random.gen_bool(0.2) {
@@ -1794,26 +1894,31 @@ fn jobs_survive_random_failures() {
     let mut ended = 0;
     let mut recoveries = 0;
     let mut copies = 0;
+    let mut plans = [0; 2];
     for seed in first..first + schedules {
         let run = std::panic::catch_unwind(|| {
             let mut cluster = Cluster::new(seed, false);
             let (code, recovered) = cluster.run();
-            (code, recovered, cluster.copied)
+            (code, recovered, cluster.copied, cluster.plans)
         });
-        let Ok((code, recovered, copied)) = run else {
+        let Ok((code, recovered, copied, of_job)) = run else {
             panic!("schedule {seed} failed: EYRIE_SEED={seed} EYRIE_SCHEDULES=1 repeats it");
         };
         recoveries += recovered;
         copies += copied;
+        plans.iter_mut().zip(of_job).for_each(|(sum, of_job)| *sum += of_job);
         match code {
             Some(0 | SAVED_CODE) => done += 1,
             _ => ended += 1,
         }
     }
     println!(
-        "{done} jobs done, {ended} ended for good reason, {recoveries} recoveries, {copies} copies"
+        "{done} jobs done, {ended} ended for good reason, {recoveries} recoveries, {copies} \
+         copies, {} plans of moves carried out and {} turned back",
+        plans[0], plans[1]
     );
     assert!(schedules < 1000 || (done > schedules * 7 / 10 && recoveries > schedules));
+    assert!(schedules < 1000 || plans.iter().all(|plans| plans * 250 > schedules));
 }
 
 #[test]
@@ -1822,7 +1927,7 @@ fn a_journal_gives_the_same_commands() {
         let mut cluster = Cluster::new(seed, true);
         cluster.run();
         let (journal, given) = cluster.journal.take().unwrap();
-        let mut machine = Machine::new(cluster.config.clone());
+        let mut machine = Cluster::machine(&cluster.config, seed);
         let again = journal.iter().flat_map(|bytes| {
             let (at, event) = postcard::from_bytes(bytes).unwrap();
             machine.handle(at, event)
@@ -1838,13 +1943,13 @@ fn a_machine_goes_on_from_a_snapshot_as_if_nothing_had_been() {
         let mut cluster = Cluster::new(seed, true);
         cluster.run();
         let (journal, given) = cluster.journal.take().unwrap();
-        let mut machine = Machine::new(cluster.config.clone());
+        let mut machine = Cluster::machine(&cluster.config, seed);
         let mut again = Vec::new();
         let every = 1 + seed as usize % 50;
         for (n, bytes) in journal.iter().enumerate() {
             if n % every == 0 {
                 let snapshot = machine.snapshot().unwrap();
-                machine = Machine::new(cluster.config.clone());
+                machine = Cluster::machine(&cluster.config, seed);
                 machine.restore(&snapshot).unwrap();
             }
             let (at, event) = postcard::from_bytes(bytes).unwrap();

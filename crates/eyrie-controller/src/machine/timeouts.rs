@@ -8,6 +8,12 @@ pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// second.
 pub const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
 pub const SLOWEST_TRANSFER: u64 = 10 << 20;
+
+/// How long the restore of an image of so many bytes may take.
+pub fn restore_timeout(bytes: u64) -> Duration {
+    RESTORE_TIMEOUT + Duration::from_secs(bytes / SLOWEST_TRANSFER)
+}
+
 /// How long who waits for an image of a rank waits while none can be taken; one that is under way
 /// has its own time.
 pub const IMAGE_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,6 +1,7 @@
 //! Who may connect to the controller: the agents and other roles that are expected, users.
 
 use super::inbound::Inbound;
+use super::last_output::LastOutput;
 use super::router_files::RouterFiles;
 use super::subscribers::Published;
 use super::users::Unanswered;
@@ -94,7 +95,7 @@ impl Admission {
             Claim::Rank { .. } | Claim::Ledger { .. } => {
                 Err("ranks connect to routers and keepers".into())
             }
-            Claim::Letters { .. } => Err("letters go to gateways".into()),
+            Claim::Trunk | Claim::Letters { .. } => Err("other domains go to gateways".into()),
             Claim::Controller { .. } | Claim::Attached => Err("this is the controller".into()),
             _ => Ok(()),
         }
@@ -109,6 +110,7 @@ pub struct Services {
     pub router_files: Arc<RouterFiles>,
     pub unanswered: Unanswered,
     pub published: Published,
+    pub output: LastOutput,
 }
 
 #[cfg(test)]

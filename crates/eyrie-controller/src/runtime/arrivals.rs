@@ -4,16 +4,25 @@
 use super::inbound::{Heard, Inbound};
 use super::job::Job;
 use super::link::{encode, Link};
+use super::network;
 use crate::machine::signal_names::in_words;
-use crate::machine::{Event, Peer};
+use crate::machine::{Event, FromPeer, Peer};
+use eyrie_interface::answer::refusal;
 use eyrie_interface::Request;
-use eyrie_wire::control::{is_to_end, Role, StandardStream, ToAgent};
+use eyrie_transport::role::Said;
+use eyrie_wire::control::{is_to_end, FromAgent, Role, StandardStream, ToAgent};
 use eyrie_wire::NodeId;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGTERM, SIGUSR1};
 
 impl Job {
     pub fn hear(&mut self, message: Inbound) {
         match message {
+            Inbound::Heard(Heard::From(_, FromPeer::Router(role, told))) if told.is_passing() => {
+                self.hear_figures(role, told);
+            }
+            Inbound::Heard(Heard::From(_, FromPeer::Agent(node, FromAgent::Sampled(figures)))) => {
+                self.sampled(node, *figures);
+            }
             Inbound::Heard(heard) => self.take(heard),
             Inbound::AgentUp { node, link, heard } => self.agent_connected(node, link, heard),
             Inbound::RoleUp { role, link, heard } => self.role_connected(role, link, heard),
@@ -23,9 +32,35 @@ impl Job {
                 self.must_fit(by, confirmed);
             }
             Inbound::User { request, answer } => match request {
-                // It changes nothing.
-                Request::Status => self.figures.wait(&self.roles, answer),
+                // They change nothing.
+                Request::Status => self.figures.wait_for_status(&self.roles, answer),
+                Request::Traffic => self.figures.wait_for_traffic(&self.roles, answer),
+                Request::NodeTraffic => {
+                    self.figures.wait_for_node_traffic(&self.roles, answer);
+                }
+                Request::Health => {
+                    // The user may have left.
+                    let _ = answer.send(self.health());
+                }
+                Request::Network => {
+                    // The user may have left.
+                    let _ = answer.send(network::network(&self.machine));
+                }
+                Request::Routes { pairs } => {
+                    // The user may have left.
+                    let _ = answer.send(network::routes(&self.machine, &pairs));
+                }
+                Request::WayTo { domain } => {
+                    // The user may have left.
+                    let _ = answer.send(self.way_to(&domain));
+                }
                 request => {
+                    if let Some(why) = self.cannot_start_domain(&request) {
+                        // The user may have left.
+                        let _ = answer.send(refusal(why));
+                        return;
+                    }
+                    let request = self.with_keys(request);
                     self.users.begin(answer);
                     self.take(Heard::User { request });
                     self.users.end();
@@ -96,6 +131,7 @@ impl Job {
             self.open_windows(node);
         }
         self.agents.watches_none(node);
+        self.conduct(node);
         if again {
             self.journal.send_anew(node);
             self.take(Event::AgentBack(node));

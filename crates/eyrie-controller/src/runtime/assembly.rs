@@ -14,7 +14,10 @@ use super::job::Job;
 use super::jobdir::JobDir;
 use super::journal::{Beginning, Journal};
 use super::journal_copies::Copies;
+use super::last_output::LastOutput;
 use super::launcher::Cluster;
+use super::measuring::Measuring;
+use super::monitoring::Monitoring;
 use super::options::JobOptions;
 use super::outlet::Outlet;
 use super::output::Printer;
@@ -28,7 +31,7 @@ use super::router_files::RouterFiles;
 use super::stdin::Stdin;
 use super::users::Unanswered;
 use super::waiting_users::Users;
-use crate::machine::{Config, Machine, SAVED_CODE};
+use crate::machine::{Config, Event, Machine, SAVED_CODE};
 use anyhow::Context;
 use crossbeam_channel::{bounded, Receiver, Sender};
 use eyrie_interface::RolesAt;
@@ -110,6 +113,7 @@ pub fn assemble(
     let routers = routers::start_here(options, &places, dir.path(), &secret, of_saved, router_in)?;
     let admission = Arc::new(Admission::new(options.nodes + options.spares));
     let unanswered = Unanswered::default();
+    let last_output = LastOutput::default();
     let services = Arc::new(Services {
         secret: secret.clone(),
         admission: Arc::clone(&admission),
@@ -117,11 +121,13 @@ pub fn assemble(
         router_files: Arc::clone(&router_files),
         unanswered: unanswered.clone(),
         published: event_file.published(),
+        output: last_output.clone(),
     });
     let control = parts::listen(&options.reach, dir.path(), &services)?;
     let mut stdin = Stdin::new(dir.path())?;
     let outlived = options.can_be_resumed();
     let children = Children::new(control, secret.clone(), options.log.clone(), outlived);
+    let (monitoring, unconducted) = Monitoring::begin(options, children.controller(), &secret);
     let config = config(options, &beginning.name);
     let (machine, alike, needed_images) = match saved {
         None => (Machine::new(config), Alike::default(), None),
@@ -143,12 +149,16 @@ pub fn assemble(
         users: Users::new(unanswered),
         end: End::default(),
         refusals: Refusals::default(),
+        lines: None,
+        joins: None,
         clock: Clock::start(),
         role_addresses: RoleAddresses::new((options.roles != RolesAt::Nodes).then_some(places)),
         event_file,
-        outlet: Outlet::new(printer),
+        outlet: Outlet::new(printer, last_output),
         roles: RolePeers::new(routers, store),
         figures: Figures::new(),
+        measuring: Measuring::new(options),
+        monitoring,
         inbound,
         alike,
         images,
@@ -162,6 +172,7 @@ pub fn assemble(
         machine,
         beginning,
     };
+    job.hear_later(unconducted.map(Event::Note));
     Ok((job, sweeper, dir))
 }
 
@@ -209,6 +220,9 @@ fn config(options: &JobOptions, name: &str) -> Config {
         can_be_saved: options.images.is_some(),
         archive: options.has_archive(),
         drain_on_notice: options.drain_on_notice,
+        run_time: options.run_time,
+        on_suspect: options.on_suspect,
+        on_failing: options.on_failing,
         checkpoint_every: options.checkpoint_every,
         checkpoint_order: options.checkpoint_order,
         checkpoint_mode: options.checkpoint_mode,
@@ -220,6 +234,7 @@ fn config(options: &JobOptions, name: &str) -> Config {
         injections: options.injections.clone(),
         domains: options.domains.as_ref().map(|of| of.domains.clone()),
         gateway: options.domains.as_ref().map(|of| of.gateway),
+        joins: options.domains.as_ref().is_some_and(|of| of.joins),
     }
 }
 

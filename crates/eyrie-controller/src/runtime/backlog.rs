@@ -31,8 +31,8 @@ impl SavedOutput {
     pub fn take(&mut self, piece: Piece) {
         let Piece { stream, bytes, shown } = piece;
         self.pieces.push((stream, bytes.to_vec()));
-        if let Some((link, shown)) = shown {
-            link.send_passing(&shown);
+        if let Some(shown) = shown {
+            shown.tell();
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The processes that the controller has started: agents, and what starts agents on other hosts.
 //! None is waited for without a bound.
 
+use super::beside::Spared;
 use super::launcher::{Cluster, SentFile, Target};
 use eyrie_supervision::{dies_with_starter, in_own_session, own_command, with_no_signal_blocked};
 use eyrie_transport::role::secret_line;
@@ -9,7 +10,7 @@ use eyrie_wire::role_address::Addr;
 use eyrie_wire::NodeId;
 use rustix::process::{kill_process, Pid, Signal};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -51,7 +52,7 @@ pub struct Children {
     /// They go on without this process.
     outlive: bool,
     /// Those that others have started in this process, and where their end is told.
-    spared: HashSet<Pid>,
+    spared: Spared,
     ended: Option<Sender<(Pid, Option<i32>)>>,
 }
 
@@ -60,18 +61,18 @@ impl Children {
     /// With `outlive` they do not end with this process.
     pub fn new(controller: Addr, secret: Secret, log: Option<PathBuf>, outlive: bool) -> Children {
         let pids = BTreeMap::new();
-        let spared = HashSet::new();
+        let spared = Spared::default();
         Children { pids, controller, secret, log, outlive, spared, ended: None }
     }
 
     /// These children are no part of the job; their end is told to `ended`.
-    pub fn spare(&mut self, spared: HashSet<Pid>, ended: Sender<(Pid, Option<i32>)>) {
+    pub fn spare(&mut self, spared: Spared, ended: Sender<(Pid, Option<i32>)>) {
         (self.spared, self.ended) = (spared, Some(ended));
     }
 
     /// The children that are no part of the job, as far as they have not ended.
-    pub fn spared(&self) -> impl Iterator<Item = Pid> + '_ {
-        self.spared.iter().copied()
+    pub fn spared(&self) -> Vec<Pid> {
+        self.spared.lock().iter().copied().collect()
     }
 
     /// Starts an agent on this host. To be called from the thread that lives
@@ -83,7 +84,17 @@ impl Children {
         let mut command = own_command();
         let log = self.log.iter().flat_map(|file| ["--log".as_ref(), file.as_os_str()]);
         command.args(child.args()).arg("--connect").arg(self.controller.to_string()).args(log);
-        self.start(child, command, Vec::new()).map(drop)
+        if self.outlive {
+            // What it inherits stays open when this process has died. An ssh that has started this
+            // one would wait for it, and who sees to the job would not know of the death.
+            command.stderr(Stdio::piped());
+        }
+        let mut started = self.start(child, command, Vec::new())?;
+        if let Some(mut said) = started.stderr.take() {
+            // It ends with the agent, or when our own is not read any more.
+            std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::stderr()));
+        }
+        Ok(())
     }
 
     /// Starts the agent of a node on another host, or those of all nodes; what is said on the way
@@ -165,9 +176,10 @@ impl Children {
     /// Reaps children that have ended, adopted ones included; returns those that it has started.
     pub fn reap(&mut self) -> Vec<Child> {
         let mut ended = Vec::new();
+        let mut spared = self.spared.lock();
         let options = rustix::process::WaitOptions::NOHANG;
         while let Ok(Some((pid, status))) = rustix::process::wait(options) {
-            if let Some(heard) = self.ended.as_ref().filter(|_| self.spared.remove(&pid)) {
+            if let Some(heard) = self.ended.as_ref().filter(|_| spared.remove(&pid)) {
                 // They may not be looked at any more.
                 let _ = heard.send((pid, status.exit_status()));
             }

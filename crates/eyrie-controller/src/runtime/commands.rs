@@ -4,6 +4,7 @@ use super::job::Job;
 use super::users;
 use crate::inject::Fault;
 use crate::machine::{Command, Event, FromPeer, ToPeer};
+use crate::record::LogLevel;
 use eyrie_router::{RouterCommand, RouterEvent};
 use eyrie_wire::control::{FromAgent, ToAgent};
 
@@ -21,6 +22,9 @@ fn log(to: &ToPeer) {
         ToPeer::Agent(_, ToAgent::Heartbeat { .. }) => tracing::trace!(?to),
         // Its entries are many.
         ToPeer::Agent(_, ToAgent::Pmi { .. }) | ToPeer::Agents(ToAgent::Pmi { .. }) => {}
+        ToPeer::Router(_, RouterCommand::ToDomain { domain, letter }) => {
+            tracing::debug!(%domain, letter = letter.number, "ToDomain")
+        }
         _ => tracing::debug!(?to),
     }
 }
@@ -39,6 +43,9 @@ impl Job {
                 Event::From(FromPeer::Agent(node, FromAgent::Output { instance, bytes, .. })) => {
                     tracing::trace!(%node, %instance, bytes = bytes.len(), "output")
                 }
+                Event::From(FromPeer::Router(_, RouterEvent::FromDomain { domain, letter })) => {
+                    tracing::debug!(%domain, letter = letter.number, "FromDomain")
+                }
                 // Nor all that a router holds of a rank.
                 Event::From(FromPeer::Router(role, RouterEvent::Fenced { instance, .. })) => {
                     tracing::debug!(%role, %instance, "fenced")
@@ -56,11 +63,12 @@ impl Job {
             Command::StartRole { .. }
             | Command::Directory(_)
             | Command::Disconnect(_)
+            | Command::StartDomain(_)
             | Command::Inject(_)
             | Command::End { .. } => tracing::info!(?command),
             Command::Send(to) => log(to),
             // Not its bytes.
-            Command::Show { .. } => {}
+            Command::Show { .. } | Command::Print { .. } => {}
             _ => tracing::debug!(?command),
         }
         match command {
@@ -84,6 +92,14 @@ impl Job {
             Command::Show { node, instance, stream, bytes, end } => {
                 self.show_output(node, instance, stream, bytes, end)
             }
+            Command::Print { from, stream, bytes } => self.print_of_domain(from, stream, bytes),
+            Command::Line { is_error, text } => {
+                let level = if is_error { LogLevel::Error } else { LogLevel::Normal };
+                self.show_here(level, &text);
+            }
+            Command::OpenOutput => self.open_output(),
+            Command::TakeOutput => self.take_output(),
+            Command::StartDomain(start) => self.start_domain(*start),
             Command::Inject(fault) => self.inject(fault),
             Command::SaveRouters => self.save_routers(),
             Command::SaveJob => self.save_job(),

@@ -116,6 +116,11 @@ impl EventFile {
         }
     }
 
+    /// The number of the first line that no other controller has written.
+    pub fn first(&self) -> u64 {
+        self.skip
+    }
+
     /// What subscribers see of it.
     pub fn published(&self) -> Published {
         self.published.clone()

@@ -13,9 +13,10 @@ use crate::machine::answer::RequestId;
 use crate::machine::{Event, FromPeer, Peer};
 use eyrie_interface::answer::Traced;
 use eyrie_interface::Request;
+use eyrie_router::RouterEvent;
 use eyrie_store::role::StoreCommand;
 use eyrie_wire::control::{FromAgent, Role, TraceRecord};
-use eyrie_wire::{NodeId, RankInstance};
+use eyrie_wire::{NodeId, RankInstance, RouterId};
 use std::io;
 
 /// Who has sent something over a connection, and what came with it.
@@ -127,6 +128,7 @@ impl Job {
         match &event {
             Event::AgentGone(node) if !self.agents.is_up(*node) => return,
             Event::Stop { .. } => self.end.hurry(),
+            Event::DomainLost { domain, .. } if self.machine.is_member(*domain) => self.end.hurry(),
             Event::Replaced { .. } => self.end.replace(),
             _ => {}
         }
@@ -137,6 +139,9 @@ impl Job {
         if let Err(e) = self.stdin.take(bytes, eof) {
             let text = format!("standard input ends here for the program: cannot keep it: {e}");
             self.handle_event(Event::Note(text));
+        }
+        if let Some(bytes) = self.stdin.end() {
+            self.handle_event(Event::InputEnds { bytes });
         }
         self.send_stdin();
     }
@@ -154,6 +159,11 @@ impl Job {
         if let Some(message) = message {
             self.handle_event(Event::From(message));
         }
+    }
+
+    /// A router tells figures. They are in no journal: a successor of this controller asks again.
+    pub fn hear_figures(&mut self, role: Role, told: RouterEvent) {
+        self.figures.add(RouterId(role.id), told);
     }
 
     fn hear_role(&mut self, message: &FromPeer) {
@@ -184,10 +194,14 @@ impl Job {
         }
     }
 
-    /// Ends the job when what the ranks write cannot be passed on.
+    /// Ends the job when what the ranks write cannot be passed on; tells other domains how much of
+    /// their output is written.
     pub fn watch_output(&mut self) {
         if self.end.has_come() {
             return;
+        }
+        for (domain, bytes) in self.outlet.take_shown() {
+            self.take(Event::Shown { domain, bytes });
         }
         if let Some(OutputFailed { code, cause, .. }) = self.outlet.failed() {
             self.take(Event::Stop { code, cause });
@@ -237,8 +251,16 @@ impl Job {
     fn hear_user(&mut self, request: Request) {
         let id = self.users.next();
         let event = match request {
-            // Both change nothing: they are answered where they arrive.
-            Request::Status | Request::Subscribe { .. } => return,
+            // They change nothing: they are answered where they arrive.
+            Request::Status
+            | Request::Traffic
+            | Request::NodeTraffic
+            | Request::Health
+            | Request::Network
+            | Request::Routes { .. }
+            | Request::Output
+            | Request::Subscribe { .. }
+            | Request::WayTo { .. } => return,
             Request::Inject { injection } => Event::Inject { request: id, injection },
             Request::Join { host, allocation } => return self.join(host, allocation),
             Request::Stop => Event::Save { request: Some(id) },
@@ -246,11 +268,17 @@ impl Job {
                 Event::Migrate { request: Some(id), ranks, to, manner }
             }
             Request::Measure { over, goal } => Event::Measure { request: id, over, goal },
-            Request::Rearrange { moves, drains, manner } => {
-                Event::Rearrange { request: Some(id), moves, drains, manner }
+            Request::Propose { left } => Event::Propose { request: id, left },
+            Request::Rearrange { moves, drains, whole, manner } => {
+                Event::Rearrange { request: Some(id), moves, drains, whole, manner }
             }
             Request::Drain { node } => Event::Drain { request: Some(id), node },
-            Request::MigrateDomain { to, way } => Event::MigrateDomain { request: id, to, way },
+            Request::JoinDomain { domain, keys } => {
+                Event::JoinDomain { request: id, new: *domain, keys }
+            }
+            Request::MigrateDomain { to, way, leave } => {
+                Event::MigrateDomain { request: id, to, way, leave }
+            }
             Request::Undrain { node } => Event::Undrain { request: id, node },
             Request::Trace { rank } => Event::Trace { request: id, rank },
             Request::Checkpoint { rank } => Event::Checkpoint { request: id, rank },

@@ -2,9 +2,9 @@
 //! order.
 
 use super::job::Job;
-use super::output::Piece;
+use super::output::{Piece, Shown};
 use eyrie_wire::control::{StandardStream, ToAgent};
-use eyrie_wire::{NodeId, RankInstance};
+use eyrie_wire::{DomainId, NodeId, RankInstance};
 use std::sync::Arc;
 
 impl Job {
@@ -29,7 +29,22 @@ impl Job {
         let shown = ToAgent::OutputShown { instance, stream, offset: end };
         let link = self.agents.session(node).and_then(|session| session.link()).cloned();
         let bytes: Arc<[u8]> = bytes.into();
-        let piece = Piece { stream, bytes, shown: link.map(|link| (link, shown)) };
+        let shown = link.map(|link| Shown::Agent(link, shown));
+        self.print(Piece { stream, bytes, shown });
+    }
+
+    /// Shows output of another domain, or what another one was to show.
+    pub fn print_of_domain(
+        &mut self,
+        from: Option<(DomainId, u64)>,
+        stream: StandardStream,
+        bytes: Vec<u8>,
+    ) {
+        let shown = from.map(|(domain, end)| self.outlet.shown_of(domain, end));
+        self.print(Piece { stream, bytes: bytes.into(), shown });
+    }
+
+    fn print(&mut self, piece: Piece) {
         let position = self.journal.progress().position;
         let is_kept = self.journal.is_kept();
         // Another controller must write the same in the same order.

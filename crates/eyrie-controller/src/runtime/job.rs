@@ -3,6 +3,7 @@
 use super::admission::Admission;
 use super::agents::{Agents, Returns};
 use super::alike::Alike;
+use super::beside::{LineChange, NewSite};
 use super::children::Children;
 use super::clock::Clock;
 use super::end::End;
@@ -11,17 +12,21 @@ use super::images_dir::ImagesDir;
 use super::inbound::Inbound;
 use super::journal::{Beginning, Journal};
 use super::journal_copies::Copies;
+use super::measuring::Measuring;
+use super::monitoring::Monitoring;
 use super::outlet::{Outlet, PROGRESS_EVERY};
 use super::places::RoleAddresses;
 use super::refusals::Refusals;
 use super::roles::figures::Figures;
 use super::roles::peers::RolePeers;
 use super::router_files::RouterFiles;
+use super::running::Running;
 use super::stdin::Stdin;
 use super::waiting_users::Users;
 use crate::machine::{Event, FromPeer, Machine};
 use crossbeam_channel::{select, Receiver, Sender};
 use eyrie_router::RouterEvent;
+use eyrie_transport::role::Said;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::control::{Role, RoleKind};
 use eyrie_wire::{ImageId, Rank, RouterId};
@@ -45,6 +50,8 @@ pub struct Job {
     pub(super) event_file: EventFile,
     pub(super) roles: RolePeers,
     pub(super) figures: Figures,
+    pub(super) measuring: Measuring,
+    pub(super) monitoring: Monitoring,
     pub(super) role_addresses: RoleAddresses,
     pub(super) end: End,
     pub(super) inbound: Sender<Inbound>,
@@ -70,9 +77,19 @@ pub struct Job {
     pub(super) is_replaying: bool,
     pub(super) users: Users,
     pub(super) refusals: Refusals,
+    /// Who is told how the lines to other domains are.
+    pub(super) lines: Option<std::sync::mpsc::Sender<LineChange>>,
+    /// Who starts domains that join.
+    pub(super) joins: Option<std::sync::mpsc::Sender<NewSite>>,
 }
 
 impl Job {
+    /// What others need who are to ask it.
+    pub fn running(&self) -> Running<'_> {
+        let Job { dir, beginning, event_file, .. } = self;
+        Running { dir, beginning, first_event: event_file.first() }
+    }
+
     /// The loop; returns the exit code.
     pub fn run(
         &mut self,
@@ -105,6 +122,10 @@ impl Job {
             self.watch_places();
             self.watch_output();
             self.answer_status();
+            self.answer_traffic();
+            self.answer_node_traffic();
+            self.measure_traffic();
+            self.compare_nodes();
             self.say_waiting();
             self.tick_when_due();
             self.end_unless_saving();
@@ -121,7 +142,20 @@ impl Job {
 
     /// A router in this process says something.
     fn hear_router(&mut self, router: RouterId, event: RouterEvent) {
-        self.hear_peer(FromPeer::Router(Role::first(RoleKind::Router, router.0), event));
+        let role = Role::first(RoleKind::Router, router.0);
+        if event.is_passing() {
+            self.hear_figures(role, event);
+        } else {
+            self.hear_peer(FromPeer::Router(role, event));
+        }
+    }
+
+    /// The machine hears what nodes send each other, where that is measured.
+    fn measure_traffic(&mut self) {
+        let Job { measuring, figures, roles, clock, .. } = self;
+        if let Some(traffic) = measuring.look(clock.elapsed(), figures, roles) {
+            self.take(Event::Traffic(traffic));
+        }
     }
 
     /// A controller that is there to save the job does nothing else with it.

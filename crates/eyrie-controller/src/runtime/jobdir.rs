@@ -182,7 +182,8 @@ impl JobDir {
         while flock(&controller, FlockOperation::NonBlockingLockExclusive).is_err() {
             if Instant::now() > until {
                 let name = mark.name;
-                bail!("the controller of job {name} runs: see `eyrie status {name}`");
+                let text = format!("the controller of job {name} runs: see `eyrie status {name}`");
+                bail!(ControllerRuns(text));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -267,6 +268,11 @@ fn make_way(path: &Path, name: &str) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// A job is not gone on with, because its controller runs.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ControllerRuns(pub String);
 
 /// Where a job can be gone on with.
 const WHERE_TO_RESUME: &str = "go on with a job on the host where it was started, or on one that \

@@ -49,6 +49,7 @@ impl Job {
             compared: !self.machine.hosts().is_empty(),
             orphans: self.beginning.options.can_be_resumed().then(|| self.orphans(node)),
             notices: self.beginning.options.notices.clone(),
+            monitoring: self.beginning.options.monitoring.clone(),
         };
         self.send(node, &ToAgent::Join(Box::new(job)));
     }

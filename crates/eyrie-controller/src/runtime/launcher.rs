@@ -341,7 +341,7 @@ fn ssh_name(ssh: &OsStr, host: &str) -> Option<String> {
 }
 
 /// Whether a name is this host's own.
-fn is_here(name: &str) -> bool {
+pub fn is_here(name: &str) -> bool {
     let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let short = |name: &str| name.split('.').next().unwrap_or_default().to_string();
     name == "localhost" || name == own || (!own.is_empty() && name == short(&own))

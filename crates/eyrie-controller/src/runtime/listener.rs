@@ -78,6 +78,7 @@ fn serve(claim: Claim, stream: Stream, services: &Services) {
         | Claim::Controller { .. }
         | Claim::Attached
         | Claim::Rank { .. }
+        | Claim::Trunk
         | Claim::Letters { .. }
         | Claim::Ledger { .. } => {}
         Claim::RouterSave { id } => services.router_files.keep(id, stream),
@@ -148,6 +149,10 @@ fn serve_user(mut stream: Stream, services: &Services) -> std::io::Result<()> {
         Ok(Request::Subscribe { from }) => {
             stream.set_timeout(Some(SUBSCRIBER_PATIENCE))?;
             return services.published.stream(from, &mut stream);
+        }
+        Ok(Request::Output) => {
+            stream.set_timeout(Some(SUBSCRIBER_PATIENCE))?;
+            return services.output.stream(&mut stream);
         }
         Ok(request) => request,
     };

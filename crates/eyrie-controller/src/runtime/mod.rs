@@ -17,6 +17,7 @@ mod durable;
 mod elsewhere;
 mod end;
 mod event_file;
+mod health;
 mod hear;
 mod held;
 mod images_dir;
@@ -26,9 +27,14 @@ pub mod jobdir;
 mod joining;
 mod journal;
 mod journal_copies;
+mod last_output;
 mod launcher;
 mod link;
 mod listener;
+mod measuring;
+mod monitoring;
+mod network;
+mod new_domain;
 mod options;
 mod outlet;
 mod output;
@@ -40,6 +46,7 @@ mod refusals;
 mod resume;
 mod roles;
 mod router_files;
+mod running;
 mod save_files;
 mod seek;
 mod sending;
@@ -49,21 +56,24 @@ mod shutdown;
 mod snapshot;
 mod stdin;
 mod subscribers;
+mod taken_output;
 pub mod users;
 mod waiting_users;
 mod watching;
 mod written;
 
-pub use beside::{Beside, Stop};
+pub use beside::{Beside, FromOutside, LineChange, LineIs, NewSite, Spared, Stop};
 pub use elsewhere::Elsewhere;
 pub use event_file::appended;
 pub use eyrie_keeper::check as check_ledgers;
+pub use jobdir::ControllerRuns;
 pub use journal::Beginning;
-pub use launcher::{lead, Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
-pub use options::{InDomain, JobOptions, Reach};
+pub use launcher::{is_here, lead, Cluster, Launcher, ENV_NO_KILL, ENV_SPARES, SLURM_NODE};
+pub use options::{InDomain, JobNetwork, JobOptions, Reach, Ways};
 pub use parts::passed_signals;
 pub use program::NotRunnable;
 pub use resume::{resume, Resume};
+pub use running::Running;
 
 use crate::machine::Event;
 use alike::Alike;
@@ -78,10 +88,12 @@ use eyrie_placement::Placement;
 use eyrie_store::role::StoreCommand;
 use eyrie_wire::agent::{ENV_DROP_SOCKETS, ENV_RECORD};
 use images_dir::{ImagesDir, SavedJob};
+use inbound::Inbound;
 use jobdir::JobDir;
 use journal::Journal;
 use output::Printer;
 use roles::peers::THE_STORE;
+use signal_hook::consts::SIGCHLD;
 use written::Written;
 
 /// A directory of images, held for the job that is to go on with what was saved there.
@@ -110,6 +122,11 @@ impl Resumption {
         }
     }
 
+    /// The name of the job that was saved there, if one was.
+    pub fn name(&self) -> Option<&str> {
+        self.saved.as_ref().map(|saved| saved.beginning.name.as_str())
+    }
+
     /// What the job was asked to be that was saved there, if one was.
     pub fn options(&self) -> Option<&JobOptions> {
         self.saved.as_ref().map(|saved| &saved.beginning.options)
@@ -117,8 +134,9 @@ impl Resumption {
 }
 
 /// Runs a job to its end; returns the exit code. `resumption`: it begins with what was saved there,
-/// if anything was. `placement` says where ranks of lost nodes go. `note` is an event at the
-/// beginning. `beside`: what goes on in this process besides.
+/// if anything was. `placement` says where ranks of lost nodes go. `notes` are events at the
+/// beginning. `beside`: what goes on in this process besides. `begun` hears when the job can be
+/// asked.
 ///
 /// # Errors
 /// When the job cannot be started.
@@ -126,8 +144,9 @@ pub fn run(
     options: JobOptions,
     resumption: Option<Resumption>,
     placement: Placement,
-    note: Option<String>,
+    notes: Vec<String>,
     beside: Option<Beside>,
+    begun: impl FnOnce(Running<'_>),
 ) -> anyhow::Result<i32> {
     options::check(&options)?;
     let goes_on = resumption.is_some();
@@ -172,9 +191,13 @@ pub fn run(
     let (mut job, sweeper, dir) = assemble(beginning, parts, &channels)?;
     job.admission.open();
     job.journal = journal;
-    if let Some(Beside { spared, ended, stops }) = beside {
+    if let Some(Beside { spared, ended, lines, joins, from_outside }) = beside {
         job.children.spare(spared, ended);
-        beside::hear(stops, channels.inbound_in.clone());
+        // One that has ended already did so before signals were heard.
+        let _ = channels.inbound_in.send(Inbound::Signal(SIGCHLD));
+        job.lines = Some(lines);
+        job.joins = joins;
+        parts::hear_outside(from_outside, channels.inbound_in.clone());
     }
     let warnings = [
         job.beginning.options.reach.warning(),
@@ -183,12 +206,13 @@ pub fn run(
     let anew = (goes_on && job.needed_images.is_none())
         .then(|| "nothing was saved there: the job starts from its beginning".to_string());
     let said = cleaned.into_iter().chain(warnings.into_iter().flatten());
-    let said = said.chain(note).chain(anew).chain(of_cpu);
+    let said = said.chain(notes).chain(anew).chain(of_cpu);
     said.for_each(|text| job.take(Event::Note(text)));
     if job.needed_images.is_some() {
         job.send_store(THE_STORE, StoreCommand::Inventory);
     }
     job.start_parts(&dir)?;
+    begun(job.running());
     job.stdin.start(channels.inbound_in.clone());
     job.watch_deadline();
     let code = job.run(&channels.inbound, &channels.router_events);
@@ -196,12 +220,14 @@ pub fn run(
 }
 
 /// Goes on with a job that was saved in a directory, as it was asked for and on the same hosts.
+/// `begun` hears when the job can be asked.
 ///
 /// # Errors
 /// When nothing was saved there; as [`run`].
 pub fn go_on(
     images: &std::path::Path,
     placement: impl FnOnce(&JobOptions) -> anyhow::Result<Placement>,
+    begun: impl FnOnce(Running<'_>),
 ) -> anyhow::Result<i32> {
     let resumption = Resumption::open(images)?;
     let Some(options) = resumption.options().cloned() else {
@@ -212,7 +238,7 @@ pub fn go_on(
     let mut options = JobOptions { injections: vec![], events: None, images, ..options };
     options.reach.find_anew(options.cluster.as_ref())?;
     let placement = placement(&options)?;
-    run(options, Some(resumption), placement, None, None)
+    run(options, Some(resumption), placement, Vec::new(), None, begun)
 }
 
 /// Shows what the ranks of a saved job had printed and no controller has shown yet.
@@ -221,7 +247,7 @@ fn show_the_rest(images: &ImagesDir, saved: &SavedJob) -> anyhow::Result<()> {
     else {
         return Ok(());
     };
-    let (mut written, note) = Written::go_on(&file, *before)?;
+    let (mut written, note) = Written::go_on(&file, *before, &[])?;
     if let Some(text) = note {
         eprintln!("eyrie: {text}");
     }

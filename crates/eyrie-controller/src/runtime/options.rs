@@ -6,17 +6,21 @@ use crate::machine::schedule::Interval;
 use crate::record::LogLevel;
 use anyhow::bail;
 use eyrie_host::Images;
-use eyrie_interface::options::CpuLevel;
+use eyrie_interface::answer::WayTo;
+use eyrie_interface::options::{CpuLevel, Precaution};
 use eyrie_interface::{Order, RolesAt};
+use eyrie_placement::assign::spread;
 use eyrie_router::Gateway;
 use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::directory::MessagePath;
 use eyrie_wire::domains::Domains;
+use eyrie_wire::health::Monitoring;
 use eyrie_wire::role_address::{Bind, Interface, Ports, Security};
 use eyrie_wire::{NodeId, RouterId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -121,6 +125,9 @@ pub struct JobOptions {
     #[serde(with = "as_bytes")]
     pub events: Option<PathBuf>,
     pub json: bool,
+    /// Where metrics are served, and the collector that traces go to.
+    pub metrics: Option<SocketAddr>,
+    pub traces: Option<String>,
     pub job: Option<String>,
     #[serde(with = "as_bytes")]
     pub dir: Option<PathBuf>,
@@ -143,9 +150,21 @@ pub struct JobOptions {
     /// drained.
     pub notices: Notices,
     pub drain_on_notice: bool,
-    /// The network that the nodes are in, and what they send each other: words of `eyrie plan`.
-    pub network: Option<String>,
+    /// What is done about a node that is suspect, and one that is failing.
+    pub on_suspect: Precaution,
+    pub on_failing: Precaution,
+    /// How nodes and ranks are watched, if they are.
+    pub monitoring: Option<Monitoring>,
+    /// The network that the nodes are in.
+    pub network: Option<JobNetwork>,
+    /// What ranks send each other until that is measured: words of `eyrie plan`.
     pub traffic: Option<String>,
+    /// How the ranks of lost nodes get their nodes: a word of `eyrie plan`, checked before.
+    pub policy: Option<String>,
+    /// Bytes per second of a link of the network, where that was said.
+    pub bandwidth: Option<u64>,
+    /// How long the job is likely to run.
+    pub run_time: Duration,
     /// Sockets of the program's own that lead out of a rank do not refuse its image: in a restored
     /// rank they are broken connections.
     pub drop_sockets: bool,
@@ -161,6 +180,19 @@ pub struct JobOptions {
     pub argv: Vec<OsString>,
 }
 
+/// The network that the nodes of a job are in, and where in it they are.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct JobNetwork {
+    /// Words of `eyrie plan`.
+    pub words: String,
+    /// The text of the file that the words name, where there is no such file: it was found out.
+    pub text: Option<String>,
+    /// The network's node of each node of the job.
+    pub places: Vec<u32>,
+    /// For each rank the node that it starts on, where all nodes are on this host.
+    pub start: Vec<NodeId>,
+}
+
 /// What a domain's controller is told of the domains. `ranks` of the options counts those of all
 /// domains, while `Cluster::start` has a node for each: for a rank of another domain the gateway's.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -172,6 +204,50 @@ pub struct InDomain {
     pub port: u16,
     /// Name of the job's PMI key value space, the same in all domains.
     pub kvsname: String,
+    /// How commands reach the sites of the others, as far as this domain has started them.
+    pub ways: Ways,
+    /// It joins a running job.
+    pub joins: bool,
+}
+
+/// How commands reach the sites of other domains.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Ways {
+    /// The command that takes ssh's arguments, and the eyrie command at all sites.
+    pub ssh: OsString,
+    pub eyrie: OsString,
+    /// Ssh destinations, by the names of domains; `None`: the user has started it there.
+    pub destinations: BTreeMap<String, Option<String>>,
+}
+
+impl Ways {
+    /// How a command reaches the site of the domain of this name. `own`: the domain of this site;
+    /// `all`: all of them.
+    ///
+    /// # Errors
+    /// Says where the command is to be typed, or which domains there are.
+    pub fn to(&self, name: &str, own: &str, all: &[&str]) -> Result<WayTo, String> {
+        if own == name {
+            return Ok(WayTo::Here);
+        }
+        if !all.contains(&name) {
+            return Err(format!("there is no domain {name}: domains are {}", all.join(", ")));
+        }
+        match self.destinations.get(name) {
+            Some(Some(destination)) => Ok(WayTo::Ssh {
+                program: self.ssh.clone().into(),
+                destination: destination.clone(),
+                eyrie: self.eyrie.clone().into(),
+            }),
+            Some(None) => Err(format!(
+                "domain {name} was started by hand: type the command at its site, without --domain"
+            )),
+            None => Err(format!(
+                "the way to domain {name} is not known in domain {own}: type the command at the \
+                 site where `eyrie run` was started, or without --domain at that of {name}"
+            )),
+        }
+    }
 }
 
 impl JobOptions {
@@ -229,9 +305,10 @@ impl JobOptions {
 
     /// For each rank the node that it starts on.
     pub fn start(&self) -> Vec<NodeId> {
-        match &self.cluster {
-            Some(cluster) => cluster.start.clone(),
-            None => eyrie_placement::assign::spread(self.ranks, self.nodes).map(NodeId).collect(),
+        match (&self.cluster, &self.network) {
+            (Some(cluster), _) => cluster.start.clone(),
+            (None, Some(network)) => network.start.clone(),
+            (None, None) => spread(self.ranks, self.nodes).map(NodeId).collect(),
         }
     }
 
@@ -311,6 +388,8 @@ pub mod tests {
             injections: vec![],
             events: None,
             json: false,
+            metrics: None,
+            traces: None,
             job: None,
             dir: None,
             images: None,
@@ -322,8 +401,14 @@ pub mod tests {
             orphan_timeout: Duration::from_secs(60),
             notices: Notices::default(),
             drain_on_notice: true,
+            on_suspect: Precaution::Image,
+            on_failing: Precaution::Drain,
+            monitoring: None,
             network: None,
             traffic: None,
+            policy: None,
+            bandwidth: None,
+            run_time: Duration::from_secs(3600),
             drop_sockets: false,
             self_contained: false,
             show: LogLevel::Normal,
@@ -331,5 +416,25 @@ pub mod tests {
             domains: None,
             argv: vec!["true".into()],
         }
+    }
+    #[test]
+    fn a_way_to_a_site_is_known_or_it_is_said_where_the_command_is_to_be_typed() {
+        let destinations = [("cloud", Some("login")), ("lab", None)];
+        let destinations =
+            destinations.map(|(name, to)| (name.to_string(), to.map(String::from))).into();
+        let ways = Ways { ssh: "ssh".into(), eyrie: "/opt/eyrie".into(), destinations };
+        let to = |ways: &Ways, name: &str| ways.to(name, "home", &["home", "cloud", "lab"]);
+        assert_eq!(to(&ways, "home"), Ok(WayTo::Here));
+        let way = WayTo::Ssh {
+            program: "ssh".into(),
+            destination: "login".into(),
+            eyrie: "/opt/eyrie".into(),
+        };
+        assert_eq!(to(&ways, "cloud"), Ok(way));
+        let refused = |ways: &Ways, name: &str| to(ways, name).unwrap_err();
+        assert!(refused(&ways, "lab").contains("started by hand: type the command at its site"));
+        assert!(refused(&ways, "west").contains("domains are home, cloud, lab"));
+        let none = Ways::default();
+        assert!(refused(&none, "cloud").contains("type the command at the site where `eyrie run`"));
     }
 }

@@ -1,9 +1,14 @@
 //! The output of the ranks on its way to the printer: held until the journal is safe, and kept
-//! until it is written. Never waits for the reader of the job's output.
+//! until it is written. Never waits for the reader of the job's output. Also counts what is written
+//! of the output of other domains.
 
 use super::backlog::{Backlog, SavedOutput};
-use super::output::{OutputFailed, Piece, Printer};
-use std::collections::VecDeque;
+use super::last_output::LastOutput;
+use super::output::{OutputFailed, Piece, Printer, Shown, SHOWN_EVERY};
+use eyrie_wire::DomainId;
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +21,8 @@ const WAITING_FIRST: Duration = Duration::from_secs(1);
 /// What is shown of a job.
 pub struct Outlet {
     printer: Printer,
+    /// What users who look at it see.
+    last: LastOutput,
     /// Output that this controller does not show: the controller that goes on with the job it saves
     /// does.
     kept: Option<SavedOutput>,
@@ -23,6 +30,9 @@ pub struct Outlet {
     held: VecDeque<(u64, Piece)>,
     /// Output that may not have been written, where the journal must say it.
     backlog: Backlog,
+    /// Of each other domain whose output is shown here, how many bytes of it are written, and how
+    /// many of them it was told.
+    domains: BTreeMap<DomainId, (Arc<AtomicU64>, u64)>,
     /// The reader of the job's output has left.
     reader_left: bool,
     /// When the progress line was drawn last.
@@ -32,13 +42,16 @@ pub struct Outlet {
 }
 
 impl Outlet {
-    pub fn new(printer: Printer) -> Outlet {
+    /// `last`: where users look at what is printed.
+    pub fn new(printer: Printer, last: LastOutput) -> Outlet {
         let backlog = Backlog::new(printer.written(), [0; 2]);
         Outlet {
             printer,
+            last,
             kept: None,
             held: VecDeque::new(),
             backlog,
+            domains: BTreeMap::new(),
             reader_left: false,
             drawn: Instant::now(),
             waiting_said: Duration::ZERO,
@@ -51,7 +64,15 @@ impl Outlet {
 
     /// Ends the printer, within `limit` where one is given. Returns why not all was written.
     pub fn finish(self, limit: Option<Duration>) -> Option<OutputFailed> {
+        self.last.close();
         self.printer.finish(limit)
+    }
+
+    /// From now on all is shown in these files: standard output and standard error. Other domains
+    /// count what they print anew.
+    pub fn redirect(&mut self, files: [File; 2]) {
+        self.domains.clear();
+        self.printer.redirect(files);
     }
 
     /// From now on output is kept here, and not shown.
@@ -86,8 +107,30 @@ impl Outlet {
     fn put(&mut self, piece: Piece) {
         match &mut self.kept {
             Some(kept) => kept.take(piece),
-            None => self.printer.output(piece),
+            None => {
+                self.last.add(piece.stream, &piece.bytes);
+                self.printer.output(piece);
+            }
         }
+    }
+
+    /// Counts a piece of a domain's output, up to so many bytes, when it is written.
+    pub fn shown_of(&mut self, domain: DomainId, bytes: u64) -> Shown {
+        let (written, _) = self.domains.entry(domain).or_default();
+        Shown::Domain(Arc::clone(written), bytes)
+    }
+
+    /// The domains that are to be told how much of their output is written, and that.
+    pub fn take_shown(&mut self) -> Vec<(DomainId, u64)> {
+        let mut shown = Vec::new();
+        for (domain, (written, told)) in &mut self.domains {
+            let bytes = written.load(Ordering::Relaxed);
+            if bytes / SHOWN_EVERY > *told / SHOWN_EVERY {
+                *told = bytes;
+                shown.push((*domain, bytes));
+            }
+        }
+        shown
     }
 
     /// What may not have been written yet.

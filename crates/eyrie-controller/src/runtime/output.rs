@@ -7,8 +7,9 @@ use crate::record::LogLevel;
 use crossbeam_channel::{unbounded, Receiver, Sender};
 use eyrie_units::plain;
 use eyrie_wire::control::{StandardStream, ToAgent};
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -45,8 +46,36 @@ impl OutputFailed {
 pub struct Piece {
     pub stream: StandardStream,
     pub bytes: Arc<[u8]>,
-    /// Whom to tell that it is written.
-    pub shown: Option<(Link, ToAgent)>,
+    /// Who is to know that it is written.
+    pub shown: Option<Shown>,
+}
+
+/// Who is to know that a piece is written.
+pub enum Shown {
+    /// The agent of its rank.
+    Agent(Link, ToAgent),
+    /// The domain that it has come from: so many bytes of it are written then.
+    Domain(Arc<AtomicU64>, u64),
+}
+
+/// After how many bytes more a domain is told how much of its output is written. It is less than
+/// the window of any stream, so no rank waits for what is not told.
+pub const SHOWN_EVERY: u64 = 64 << 10;
+
+impl Shown {
+    /// The piece is written. Whether the main thread is to look at what a domain may be told.
+    pub fn tell(self) -> bool {
+        match self {
+            Shown::Agent(link, message) => {
+                link.send_passing(&message);
+                false
+            }
+            Shown::Domain(written, bytes) => {
+                let before = written.fetch_max(bytes, Ordering::Relaxed);
+                before / SHOWN_EVERY < bytes / SHOWN_EVERY
+            }
+        }
+    }
 }
 
 /// Something to write.
@@ -56,6 +85,8 @@ enum Item {
     Line(String),
     /// The progress line; replaces the last one.
     Progress(String),
+    /// What follows goes into these files.
+    Redirect([File; 2]),
 }
 
 /// How many bytes of standard output and standard error have been written.
@@ -67,17 +98,18 @@ pub struct Printer {
     thread: Option<JoinHandle<()>>,
     failed: Arc<OnceLock<OutputFailed>>,
     written: Arc<WrittenBytes>,
-    terminal: bool,
+    terminal: AtomicBool,
     /// Lines that were left out since the last one.
     left_out: AtomicU64,
 }
 
 impl Printer {
-    /// `wake` is called when output of the ranks cannot be written. `written`: how much has been
+    /// `wake` is called when output of the ranks cannot be written, and when much output of another
+    /// domain is. `written`: how much has been
     /// written before, and where it is kept.
     pub fn start(written: Written, wake: impl Fn() + Send + 'static) -> Printer {
         let (items, queue) = unbounded();
-        let terminal = io::stderr().is_terminal();
+        let terminal = AtomicBool::new(io::stderr().is_terminal());
         let failed = Arc::new(OnceLock::new());
         let tell = failed.clone();
         let bytes = Arc::new(written.bytes().map(AtomicU64::new));
@@ -100,7 +132,14 @@ impl Printer {
 
     /// Whether a progress line makes sense.
     pub fn has_terminal(&self) -> bool {
-        self.terminal
+        self.terminal.load(Ordering::Relaxed)
+    }
+
+    /// All that comes from now on goes into these files, as standard output and standard error of
+    /// this process.
+    pub fn redirect(&self, files: [File; 2]) {
+        self.terminal.store(false, Ordering::Relaxed);
+        self.put(Item::Redirect(files));
     }
 
     fn put(&self, item: Item) {
@@ -184,8 +223,19 @@ fn write_all(
                 }
                 let bytes = written.bytes()[stream as usize];
                 count[stream as usize].store(bytes, Ordering::Relaxed);
-                if let Some((link, message)) = shown {
-                    link.send_passing(&message);
+                if shown.is_some_and(Shown::tell) {
+                    wake();
+                }
+            }
+            Item::Redirect([out, err]) => {
+                let redirected = rustix::stdio::dup2_stdout(&out)
+                    .and_then(|()| rustix::stdio::dup2_stderr(&err));
+                at_line_start = true;
+                if let Err(e) = redirected {
+                    let why = OutputFailed::new(StandardStream::Stdout, &e.into());
+                    if failed.set(why).is_ok() {
+                        wake();
+                    }
                 }
             }
             Item::Line(text) => {

@@ -1,12 +1,15 @@
-//! The parts that a job is made of besides its roles: listeners, agents, signals.
+//! The parts that a job is made of besides its roles: listeners, agents, signals, and what comes
+//! from outside.
 
 use super::admission::Services;
+use super::beside::{FromOutside, Stop};
 use super::children::{Child, Children};
 use super::inbound::{Heard, Inbound};
 use super::jobdir::JobDir;
 use super::launcher::{Launcher, Target};
 use super::options::{JobOptions, Reach};
 use super::program::Provided;
+use crate::machine::Event;
 use anyhow::Context;
 use crossbeam_channel::Sender;
 use eyrie_transport::server;
@@ -16,6 +19,7 @@ use signal_hook::consts::{
     SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGURG, SIGUSR1, SIGUSR2, SIGXCPU,
 };
 use std::path::Path;
+use std::sync::mpsc::Receiver;
 use std::sync::Arc;
 
 /// Listens for users in the job's directory, and for the roles of the job where they reach the
@@ -29,6 +33,23 @@ pub fn listen(reach: &Reach, dir: &Path, services: &Arc<Services>) -> anyhow::Re
         Reach::Tcp { .. } => server::listen(&reach.bind(dir, "control"), Arc::clone(services))
             .context("cannot listen for agents; see --interface and --port-range"),
     }
+}
+
+/// Tells the job what comes from outside.
+pub fn hear_outside(from_outside: Receiver<FromOutside>, inbound: Sender<Inbound>) {
+    std::thread::spawn(move || {
+        for told in from_outside {
+            let event = match told {
+                FromOutside::Stop(Stop { code, cause }) => Event::Stop { code, cause },
+                FromOutside::DomainLost { domain, stop: Stop { code, cause } } => {
+                    Event::DomainLost { domain, code, cause }
+                }
+                FromOutside::Unwatched => Event::Unwatched,
+            };
+            // The main thread receives no more only while the job ends.
+            let _ = inbound.send(Inbound::Heard(event.into()));
+        }
+    });
 }
 
 /// Starts an agent for each node: on this host, or on the host that the node is.

@@ -3,19 +3,21 @@
 
 use super::assembly::{assemble, channels, finish, wake, Parts};
 use super::backlog::SavedOutput;
+use super::beside::FromOutside;
 use super::event_file::EventFile;
 use super::images_dir::ImagesDir;
 use super::inbound::{Heard, Inbound};
 use super::job::Job;
-use super::jobdir::JobDir;
+use super::jobdir::{ControllerRuns, JobDir};
 use super::journal::{Beginning, Entry, Head, Journal};
 use super::launcher::own_ip_to;
 use super::options::Reach;
 use super::output::Printer;
 use super::roles::peers::THE_STORE;
+use super::running::Running;
 use super::snapshot::Snapshot;
 use super::written::Written;
-use super::{hear, jobdir, journal, written};
+use super::{hear, jobdir, journal, parts, taken_output, written};
 use crate::machine::{Event, FromPeer, Peer};
 use anyhow::{bail, Context};
 use crossbeam_channel::Receiver;
@@ -32,7 +34,7 @@ use eyrie_wire::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{mpsc, Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long agents and roles may take to come back, besides the time after which a silent node is
@@ -60,7 +62,9 @@ pub struct Resume {
     pub save: bool,
 }
 
-/// Goes on with a job; returns its exit code. `placement` says where ranks of lost nodes go.
+/// Goes on with a job; returns its exit code. `placement` says where ranks of lost nodes go;
+/// `from_outside` is what an `eyrie run` tells that sees what becomes of this controller. `begun`
+/// hears when the job can be asked.
 ///
 /// # Errors
 /// When there is no such job, its controller lives, its journal is no good, or its agents are not
@@ -68,6 +72,8 @@ pub struct Resume {
 pub fn resume(
     resume: &Resume,
     placement: impl FnOnce(&Beginning) -> anyhow::Result<Placement>,
+    from_outside: Option<mpsc::Receiver<FromOutside>>,
+    begun: impl FnOnce(Running<'_>),
 ) -> anyhow::Result<i32> {
     let wanted = match &resume.at {
         Some(dir) => dir.clone(),
@@ -96,7 +102,8 @@ pub fn resume(
     let (written, note) = if resume.save {
         (Written::default(), None)
     } else {
-        Written::go_on(&dir.path().join(written::FILE), before)?
+        let into = taken_output::paths(&beginning);
+        Written::go_on(&dir.path().join(written::FILE), before, &into)?
     };
     let printer = Printer::start(written, wake(channels.inbound_in.clone()));
     let images = beginning.options.images.as_deref().map(ImagesDir::open_again);
@@ -127,7 +134,12 @@ pub fn resume(
     job.wait_for_returns(&channels.inbound, &secret, resume.force)?;
     no_images.map_or(Ok(()), |why| job.lose_archive(why))?;
     job.watch_deadline();
+    if let Some(from_outside) = from_outside {
+        job.take(Event::Watched);
+        parts::hear_outside(from_outside, channels.inbound_in.clone());
+    }
     dir.own();
+    begun(job.running());
     if resume.save {
         job.take(Event::Save { request: None })
     } else {
@@ -387,13 +399,12 @@ impl Job {
         let back = nodes.iter().filter(|node| !missing.contains(&Peer::Agent(**node))).count();
         let are_few = back * 2 <= nodes.len() && back < nodes.len();
         if let (true, Some((with, addr))) = (are_few, calls.other_controller()) {
-            bail!(
-                "job {} runs, and {with} of its {} nodes have a controller, at {addr}: see `eyrie \
-                 status {}` there",
-                self.beginning.name,
+            let name = &self.beginning.name;
+            bail!(ControllerRuns(format!(
+                "job {name} runs, and {with} of its {} nodes have a controller, at {addr}: see \
+                 `eyrie status {name}` there",
                 nodes.len(),
-                self.beginning.name
-            );
+            )));
         }
         if are_few && !force {
             bail!(

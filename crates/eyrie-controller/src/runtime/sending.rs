@@ -22,10 +22,11 @@ impl Job {
     /// Sends a message of the machine.
     pub fn send_to(&mut self, to: ToPeer) {
         match to {
-            // It is asked for again.
-            ToPeer::Agent(node, message @ ToAgent::Heartbeat { .. }) => {
-                self.agents.send_passing(node, encode(&message))
-            }
+            // One is asked for again, and an agent that comes back is told what was shown.
+            ToPeer::Agent(
+                node,
+                message @ (ToAgent::Heartbeat { .. } | ToAgent::OutputShown { .. }),
+            ) => self.agents.send_passing(node, encode(&message)),
             ToPeer::Agent(node, message) => {
                 if matches!(message, ToAgent::Start(_)) {
                     self.settle_level();

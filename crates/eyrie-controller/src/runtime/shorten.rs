@@ -67,6 +67,7 @@ impl Job {
         self.users.go_on_after(snapshot.last_request);
         let events = self.event_file.go_on_from(snapshot.events);
         events.context("cannot write the job's events")?;
+        self.take_output_again()?;
         self.outlet.write_again(snapshot.output);
         Ok(())
     }

@@ -5,6 +5,7 @@ use super::job::Job;
 use super::journal::Journal;
 use super::link::{encode, JournalProgress};
 use super::output::OutputFailed;
+use super::taken_output;
 use crate::machine::{Event, FromPeer, Machine, Peer};
 use crate::record::{LogLevel, Record};
 use crossbeam_channel::Receiver;
@@ -95,6 +96,9 @@ impl Job {
         };
         let summary = summary(&self.machine, &self.beginning.name, code);
         lines.extend(self.beginning.options.json.then(|| summary + "\n"));
+        let last = taken_output::last_words(&self.machine, &self.beginning.name, code);
+        let last = last.filter(|_| !self.end.is_replaced());
+        lines.extend(last.map(|text| format!("eyrie: {text}\n")));
         for line in lines {
             let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
         }

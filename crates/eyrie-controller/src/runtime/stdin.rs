@@ -110,6 +110,11 @@ impl Stdin {
         }
     }
 
+    /// Bytes of it, when it has ended.
+    pub fn end(&self) -> Option<u64> {
+        self.eof.then_some(self.read)
+    }
+
     /// A rank on this node waits for what comes from `offset` on.
     pub fn want(&mut self, node: NodeId, instance: RankInstance, offset: u64) {
         self.waits = Some((node, instance, offset));

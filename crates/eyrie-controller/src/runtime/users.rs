@@ -5,7 +5,8 @@
 use super::journal;
 use crate::machine::answer::Answer;
 use anyhow::Context;
-use eyrie_interface::answer::{refusal, Accepted, Checkpoints, Proposed};
+use eyrie_interface::answer::{refusal, Accepted, Arranged, Checkpoints, Proposed};
+use eyrie_interface::output::Printed;
 use eyrie_interface::request::{MAX_LINE, STREAM_HEARTBEAT};
 use eyrie_interface::{FirstEvent, Request};
 use eyrie_transport::Stream;
@@ -208,12 +209,36 @@ impl Subscription {
     }
 }
 
+/// Gives what the ranks of a job print to `hear`, from the last lines on, until the job ends.
+///
+/// # Errors
+/// When the job cannot be reached, or refuses, or its controller dies.
+pub fn hear_output(dir: &Path, hear: &mut dyn FnMut(Printed)) -> anyhow::Result<()> {
+    let Connected { mut stream, name } = Connected::to(dir)?;
+    stream.set_timeout(Some(3 * STREAM_HEARTBEAT))?;
+    writeln!(stream, "{}", serde_json::to_string(&Request::Output)?)?;
+    let mut input = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        if input.by_ref().take(MAX_LINE).read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        if line.trim_end().is_empty() {
+            continue;
+        }
+        hear(serde_json::from_str(&line).with_context(|| {
+            format!("job {name} does not answer as this version of eyrie would")
+        })?);
+    }
+}
+
 /// An answer of the machine as users get it.
 pub fn in_json(answer: &Answer) -> String {
     match answer {
         Answer::Accepted => written(&Accepted { ok: true }),
         Answer::Checkpoints(outcomes) => written(&Checkpoints { checkpoints: outcomes.clone() }),
         Answer::Proposal(proposal) => written(&Proposed { proposal: (**proposal).clone() }),
+        Answer::Arrangement(found) => written(&Arranged { arrangement: (**found).clone() }),
         Answer::Refused(text) => refusal(text),
     }
 }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The file in the job's directory.
 pub const FILE: &str = "written";
@@ -119,11 +119,16 @@ impl Written {
     }
 
     /// What another controller has written, which is to be skipped: nothing, where no file says it.
-    /// Output comes again from `from` on, bytes of both streams. Also what users must know of it.
+    /// Output comes again from `from` on, bytes of both streams. `into`: files in which it may have
+    /// written besides this process's output. Also what users must know of it.
     ///
     /// # Errors
     /// When the file is there and cannot be read.
-    pub fn go_on(path: &Path, from: [u64; 2]) -> io::Result<(Written, Option<String>)> {
+    pub fn go_on(
+        path: &Path,
+        from: [u64; 2],
+        into: &[PathBuf],
+    ) -> io::Result<(Written, Option<String>)> {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(path)?;
@@ -148,7 +153,9 @@ impl Written {
         if let Some(intent) = intent {
             let outputs = (rustix::stdio::stdout(), rustix::stdio::stderr());
             let fd = if intent.stream == 0 { &outputs.0 } else { &outputs.1 };
-            match intent.written(fd.as_fd()) {
+            let mut files = into.iter().filter_map(|path| File::open(path).ok());
+            let in_file = || files.find_map(|file| intent.written(file.as_fd()));
+            match intent.written(fd.as_fd()).or_else(in_file) {
                 Some(written) => skip[intent.stream] += written,
                 None => {
                     let bytes = intent.bytes;
@@ -240,18 +247,33 @@ mod tests {
         let path = dir.path().join(FILE);
         let kept = Kept { bytes: [100, 7], intent: None };
         std::fs::write(&path, kept.encode()).unwrap();
-        let (written, note) = Written::go_on(&path, [40, 0]).unwrap();
+        let (written, note) = Written::go_on(&path, [40, 0], &[]).unwrap();
         assert_eq!((written.skip, note), ([100, 7], None));
         let mut bytes = kept.encode();
         bytes[0] ^= 1;
         std::fs::write(&path, bytes).unwrap();
-        let (written, note) = Written::go_on(&path, [40, 0]).unwrap();
+        let (written, note) = Written::go_on(&path, [40, 0], &[]).unwrap();
         let note = note.unwrap();
         assert!(note.contains("written is damaged") && note.contains("first 40 B"), "{note}");
         assert_eq!((written.skip, written.bytes()), ([0; 2], [40, 0]));
         std::fs::write(&path, eyrie_wire::formats::JOURNAL.magic).unwrap();
-        let (_, note) = Written::go_on(&path, [40, 0]).unwrap();
+        let (_, note) = Written::go_on(&path, [40, 0], &[]).unwrap();
         assert!(note.unwrap().contains("it is the journal of a job"));
+    }
+
+    #[test]
+    fn what_went_into_another_file_than_the_output_is_found_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        let taken = dir.path().join("eyrie-j.out");
+        let mut file = File::options().append(true).create(true).open(&taken).unwrap();
+        let intent = Some(Intent::new(0, 4, file.as_fd()));
+        file.write_all(b"ab").unwrap();
+        std::fs::write(&path, Kept { bytes: [10, 0], intent }.encode()).unwrap();
+        let (written, note) = Written::go_on(&path, [0; 2], &[taken]).unwrap();
+        assert_eq!((written.skip, note), ([12, 0], None));
+        let (_, note) = Written::go_on(&path, [0; 2], &[]).unwrap();
+        assert!(note.unwrap().contains("may come twice"));
     }
 
     #[test]

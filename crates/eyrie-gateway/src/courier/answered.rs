@@ -1,7 +1,7 @@
 //! What the routers of this domain answer to the courier.
 
 use super::fetch::Fetch;
-use super::give::Give;
+use super::gives::Gives;
 use super::mutation::{active, Mutation};
 use super::output::Output;
 use super::ranks::{Pairs, Ranks};
@@ -15,7 +15,7 @@ pub struct Answered<'a> {
     pub ranks: &'a Ranks,
     pub pairs: &'a mut Pairs,
     pub fetches: &'a mut [Fetch],
-    pub gives: &'a mut [Give],
+    pub gives: &'a mut Gives,
     /// Own ranks for which something became safe just now: a buffer.
     pub touched: &'a mut Vec<usize>,
     pub now: Duration,
@@ -34,7 +34,7 @@ impl Answered<'_> {
         out: &mut impl Output,
     ) -> Result<(), String> {
         let stream = self.ranks.stream(other, router);
-        let give = &mut self.gives[stream];
+        let give = self.gives.at(stream);
         match frame.header {
             Header::Known(known) if !give.is_ready() => {
                 if let Some(own) = self.ranks.place_of_own(known.destination) {
@@ -72,7 +72,7 @@ impl Answered<'_> {
         out: &mut impl Output,
     ) -> Result<(), String> {
         let Answered { ranks, pairs, fetches, gives, touched, now } = self;
-        gives[stream].acknowledge(frames, *now, |own, ssn| {
+        gives.at(stream).acknowledge(frames, *now, |own, ssn| {
             let pair = pairs.of_mut(other, own);
             pair.safe = pair.safe.max(ssn);
             if touched.last() != Some(&own) {

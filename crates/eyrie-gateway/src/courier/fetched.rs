@@ -2,7 +2,7 @@
 //! did before. It must never take a message of a rank that is not in that domain.
 
 use super::fetch::{Awaited, Fetch, Incoming};
-use super::give::Give;
+use super::gives::Gives;
 use super::mutation::{active, Mutation};
 use super::output::{Link, Output, Taken};
 use super::ranks::{Pairs, Ranks};
@@ -18,7 +18,7 @@ pub struct Fetched<'a> {
     pub ranks: &'a Ranks,
     pub pairs: &'a mut Pairs,
     pub fetches: &'a mut [Fetch],
-    pub gives: &'a mut [Give],
+    pub gives: &'a mut Gives,
     pub now: Duration,
 }
 
@@ -73,7 +73,7 @@ impl Fetched<'_> {
             let router = self.ranks.primaries[own];
             let link = Link::Give { source: message.source, router };
             let at = self.ranks.stream(other, router);
-            place = self.gives[at].place(message.size, link, out);
+            place = self.gives.at(at).place(message.size, link, out);
             if place.is_none() {
                 return Ok(Taken::Later);
             }
@@ -122,7 +122,7 @@ impl Fetched<'_> {
         out: &mut impl Output,
     ) -> Result<Taken, String> {
         let other = self.source(&message)?;
-        let Deliver { source, ssn, rsn, envelope, size, place } = message;
+        let Deliver { source, ssn, rsn, envelope, size, sent_bytes, place } = message;
         let router = self.ranks.primaries[own];
         let link = Link::Give { source, router };
         let at = self.ranks.stream(other, router);
@@ -138,17 +138,19 @@ impl Fetched<'_> {
         let incoming = fetch.incoming.as_ref().and_then(|i| i.place);
         let new = if place.is_some() { incoming.is_some() } else { ssn > given };
         if new || active(Mutation::GiveTwice) {
-            if !self.gives[at].is_ready() || !out.has_room(link) {
+            if !self.gives.at(at).is_ready() || !out.has_room(link) {
                 return Ok(Taken::Later);
             }
             let destination = self.ranks.own()[own];
-            let m = Message { destination, ssn, clock: 0, envelope, size, place: incoming };
+            let clock = 0;
+            let place = incoming;
+            let m = Message { destination, ssn, clock, envelope, size, sent_bytes, place };
             out.frame(link, &Header::Message(m), payload);
-            self.gives[at].gave(own, ssn, self.now);
+            self.gives.at(at).gave(own, ssn, self.now);
             self.pairs.of_mut(other, own).given = given.max(ssn);
         }
         if let Some(place) = incoming {
-            self.gives[at].end_writing(place.segment, link, out);
+            self.gives.at(at).end_writing(place.segment, link, out);
         }
         let fetch = &mut self.fetches[own];
         fetch.incoming = None;

@@ -2,7 +2,7 @@
 //! gives it to their routers, as their senders would. It has no socket, no clock and no thread of
 //! its own.
 //!
-//! - It has one connection to the other gateway for each rank of this domain, as a rank has one to
+//! - It has one stream from the other gateway for each rank of this domain, as a rank has one from
 //!   its primary router; and one to each router of this domain for each rank of the other one, as
 //!   that rank would have.
 //! - It keeps no message. What a router has not acknowledged when its connection breaks is fetched
@@ -14,6 +14,7 @@ mod answered;
 mod fetch;
 mod fetched;
 mod give;
+mod gives;
 mod mutation;
 mod output;
 mod ranks;
@@ -26,7 +27,7 @@ use eyrie_wire::data::{Frame, Header, Resume};
 use eyrie_wire::{Rank, RouterId};
 use fetch::Fetch;
 use fetched::Fetched;
-use give::Give;
+use gives::Gives;
 pub use output::{Link, Output, Taken};
 use ranks::{Pairs, Ranks};
 use std::time::Duration;
@@ -37,8 +38,7 @@ pub struct Courier {
     pairs: Pairs,
     /// One for each own rank.
     fetches: Vec<Fetch>,
-    /// One for each router and each other rank: those of router 0 first.
-    gives: Vec<Give>,
+    gives: Gives,
     now: Duration,
     /// Something was given since, or not acknowledged at, the last tick.
     busy: bool,
@@ -55,7 +55,7 @@ impl Courier {
             pairs: Pairs::new(&ranks),
             ranks,
             fetches,
-            gives: Vec::new(),
+            gives: Gives::default(),
             now: Duration::ZERO,
             busy: false,
             touched: Vec::new(),
@@ -67,10 +67,7 @@ impl Courier {
         let of = |rank: &Rank| all.get(rank.index()).copied().unwrap_or_default();
         let primaries: Vec<RouterId> = self.ranks.own().iter().map(of).collect();
         let routers = primaries.iter().map(|router| router.index() + 1).max().unwrap_or(0);
-        let streams = routers * self.ranks.others().len();
-        if self.gives.len() < streams {
-            self.gives.resize_with(streams, Give::default);
-        }
+        self.gives.grow(routers * self.ranks.others().len());
         if self.ranks.primaries.is_empty() {
             self.ranks.primaries = primaries;
             return;
@@ -97,6 +94,16 @@ impl Courier {
         gives.chain(fetches.map(|rank| Link::Fetch(*rank))).collect()
     }
 
+    /// The ranks of this domain.
+    pub fn own(&self) -> &[Rank] {
+        self.ranks.own()
+    }
+
+    /// The place of a rank among those of this domain.
+    pub fn place_of(&self, rank: Rank) -> Option<usize> {
+        self.ranks.place_of_own(rank)
+    }
+
     /// Whether it needs [`Courier::tick`] often: something may not be acknowledged yet.
     pub fn is_busy(&self) -> bool {
         self.busy
@@ -112,7 +119,7 @@ impl Courier {
             }
             Link::Give { source, router } => {
                 let Some(other) = self.ranks.place_of_other(source) else { return };
-                self.gives[self.ranks.stream(other, router)].begin();
+                self.gives.at(self.ranks.stream(other, router)).begin();
             }
         }
     }
@@ -127,7 +134,7 @@ impl Courier {
             }
             Link::Give { source, router } => {
                 let Some(other) = self.ranks.place_of_other(source) else { return };
-                self.gives[self.ranks.stream(other, router)].lost();
+                self.gives.at(self.ranks.stream(other, router)).lost();
                 for own in 0..self.fetches.len() {
                     if self.ranks.primaries[own] != router {
                         continue;
@@ -166,7 +173,7 @@ impl Courier {
         let other = self.ranks.place_of_other(incoming.message.source);
         if let (Some(place), Some(other)) = (incoming.place, other) {
             let stream = self.ranks.stream(other, self.ranks.primaries[own]);
-            self.gives[stream].end_writing(place.segment, self.ranks.link(stream), out);
+            self.gives.at(stream).end_writing(place.segment, self.ranks.link(stream), out);
         }
     }
 
@@ -200,9 +207,7 @@ impl Courier {
     /// Does what is due at `now`: asks routers for acknowledgements that they owe.
     pub fn tick(&mut self, now: Duration, out: &mut impl Output) {
         self.now = now;
-        self.busy = self.gives.iter().any(Give::is_busy);
-        for (stream, give) in self.gives.iter_mut().enumerate() {
-            give.ask(now, self.ranks.link(stream), out);
-        }
+        self.gives.ask(now, &self.ranks, out);
+        self.busy = self.gives.are_busy();
     }
 }

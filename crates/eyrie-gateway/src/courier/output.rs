@@ -3,10 +3,10 @@
 use eyrie_wire::data::Header;
 use eyrie_wire::{Rank, RouterId};
 
-/// A connection of a courier.
+/// A stream of a courier.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Link {
-    /// To the gateway of the other domain: what that has for this rank of this domain.
+    /// From the gateway of the other domain: what that has for this rank of this domain.
     Fetch(Rank),
     /// To a router of this domain: what this rank of the other domain has sent.
     Give { source: Rank, router: RouterId },

@@ -13,6 +13,7 @@ use eyrie_wire::data::{
     content_hash, put_plain, Ack, Deliver, Envelope, Kind, Message, Piece, Place, Ready, Received,
     Repeat, Segment, SegmentDone, SegmentRequest, Shown, StreamKind, MAX_INLINE,
 };
+use eyrie_wire::traffic::Sent;
 use eyrie_wire::{Incarnation, RankInstance};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -52,11 +53,17 @@ fn content(source: Rank, destination: Rank, ssn: u64, len: usize) -> Vec<u8> {
 }
 
 /// What a sender keeps until it is acknowledged, and what an image of it holds.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Memory {
-    /// The last message to each rank.
-    ssn: Vec<u64>,
+    /// What was sent to each rank.
+    sent: Vec<Sent>,
     kept: VecDeque<Message>,
+}
+
+impl Default for Memory {
+    fn default() -> Memory {
+        Memory { sent: vec![Sent::default(); OWN as usize], kept: VecDeque::new() }
+    }
 }
 
 /// A rank of the other domain.
@@ -82,7 +89,7 @@ struct Receiver {
     conn: Option<ConnId>,
     begun: bool,
     rsn: u64,
-    shown: BTreeMap<Rank, u64>,
+    shown: BTreeMap<Rank, Sent>,
     ahead: Vec<u8>,
     reported: u64,
 }
@@ -158,8 +165,8 @@ impl World {
             |random: &mut SmallRng| Said { room: random.gen_range(1..12), ..Said::default() };
         let sender = |rank| Sender {
             instance: RankInstance { rank, incarnation: Incarnation(1) },
-            memory: Memory { ssn: vec![0; OWN as usize], kept: VecDeque::new() },
-            images: vec![Memory { ssn: vec![0; OWN as usize], kept: VecDeque::new() }],
+            memory: Memory::default(),
+            images: vec![Memory::default()],
             conn: None,
             ready: false,
             known: Vec::new(),
@@ -289,12 +296,15 @@ impl World {
         };
         let sender = &mut self.senders[at];
         let rank = sender.instance.rank;
-        sender.memory.ssn[destination.index()] += 1;
-        let ssn = sender.memory.ssn[destination.index()];
+        let ssn = sender.memory.sent[destination.index()].messages + 1;
         let len = *self.lens.entry((rank, destination, ssn)).or_insert(len);
         let envelope = Envelope::Tagged { tag: ssn, data: None };
-        let message =
-            Message { destination, ssn, clock: ssn, envelope, size: len as u64, place: None };
+        let size = len as u64;
+        let sent = &mut sender.memory.sent[destination.index()];
+        *sent = sent.and(size);
+        let sent_bytes = sent.bytes;
+        let place = None;
+        let message = Message { destination, ssn, clock: ssn, envelope, size, sent_bytes, place };
         if sender.ready && ssn <= sender.known[destination.index()] {
             let content = content(rank, destination, ssn, len);
             let hash = content_hash(&content[..len.min(MAX_INLINE)]);
@@ -438,12 +448,12 @@ impl World {
             Header::Ready(_) => receiver.begun = true,
             Header::Piece(_) => receiver.ahead.extend_from_slice(frame.payload),
             Header::Deliver(d) => {
-                let Deliver { source, ssn, rsn, .. } = d;
+                let Deliver { source, ssn, rsn, size, .. } = d;
                 assert_eq!(rsn, receiver.rsn + 1);
                 receiver.rsn = rsn;
                 let last = receiver.shown.entry(source).or_default();
-                assert_eq!(ssn, *last + 1, "rank {at}: not the next message from {source}");
-                *last = ssn;
+                assert_eq!(d.sent(), last.and(size), "rank {at}: not the next one from {source}");
+                *last = d.sent();
                 let ahead = std::mem::take(&mut receiver.ahead);
                 let came = if d.place.is_some() { &ahead[..] } else { frame.payload };
                 let destination = Rank(at as u32);
@@ -520,8 +530,8 @@ impl World {
         receiver.ahead.clear();
         let rsn = receiver.rsn;
         receiver.reported = rsn;
-        for (source, ssn) in receiver.shown.clone() {
-            self.put_at(primary, conn, &Header::Shown(Shown { source, ssn }));
+        for (source, sent) in receiver.shown.clone() {
+            self.put_at(primary, conn, &Header::Shown(Shown { source, sent }));
         }
         self.put_at(primary, conn, &Header::Received(Received { rsn }));
         self.put_at(primary, conn, &Header::Resume(Resume { rsn, clock: 0 }));
@@ -762,8 +772,8 @@ impl World {
             let rank = sender.instance.rank;
             assert!(sender.memory.kept.is_empty(), "rank {rank} waits for acknowledgements");
             for (at, receiver) in self.receivers.iter().enumerate() {
-                let shown = receiver.shown.get(&rank).copied().unwrap_or(0);
-                assert!(shown >= sender.memory.ssn[at], "from {rank} to {at}");
+                let shown = receiver.shown.get(&rank).copied().unwrap_or_default();
+                assert!(shown.messages >= sender.memory.sent[at].messages, "from {rank} to {at}");
             }
         }
         let stats = self.gateway.0.stats();
@@ -775,7 +785,7 @@ impl World {
 impl Receiver {
     /// Messages of a source up to this one may be forgotten elsewhere.
     fn check_shown(&self, source: Rank, ssn: u64) {
-        let shown = self.shown.get(&source).copied().unwrap_or(0);
+        let shown = self.shown.get(&source).copied().unwrap_or_default().messages;
         assert!(shown >= ssn, "message {ssn} of rank {source} is acknowledged and not received");
     }
 }
@@ -834,10 +844,16 @@ fn given(lines: &mut Lines, link: Link) -> Vec<Kind> {
     bytes.iter().map(|bytes| Frame::parse(bytes).unwrap().unwrap().header.kind()).collect()
 }
 
+fn small(envelope: Envelope) -> Deliver {
+    let place = None;
+    Deliver { source: Rank(2), ssn: 1, rsn: 1, envelope, size: 2, sent_bytes: 2, place }
+}
+
 fn large(ssn: u64) -> Deliver {
     let envelope = Envelope::Untagged { data: None };
     let place = Some(Place { segment: 9, offset: 0 });
-    Deliver { source: Rank(2), ssn, rsn: 1, envelope, size: 20_000, place }
+    let sent_bytes = 20_000 * ssn;
+    Deliver { source: Rank(2), ssn, rsn: 1, envelope, size: 20_000, sent_bytes, place }
 }
 
 fn a_segment_is_ended_when_nothing_is_written_to_it_any_more() {
@@ -869,7 +885,7 @@ fn what_is_not_of_the_other_domain_is_refused() {
     let envelope = Envelope::Untagged { data: None };
     let deliver = |source, rsn| {
         let source = Rank(source);
-        Header::Deliver(Deliver { source, ssn: 1, rsn, envelope, size: 2, place: None })
+        Header::Deliver(Deliver { source, rsn, ..small(envelope) })
     };
     for source in [0, 1, 3, u32::MAX] {
         let (mut courier, mut lines, [give, first, _]) = one_courier();
@@ -904,7 +920,7 @@ fn a_router_answers_for_what_its_rank_does_not_take() {
     };
     assert_eq!(asked(&mut courier, &mut lines, 100), [], "there is nothing to ask for");
     let envelope = Envelope::Untagged { data: None };
-    let message = Deliver { source: Rank(2), ssn: 1, rsn: 1, envelope, size: 2, place: None };
+    let message = small(envelope);
     say(&mut courier, &mut lines, first, &Header::Deliver(message), b"hi").unwrap();
     assert_eq!(given(&mut lines, give), [Kind::Message]);
     for seconds in 101..160 {

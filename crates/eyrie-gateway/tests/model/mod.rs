@@ -15,6 +15,7 @@ use eyrie_wire::data::{
 use eyrie_wire::directory::{Directory, KeptUntil, MessagePath};
 use eyrie_wire::domains::{self, Domain, LineKey};
 use eyrie_wire::role_address::{Addr, Bind, Interface, Ports, Security};
+use eyrie_wire::traffic::Sent;
 use eyrie_wire::{DomainId, Incarnation, Rank, RankInstance, RouterId};
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -25,7 +26,11 @@ use std::time::{Duration, Instant};
 /// How long a test waits for what must come.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-const RANKS: u32 = 4;
+const RANKS: u32 = 14;
+/// Ranks of each domain: more than there are trunks, so that some share one. The first two of each
+/// are what most tests need.
+const RANKS_OF: [[(Rank, Rank); 2]; 2] =
+    [[(Rank(0), Rank(1)), (Rank(4), Rank(8))], [(Rank(2), Rank(3)), (Rank(9), Rank(13))]];
 
 /// The content of a message.
 pub fn content(source: Rank, destination: Rank, ssn: u64, len: usize) -> Vec<u8> {
@@ -163,15 +168,44 @@ impl Site {
         self.direct();
     }
 
+    /// Another domain has ended.
+    pub fn end_domain(&mut self, domain: DomainId) {
+        let mut domains = self.domains.clone();
+        domains.end(domain);
+        self.learn(domains);
+    }
+
+    /// The domains are these from now on.
+    fn learn(&mut self, domains: domains::Domains) {
+        self.domains = domains;
+        self.gateway.command(RouterCommand::Domains(self.domains.clone()));
+    }
+
     /// Tells the gateway where the routers are.
     fn direct(&mut self) {
+        self.direct_but(None);
+    }
+
+    /// The same, and that this rank has a router which is not there.
+    pub fn direct_but(&mut self, lost: Option<Rank>) {
         self.epoch += 1;
-        let is_own = Rank::first(RANKS).map(|r| self.domains.own().has(r));
+        let own = self.domains.own();
+        let primary = |rank| {
+            let here = RouterId(u32::from(!own.has(rank)));
+            if lost == Some(rank) {
+                RouterId(2)
+            } else {
+                here
+            }
+        };
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let nowhere = Addr::Tcp { at: closed, security: Security::Encrypted };
         self.gateway.command(RouterCommand::Directory(Directory {
             epoch: self.epoch,
-            primaries: is_own.map(|own| RouterId(u32::from(!own))).collect(),
-            routers: self.addrs.clone(),
+            primaries: Rank::first(RANKS).map(primary).collect(),
+            routers: self.addrs.iter().cloned().chain([nowhere]).collect(),
             beside: vec![],
+            gateway: None,
             kept_until: KeptUntil::Received,
             path: MessagePath::Router,
         }));
@@ -211,10 +245,25 @@ pub struct Domains {
 
 impl Domains {
     pub fn start() -> Domains {
+        Domains::with(true)
+    }
+
+    /// Home learns of the other domain when that is there.
+    pub fn one_after_the_other() -> Domains {
+        let mut domains = Domains::with(false);
+        let [home, cloud] = &mut domains.sites;
+        let all = cloud.domains.all.clone();
+        let keys = vec![None, Some(domains.key.clone())];
+        home.learn(domains::Domains { all, keys, ..home.domains.clone() });
+        domains
+    }
+
+    /// `known`: by home.
+    fn with(known: bool) -> Domains {
         let relays = [Relay::start(), Relay::start()];
         let domain = |at: usize, name: &str| Domain {
             name: name.into(),
-            ranks: vec![(Rank(2 * at as u32), Rank(2 * at as u32 + 1))],
+            ranks: RANKS_OF[at].to_vec(),
             gateway: format!("127.0.0.1:{}", relays[at].port),
         };
         let all = vec![domain(0, "home"), domain(1, "cloud")];
@@ -222,7 +271,13 @@ impl Domains {
         let site = |own: u32| {
             let mut keys = vec![Some(key.clone()); 2];
             keys[own as usize] = None;
-            let site = Site::start(domains::Domains { own: DomainId(own), all: all.clone(), keys });
+            let mut all = all.clone();
+            if own == 0 && !known {
+                keys.truncate(1);
+                all.truncate(1);
+            }
+            let shows = DomainId(0);
+            let site = Site::start(domains::Domains { own: DomainId(own), all, keys, shows });
             relays[own as usize].lead_to(site.gateway.port());
             site
         };
@@ -279,18 +334,18 @@ impl Frames {
 pub struct Sender {
     frames: Frames,
     rank: Rank,
-    ssn: Vec<u64>,
+    sent: Vec<Sent>,
     /// What is not acknowledged: a message and its length, or another frame.
-    kept: VecDeque<Option<(Rank, u64, usize)>>,
+    kept: VecDeque<Option<(Rank, Sent, usize)>>,
     acknowledged: u64,
     segment: Option<(u32, u64, u64)>,
 }
 
 impl Sender {
     pub fn connect(site: &Site, rank: Rank) -> Sender {
-        let ssn = vec![0; RANKS as usize];
+        let sent = vec![Sent::default(); RANKS as usize];
         let frames = Sender::begin(site, rank, &mut vec![0; RANKS as usize]);
-        Sender { frames, rank, ssn, kept: VecDeque::new(), acknowledged: 0, segment: None }
+        Sender { frames, rank, sent, kept: VecDeque::new(), acknowledged: 0, segment: None }
     }
 
     /// A new connection; `known`: what the router has.
@@ -310,9 +365,9 @@ impl Sender {
         let mut known = vec![0; RANKS as usize];
         self.frames = Sender::begin(site, self.rank, &mut known);
         (self.acknowledged, self.segment) = (0, None);
-        for (destination, ssn, len) in std::mem::take(&mut self.kept).into_iter().flatten() {
-            if ssn > known[destination.index()] {
-                self.send_one(destination, ssn, len);
+        for (destination, sent, len) in std::mem::take(&mut self.kept).into_iter().flatten() {
+            if sent.messages > known[destination.index()] {
+                self.send_one(destination, sent, len);
             }
         }
     }
@@ -324,18 +379,20 @@ impl Sender {
 
     /// Sends the next message.
     pub fn send(&mut self, destination: Rank, len: usize) {
-        self.ssn[destination.index()] += 1;
-        self.send_one(destination, self.ssn[destination.index()], len);
+        let sent = self.sent[destination.index()].and(len as u64);
+        self.sent[destination.index()] = sent;
+        self.send_one(destination, sent, len);
     }
 
-    fn send_one(&mut self, destination: Rank, ssn: u64, len: usize) {
+    fn send_one(&mut self, destination: Rank, sent: Sent, len: usize) {
+        let Sent { messages: ssn, bytes: sent_bytes } = sent;
         let bytes = content(self.rank, destination, ssn, len);
         let envelope = Envelope::Tagged { tag: ssn, data: None };
         let size = len as u64;
         let place = (len > MAX_INLINE).then(|| self.put_pieces(&bytes));
-        let message = Message { destination, ssn, clock: ssn, envelope, size, place };
+        let message = Message { destination, ssn, clock: ssn, envelope, size, sent_bytes, place };
         self.frames.say(&Header::Message(message), if place.is_some() { &[] } else { &bytes });
-        self.kept.push_back(Some((destination, ssn, len)));
+        self.kept.push_back(Some((destination, sent, len)));
     }
 
     fn put_pieces(&mut self, bytes: &[u8]) -> Place {

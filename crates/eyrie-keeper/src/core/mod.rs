@@ -210,9 +210,11 @@ impl<M: Memory> Core<M> {
             }
             RouterCommand::BreakConnections(rank) => self.ranks.break_connection(rank, out),
             RouterCommand::Stats => out.event(RouterEvent::Stats(self.stats())),
+            RouterCommand::Traffic => out.event(RouterEvent::Traffic(self.regions.traffic())),
             RouterCommand::Fence(_) | RouterCommand::Truncate { .. } | RouterCommand::Save(_) => {}
             RouterCommand::Serve(_)
             | RouterCommand::Leave(_)
+            | RouterCommand::ForgetSenders
             | RouterCommand::Directory(_)
             | RouterCommand::Stores(_)
             | RouterCommand::Domains(_)

@@ -5,6 +5,7 @@ use eyrie_ledger::figures::{self, Figures};
 use eyrie_ledger::layout::{Channel, Layout};
 use eyrie_ledger::memory::Memory;
 use eyrie_ledger::region;
+use eyrie_wire::traffic::{PairSent, Sent};
 use eyrie_wire::Rank;
 
 /// Bytes that a message takes in the ledger besides its payload.
@@ -123,6 +124,19 @@ impl<M: Memory> Regions<M> {
             }
         }
         sent
+    }
+
+    /// What each rank has sent to each other one since the start, where it has sent something.
+    pub fn traffic(&self) -> Vec<PairSent> {
+        let mut traffic = Vec::new();
+        for from in self.ranks() {
+            let of_pair = |to: Rank| {
+                let Figures { newest, payload, .. } = self.figures(from, Channel::Rank(to.0));
+                PairSent { from, to, sent: Sent { messages: newest, bytes: payload } }
+            };
+            traffic.extend(self.ranks().map(of_pair).filter(|pair| pair.sent.messages > 0));
+        }
+        traffic
     }
 
     fn figures(&self, rank: Rank, channel: Channel) -> Figures {

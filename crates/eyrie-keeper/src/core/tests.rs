@@ -9,6 +9,7 @@ use eyrie_router::space::Bounds;
 use eyrie_router::{RouterCommand, RouterEvent, BEGINNING};
 use eyrie_wire::data::{Determinant, MAX_PART};
 use eyrie_wire::keeper::ToKeeper;
+use eyrie_wire::traffic::{PairSent, Sent};
 use eyrie_wire::{Incarnation, Rank, RankInstance};
 use std::time::Duration;
 
@@ -324,6 +325,10 @@ fn growth_is_reported_in_steps_and_figures_are_of_what_was_sent() {
     assert_eq!((stats.messages, stats.bytes, stats.disk_bytes), (messages, bytes, 0));
     assert!(stats.log_bytes[1] > bytes && stats.memory_bytes >= stats.log_bytes[1]);
     assert_eq!((stats.log_bytes[0], stats.log_bytes[2]), (0, 0));
+    world.command(RouterCommand::Traffic);
+    let sent = Sent { messages, bytes };
+    let wanted = RouterEvent::Traffic(vec![PairSent { from: Rank(0), to: Rank(1), sent }]);
+    assert_eq!(world.events(), [wanted]);
 }
 
 #[test]

@@ -31,18 +31,24 @@ pub struct Sample {
 impl Sample {
     pub fn new(seed: u64, to: Rank, ssn: u64) -> Sample {
         let n = mix(mix(seed, u64::from(to)), ssn);
-        let len = match n % 16 {
-            0..=5 => n >> 8 & 31,
-            6..=11 => n >> 8 & 511,
-            12..=13 => n >> 8 & 4095,
-            14 => n >> 8 & 0x7fff,
-            _ => n >> 8 & 0x1_ffff,
-        };
+        let len = Sample::bytes(seed, to, ssn);
         let payload = (0..len).map(|at| mix(n, at / 8) as u8 ^ at as u8).collect();
         let words = [mix(n, 1), mix(n, 2)];
         let more = (n >> 4 & 7 == 0).then(|| [mix(n, 3), 0, u64::MAX]);
         let envelope = Envelope { kind: n as u8, flags: (n >> 8) as u8, words, more };
         Sample { to, envelope, clock: ssn as u32 * 3, payload }
+    }
+
+    /// Bytes of the payload of this message.
+    pub fn bytes(seed: u64, to: Rank, ssn: u64) -> u64 {
+        let n = mix(mix(seed, u64::from(to)), ssn);
+        match n % 16 {
+            0..=5 => n >> 8 & 31,
+            6..=11 => n >> 8 & 511,
+            12..=13 => n >> 8 & 4095,
+            14 => n >> 8 & 0x7fff,
+            _ => n >> 8 & 0x1_ffff,
+        }
     }
 
     pub fn message(&self) -> Message<'_> {

@@ -4,6 +4,7 @@
 
 mod bucket;
 mod external;
+pub mod judging;
 pub mod probe;
 mod reading;
 pub mod rules;
@@ -113,7 +114,7 @@ impl Health {
                 Value::Count(_) => {
                     format!("{} within {}: {}", judged.value, rule.within, reading.said)
                 }
-                Value::Level(_) => reading.said.clone(),
+                Value::Level(_) | Value::Height(_) | Value::Still(_) => reading.said.clone(),
             };
             let evidence = Evidence {
                 said,

@@ -64,10 +64,12 @@ pub enum Probe {
     },
     Temperature {},
     Throttle {},
+    ProcessorLimit {},
     Network {},
     Infiniband {
         counters: Vec<String>,
     },
+    LinkSpeed {},
     Smart {
         attributes: Vec<u64>,
         program: Option<String>,
@@ -79,7 +81,9 @@ pub enum Probe {
         paths: Vec<String>,
     },
     Memory {},
+    Pressure {},
     Clock {},
+    ClockStep {},
     Check {
         program: String,
         #[serde(default)]
@@ -94,15 +98,19 @@ impl Probe {
             Probe::Edac { errors } => edac(world, *errors),
             Probe::Temperature {} => temperatures(world),
             Probe::Throttle {} => throttle(world),
+            Probe::ProcessorLimit {} => processor_limit(world).into_iter().collect(),
             Probe::Network {} => network(world),
             Probe::Infiniband { counters } => infiniband(world, counters),
+            Probe::LinkSpeed {} => link_speed(world),
             Probe::Smart { attributes, program } => {
                 smart::attributes(program.as_deref(), attributes)
             }
             Probe::SmartVerdict { program } => smart::verdicts(program.as_deref()),
             Probe::Space { paths } => paths.iter().filter_map(|path| space(world, path)).collect(),
             Probe::Memory {} => memory(world).into_iter().collect(),
+            Probe::Pressure {} => pressure(world).into_iter().collect(),
             Probe::Clock {} => vec![clock(world)],
+            Probe::ClockStep {} => clock_step(world).into_iter().collect(),
             Probe::Check { program, arguments, limit } => {
                 vec![external::check(program, arguments, limit.0)]
             }
@@ -187,6 +195,25 @@ fn throttle(world: &World) -> Vec<Reading> {
     all
 }
 
+/// The clock rate that processors may have at most: the mean over them, in MHz. Firmware lowers it
+/// when power or cooling fails, and says so in `bios_limit` or by the policy's own limit.
+fn processor_limit(world: &World) -> Option<Reading> {
+    let dir = world.at("sys/devices/system/cpu/cpufreq");
+    let limit = |(_, policy): &(String, PathBuf)| {
+        let limit = |file: &str| world.number(&policy.join(file));
+        let policy = limit("scaling_max_freq")?;
+        Some(limit("bios_limit").map_or(policy, |of_firmware| of_firmware.min(policy)))
+    };
+    let all: Vec<u64> = world.list(&dir).iter().filter_map(limit).collect();
+    let mhz = all.iter().sum::<u64>() as f64 / 1000.0 / all.len().max(1) as f64;
+    (mhz > 0.0).then(|| Reading {
+        what: "processors".into(),
+        value: Value::Height(mhz),
+        said: format!("{mhz:.0} MHz at most, less than before"),
+        read_from: world.shown(&dir),
+    })
+}
+
 fn network(world: &World) -> Vec<Reading> {
     let mut all = Vec::new();
     for (name, dir) in world.list(&world.at("sys/class/net")) {
@@ -220,6 +247,35 @@ fn infiniband(world: &World, counters: &[String]) -> Vec<Reading> {
                         "events",
                     ));
                 }
+            }
+        }
+    }
+    all
+}
+
+/// The speed of links that are up: of interfaces in Mbit/s, of InfiniBand's ports in Gbit/s.
+fn link_speed(world: &World) -> Vec<Reading> {
+    let reading = |what: String, speed: f64, unit: &str, file: &Path| Reading {
+        what,
+        value: Value::Height(speed),
+        said: format!("{speed} {unit} now, less than before"),
+        read_from: world.shown(file),
+    };
+    let mut all = Vec::new();
+    for (name, dir) in world.list(&world.at("sys/class/net")) {
+        let up = world.text(&dir.join("operstate")).is_some_and(|state| state == "up");
+        let file = dir.join("speed");
+        // What has no speed says -1, or cannot be read.
+        if let Some(speed) = world.number(&file).filter(|speed| up && *speed > 0) {
+            all.push(reading(name, speed as f64, "Mbit/s", &file));
+        }
+    }
+    for (device, dir) in world.list(&world.at("sys/class/infiniband")) {
+        for (port, dir) in world.list(&dir.join("ports")) {
+            let file = dir.join("rate");
+            let rate = world.text(&file).and_then(|text| text.split(' ').next()?.parse().ok());
+            if let Some(rate) = rate {
+                all.push(reading(format!("{device} port {port}"), rate, "Gbit/s", &file));
             }
         }
     }
@@ -264,6 +320,34 @@ fn memory(world: &World) -> Option<Reading> {
         what: "memory".into(),
         value: Value::Level(1.0 - available / total.max(1.0)),
         said: format!("{:.0} of {:.0} MiB are available", available / 1024.0, total / 1024.0),
+        read_from: world.shown(&path),
+    })
+}
+
+/// The part of the last ten seconds, in percent, in which all processes that could run waited for
+/// memory.
+fn pressure(world: &World) -> Option<Reading> {
+    let path = world.at("proc/pressure/memory");
+    let text = world.text(&path)?;
+    let full = text.lines().find_map(|line| line.strip_prefix("full avg10="))?;
+    let percent: f64 = full.split(' ').next()?.parse().ok()?;
+    Some(Reading {
+        what: "memory".into(),
+        value: Value::Level(percent),
+        said: format!("all processes waited for memory in {percent} % of the last 10 s"),
+        read_from: world.shown(&path),
+    })
+}
+
+/// The time of the boot by the clock: it changes when the clock is set, and by nothing else.
+fn clock_step(world: &World) -> Option<Reading> {
+    let path = world.at("proc/stat");
+    let text = std::fs::read(&path).ok()?;
+    let booted = eyrie_proc::text::after(&text, b"btime").and_then(eyrie_proc::text::number)?.0;
+    Some(Reading {
+        what: "clock".into(),
+        value: Value::Still(booted as f64),
+        said: format!("the clock was set: by it the node was booted at {booted} s since 1970"),
         read_from: world.shown(&path),
     })
 }

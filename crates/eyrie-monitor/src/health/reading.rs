@@ -42,4 +42,9 @@ pub enum Value {
     /// A total that grows.
     Count(u64),
     Level(f64),
+    /// It should stay as high as it was: its level is the part that it has lost of the highest
+    /// value.
+    Height(f64),
+    /// It should not change: its level is the change since the reading before.
+    Still(f64),
 }

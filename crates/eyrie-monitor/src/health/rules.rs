@@ -31,6 +31,9 @@ pub struct Rule {
     pub within: Time,
     #[serde(default = "ten_seconds")]
     pub every: Time,
+    /// Whether it is applied to the nodes of a running job, too.
+    #[serde(default = "yes")]
+    pub in_jobs: bool,
     /// Readings in a row that must reach a threshold.
     #[serde(default = "one")]
     pub raise_after: u32,
@@ -53,6 +56,9 @@ fn ten_seconds() -> Time {
 }
 fn one() -> u32 {
     1
+}
+fn yes() -> bool {
+    true
 }
 fn nine_tenths() -> f64 {
     0.9
@@ -118,6 +124,15 @@ impl Rules {
         let text = std::fs::read_to_string(path)
             .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
         Rules::parse(&text).map_err(|e| format!("{}: {e}", path.display()))
+    }
+}
+
+impl Rules {
+    /// Those that are applied to the nodes of a running job.
+    #[must_use]
+    pub fn of_jobs(mut self) -> Rules {
+        self.rule.retain(|rule| rule.in_jobs);
+        self
     }
 }
 

@@ -334,3 +334,75 @@ fn rules_that_are_wrong_are_refused() {
         .contains("failling"));
     assert_eq!(rule("read = { probe = 'memory' }\nsource = 's'\nfailing = 1"), "");
 }
+
+#[test]
+fn links_and_processors_should_stay_as_fast_as_they_were() {
+    for (rule, path, fast, slow) in [
+        ("link-speed", "sys/class/net/eth0/speed", 10_000, 1_000),
+        (
+            "processor-limit",
+            "sys/devices/system/cpu/cpufreq/policy0/scaling_max_freq",
+            3_000_000,
+            800_000,
+        ),
+    ] {
+        let mut node = FakeNode::with(rule);
+        node.put("sys/class/net/eth0/operstate", "up");
+        node.put(path, slow);
+        assert_eq!(node.check(), [], "it was never faster");
+        node.put(path, fast);
+        assert_eq!(node.check(), []);
+        node.put(path, slow);
+        assert_eq!(node.check(), [], "once is not enough");
+        assert_eq!(node.event().to, HealthState::Suspect);
+        node.put(path, fast);
+        assert_eq!(node.check(), []);
+        assert_eq!(node.check_after(Duration::from_secs(60)).len(), 1, "{rule} is over");
+    }
+    let mut node = FakeNode::with("link-speed");
+    node.put("sys/class/infiniband/mlx5_0/ports/1/rate", "100 Gb/sec (4X EDR)");
+    node.put("sys/class/net/eth1/speed", "-1");
+    node.put("sys/class/net/eth1/operstate", "up");
+    assert_eq!(node.check(), []);
+    node.put("sys/class/infiniband/mlx5_0/ports/1/rate", "2.5 Gb/sec (1X SDR)");
+    node.check();
+    assert_eq!(node.event().what, "mlx5_0 port 1");
+}
+
+#[test]
+fn processes_that_wait_for_memory_make_a_node_suspect() {
+    let mut node = FakeNode::with("memory-pressure");
+    let waits = |full: &str| {
+        format!(
+            "some avg10=9.00 avg60=0.00 avg300=0.00 total=9\nfull avg10={full} avg60=0 total=1\n"
+        )
+    };
+    node.put("proc/pressure/memory", waits("25.00"));
+    assert_eq!((node.check(), node.check()), (vec![], vec![]));
+    let event = node.event();
+    assert_eq!((event.to, event.evidence.value), (HealthState::Suspect, Some(25.0)));
+}
+
+#[test]
+fn a_clock_that_is_set_is_found_and_one_that_is_only_wrong_is_not() {
+    let mut node = FakeNode::with("clock-step");
+    let booted = |at: u64| format!("cpu  1 2 3 4\nintr 5\nbtime {at}\nprocesses 7\n");
+    node.put("proc/stat", booted(1_000_000));
+    assert_eq!(node.check(), []);
+    node.put("proc/stat", booted(1_000_001));
+    assert_eq!(node.check(), [], "a second is how exact it is");
+    node.put("proc/stat", booted(1_003_600));
+    let event = node.event();
+    assert_eq!((event.to, event.evidence.value), (HealthState::Suspect, Some(3599.0)));
+    assert_eq!(node.check(), []);
+    assert_eq!(node.check_after(Duration::from_secs(60))[0].to, HealthState::Ok);
+}
+
+#[test]
+fn rules_that_are_not_for_jobs_are_left_out_there() {
+    let names = |rules: Rules| rules.rule.into_iter().map(|r| r.name).collect::<Vec<_>>();
+    let all = names(Rules::default());
+    let of_jobs = names(Rules::default().of_jobs());
+    let left: Vec<&String> = all.iter().filter(|name| !of_jobs.contains(name)).collect();
+    assert_eq!(left, ["clock"]);
+}

@@ -12,6 +12,9 @@ pub struct Track {
     state: HealthState,
     /// The counter at the last reading. What the first reading shows happened before.
     counter: Option<u64>,
+    /// The highest value, and the one before, of what should stay as it is.
+    highest: f64,
+    before: Option<f64>,
     suspect: Bucket,
     failing: Bucket,
     /// Readings in a row at or above the threshold of this state.
@@ -36,6 +39,15 @@ impl Track {
     pub fn take(&mut self, rule: &Rule, value: Value, now: Duration) -> Judged {
         let (level, wanted) = match value {
             Value::Level(level) => (level, rule.reached(level)),
+            Value::Height(height) => {
+                self.highest = self.highest.max(height);
+                let lost = if self.highest > 0.0 { 1.0 - height / self.highest } else { 0.0 };
+                (lost, rule.reached(lost))
+            }
+            Value::Still(now) => {
+                let change = self.before.replace(now).map_or(0.0, |before| (now - before).abs());
+                (change, rule.reached(change))
+            }
             Value::Count(total) => self.count(rule, total, now),
         };
         self.raise(rule, wanted);

@@ -45,9 +45,9 @@ impl Conductor {
         self.socket.local_addr()
     }
 
-    /// Conducts until `stop` is set, which is checked once in each interval.
+    /// Conducts until `stop` is set, which is checked once in each interval. The calling thread
+    /// should be steady ([`crate::clock::steady`]).
     pub fn run(&mut self, stop: &AtomicBool) {
-        crate::clock::steady(true);
         while !stop.load(Ordering::Relaxed) {
             let clock = Clock::Monotonic;
             let next = self.start + next_boundary(clock.now_ns() - self.start, self.interval_ns);
@@ -189,7 +189,14 @@ mod tests {
         });
         let mut pace = pace.unwrap();
         // A tick may still be in the socket.
-        let alone = (0..3).map(|_| pace.wait(INTERVAL, 1)).filter(|m| m.alone).count();
-        assert!(alone >= 2);
+        let moments: Vec<_> = (0..5).map(|_| pace.wait(INTERVAL, 1)).collect();
+        assert!(moments.iter().filter(|m| m.alone).count() >= 4);
+        // By its own clock, on the grid that was agreed; the first one comes when it has waited.
+        let phase = moments[3].intended_ns % INTERVAL;
+        assert_eq!(moments[4].intended_ns % INTERVAL, phase);
+        assert_eq!(
+            moments[4].intended_ns - moments[3].intended_ns,
+            INTERVAL * u64::from(moments[4].step)
+        );
     }
 }

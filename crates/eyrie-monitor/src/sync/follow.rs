@@ -1,6 +1,7 @@
 //! A node that follows a conductor: it asks for the conductor's time after a sample (never between
 //! samples), estimates the drift of its own clock, and either uses that clock or waits for ticks.
-//! It must never wait for another node for longer than three intervals.
+//! While ticks stay out it uses its own clock, too. It must never wait for another node for longer
+//! than three intervals.
 
 use super::drift::{Drift, Exchange};
 use super::moment::{Mode, Moment};
@@ -27,6 +28,8 @@ pub struct Follower {
     /// The last moment, by the conductor's clock.
     last: Option<u64>,
     number: u64,
+    /// A tick has stayed out, and nothing has come from the conductor since.
+    alone: bool,
 }
 
 impl Follower {
@@ -46,8 +49,17 @@ impl Follower {
             .and_then(|s| s.set_read_timeout(Some(Duration::from_millis(200))).map(|()| s))
             .map_err(|e| format!("cannot reach {with}: {e}"))?;
         let drift = Drift::default();
-        let mut follower =
-            Follower { mode, socket, key, drift, start: 0, wall_offset: 0, last: None, number: 0 };
+        let mut follower = Follower {
+            mode,
+            socket,
+            key,
+            drift,
+            start: 0,
+            wall_offset: 0,
+            last: None,
+            number: 0,
+            alone: false,
+        };
         let begin = Instant::now();
         let mut answers = 0;
         while answers < FIRST {
@@ -100,6 +112,7 @@ impl Follower {
     fn take(&mut self, bytes: &[u8]) -> Option<Datagram> {
         let returned = Clock::Monotonic.now_ns();
         let datagram = Datagram::decode(bytes, &self.key)?;
+        self.alone = false;
         if datagram.kind == Kind::Answer && datagram.number == self.number {
             let Datagram { sent, received, answered, .. } = datagram;
             self.drift.add(Exchange { sent, received, answered, returned });
@@ -109,7 +122,7 @@ impl Follower {
 
     pub fn wait(&mut self, interval_ns: u64, stretch: u32) -> Moment {
         match self.mode {
-            Mode::Always => self.wait_for_tick(interval_ns, stretch),
+            Mode::Always if !self.alone => self.wait_for_tick(interval_ns, stretch),
             _ => self.wait_by_own_clock(interval_ns, stretch),
         }
     }
@@ -135,7 +148,7 @@ impl Follower {
         let intended = self.drift.ours(theirs).unwrap_or(theirs);
         Clock::Monotonic.sleep_until(intended);
         let skew_ns = Clock::Monotonic.now_ns() as i64 - intended as i64;
-        self.moment(theirs, skew_ns, interval_ns, false)
+        self.moment(theirs, skew_ns, interval_ns, self.alone)
     }
 
     fn wait_for_tick(&mut self, interval_ns: u64, stretch: u32) -> Moment {
@@ -148,6 +161,7 @@ impl Follower {
         loop {
             let now = Clock::Monotonic.now_ns();
             if now >= until || !readable(&self.socket, until - now) {
+                self.alone = true;
                 let theirs = self.drift.theirs(Clock::Monotonic.now_ns()).unwrap_or(self.start);
                 return self.moment(theirs, 0, interval_ns, true);
             }

@@ -3,7 +3,7 @@
 
 use anyhow::{bail, Context};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub enum Place {
 pub fn get(place: &Place, path: &str, out: &mut impl Write) -> anyhow::Result<()> {
     match place {
         Place::Port(address) => {
-            let address = self::address(address).map_err(anyhow::Error::msg)?;
+            let address = eyrie_exporter::listen::address(address).map_err(anyhow::Error::msg)?;
             let stream = TcpStream::connect_timeout(&address, PATIENCE).with_context(|| {
                 format!("no monitor answers at {address}: was it started with --listen?")
             })?;
@@ -63,20 +63,6 @@ fn exchange(
     Ok(())
 }
 
-/// A host and port; a port alone is that of this machine's loopback.
-///
-/// # Errors
-/// When it is not an address, or its name is unknown.
-pub fn address(text: &str) -> Result<SocketAddr, String> {
-    let text = match text.parse::<u16>() {
-        Ok(port) => format!("127.0.0.1:{port}"),
-        Err(_) => text.to_string(),
-    };
-    let mut found =
-        text.to_socket_addrs().map_err(|e| format!("{text}: {e}; write PORT or HOST:PORT"))?;
-    found.next().ok_or_else(|| format!("{text} has no address"))
-}
-
 /// The socket of the monitor with this process number.
 pub fn socket(base: &Path, pid: u32) -> PathBuf {
     base.join(format!("monitor-{pid}.sock"))
@@ -100,16 +86,4 @@ pub fn living(base: &Path) -> Vec<u32> {
     });
     all.sort_unstable();
     all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_alone_is_loopback() {
-        assert_eq!(address("9464").unwrap().to_string(), "127.0.0.1:9464");
-        assert_eq!(address("0.0.0.0:1").unwrap().to_string(), "0.0.0.0:1");
-        assert!(address("999999").is_err());
-    }
 }

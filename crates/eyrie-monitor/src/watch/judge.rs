@@ -1,13 +1,10 @@
 //! Judges the node's health, right after each sample.
 
 use crate::clock::Clock;
+use crate::health::judging::judge;
 use crate::health::{Event, Health, HealthState, Rules, World};
 use crate::shared::{lock, Shared};
 use std::path::Path;
-use std::time::{Duration, Instant};
-
-/// Longer than any interval. The end of the monitor ends the wait early.
-const LONG: Duration = Duration::from_secs(365 * 86_400);
 
 /// Called with each change of health.
 pub type Tell = Box<dyn FnMut(&Event) + Send>;
@@ -39,23 +36,10 @@ impl Judge {
 
     /// Judges until the monitor ends.
     pub fn run(&mut self, shared: &Shared) {
-        let begin = Instant::now();
         *lock(&shared.health) = self.health.states();
-        let mut seen = None;
-        let mut next = Duration::ZERO;
-        loop {
-            // Rules are rarely due; in between the thread does not wake up.
-            if let Some(wait) = next.checked_sub(begin.elapsed()) {
-                std::thread::sleep(wait);
-            }
-            let Some(frame) = shared.ring.wait(seen, LONG) else { return };
-            seen = Some(frame.head.number);
-            let events = self.health.check(&self.world, begin.elapsed(), Clock::Realtime.now_ns());
-            if !events.is_empty() {
-                *lock(&shared.health) = self.health.states();
-                events.iter().for_each(&mut self.tell);
-            }
-            next = self.health.next_due();
-        }
+        judge(&mut self.health, &self.world, &shared.ring, |health, events| {
+            *lock(&shared.health) = health.states();
+            events.iter().for_each(&mut self.tell);
+        });
     }
 }

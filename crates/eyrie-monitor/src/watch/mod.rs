@@ -16,9 +16,10 @@ use crate::metrics::Exporter;
 use crate::names::{CommandLines, Directory};
 use crate::ring::Frame;
 use crate::sampling_thread::{Config, Sampler};
-use crate::serve;
+use crate::serve::Monitor;
 use crate::shared::{lock, Shared};
-use anyhow::Context;
+use eyrie_exporter::listen::bind;
+use eyrie_exporter::server;
 use judge::Judge;
 use socket::Socket;
 use std::net::{SocketAddr, TcpListener};
@@ -94,7 +95,7 @@ impl Watch {
         let judge = judgement.map(|j| Judge::new(j, &node, &root)).transpose();
         let judge = judge.map_err(anyhow::Error::msg)?;
         // Before anything is measured: measuring does not free a port that is in use.
-        let tcp = listen.map(bind).transpose()?;
+        let tcp = listen.map(|at| bind(at, "--listen")).transpose()?;
         let mut sampler = Sampler::prepare(sampler).map_err(anyhow::Error::msg)?;
         let shared = Arc::new(Shared {
             node,
@@ -109,9 +110,8 @@ impl Watch {
             Err(why) => (None, None, Some(why)),
         };
         let scraped_at = tcp.as_ref().map(TcpListener::local_addr).transpose()?;
-        let serving = shared.clone();
-        let exporting = exporter.clone();
-        spawn("serve", move || drop(serve::run(serving, exporting, tcp, unix)))?;
+        let monitor = Monitor { shared: shared.clone(), exporter: exporter.clone() };
+        spawn("serve", move || drop(server::run(monitor, tcp, unix)))?;
         if let Some(mut judge) = judge {
             let shared = shared.clone();
             spawn("health", move || judge.run(&shared))?;
@@ -181,14 +181,6 @@ impl Limit {
 
 /// Longer than any interval. A signal ends a wait early.
 const LONG: Duration = Duration::from_secs(365 * 86_400);
-
-fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).with_context(|| {
-        format!(
-            "cannot listen on {address}: choose another --listen, or end the process that uses it"
-        )
-    })
-}
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name(name.into()).spawn(work).map(drop)

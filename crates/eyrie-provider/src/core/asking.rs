@@ -28,6 +28,16 @@ const AGAIN: u32 = 60;
 const DOUBLED: u32 = 4;
 const DOUBLED_MOST: u32 = 8;
 
+/// For how many ticks a call has asked for messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Asked {
+    /// It kept the processor busy in vain: 0 for a call that slept, and for one that took so long
+    /// that other processes must have run.
+    pub polled: u64,
+    /// It had nothing to do but to wait, busy or not.
+    pub waited: u64,
+}
+
 /// The idle progress calls of a rank.
 #[derive(Clone, Copy, Default)]
 pub struct Asking {
@@ -112,20 +122,17 @@ impl Asking {
         before.is_none_or(|before| used.saturating_sub(before) > COMPUTED_NS + CALL_NS * calls)
     }
 
-    /// The call is over. Returns for how many ticks it kept the processor busy in vain: 0 for a
-    /// call that slept, and for one that took so long that other processes must have run.
-    pub fn end(&mut self, now: u64, nothing: bool) -> u64 {
+    /// The call is over.
+    pub fn end(&mut self, now: u64, nothing: bool) -> Asked {
         self.last = now;
         if nothing && self.sleeps {
             self.in_vain = true;
             self.next = self.calls + (AGAIN << self.doubled);
         }
         let ticks = now.wrapping_sub(self.since);
-        if nothing && !self.sleeps && ticks <= 2 * WAITING_GAP {
-            ticks
-        } else {
-            0
-        }
+        let is_busy = nothing && !self.sleeps && ticks <= 2 * WAITING_GAP;
+        let waits = nothing || self.sleeps;
+        Asked { polled: if is_busy { ticks } else { 0 }, waited: if waits { ticks } else { 0 } }
     }
 
     /// The call found something: the program goes on.
@@ -150,7 +157,7 @@ mod tests {
             *now += pause;
             asking.begin(*now, || *now);
             *now += 1000;
-            asking.end(*now, true)
+            asking.end(*now, true).polled
         };
         pauses.iter().map(&mut call).sum()
     }
@@ -163,7 +170,8 @@ mod tests {
         assert!(!asking.begin(now, || 0));
         asking.end(now, true);
         assert!(calls_to_sleep(&mut asking, &mut now) > SPINS - 102);
-        assert_eq!(asking.end(now + 3_000_000, true), 0, "it has slept");
+        let slept = Asked { polled: 0, waited: 3_000_500 };
+        assert_eq!(asking.end(now + 3_000_000, true), slept);
         now += 3_000_000;
         assert_eq!(calls_to_sleep(&mut asking, &mut now), AGAIN - 1, "what if it has computed?");
     }
@@ -188,9 +196,10 @@ mod tests {
         let computes = [10_000_000; 10];
         assert_eq!(polled(&mut asking, &mut now, &computes), 10 * 1000);
         asking.begin(now, || now);
-        assert_eq!(asking.end(now + 10_000_000, true), 0);
+        let beside = Asked { polled: 0, waited: 10_000_000 };
+        assert_eq!(asking.end(now + 10_000_000, true), beside, "others have run");
         asking.begin(now + 10_000_500, || now);
-        assert_eq!(asking.end(now + 10_001_000, false), 0, "a message has come");
+        assert_eq!(asking.end(now + 10_001_000, false), Asked::default(), "a message has come");
         asking.found();
         now += 10_002_000;
         assert_eq!(polled(&mut asking, &mut now, &[100]), 1000, "what came before was no asking");

@@ -4,7 +4,7 @@
 //! never end it: it returns errors.
 
 mod again;
-mod asking;
+pub mod asking;
 pub mod error;
 pub mod ledger_path;
 pub mod matching;

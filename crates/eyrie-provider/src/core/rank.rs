@@ -225,8 +225,8 @@ impl<P: Path> RankCore<P> {
         }
         self.answer(answer)?;
         let ticks = self.path.world().ticks();
-        let polled = self.asking.end(ticks, !found.something);
-        self.path.world_mut().polled(polled);
+        let asked = self.asking.end(ticks, !found.something);
+        self.path.world_mut().asked(asked);
         self.path.look_after(found, ticks)
     }
 

@@ -2,6 +2,8 @@
 //! observes besides messages, its signals, time. The real one is `sockets.rs`; tests have one in
 //! memory.
 
+use super::asking::Asked;
+
 /// The process around a rank.
 pub trait World: Sized {
     /// The rank's observations since the last call: where they begin in its stream of observations,
@@ -37,8 +39,8 @@ pub trait World: Sized {
     /// Processor time that the calling thread has used, in ns.
     fn processor_time_ns(&self) -> u64;
 
-    /// The rank has asked for messages for so many ticks and found none.
-    fn polled(&mut self, ticks: u64);
+    /// The rank has asked for messages.
+    fn asked(&mut self, asked: Asked);
 
     /// Keeps a record of what happens.
     fn trace(&mut self, what: eyrie_wire::page::What, clock: u64, peer: u32, number: u64);

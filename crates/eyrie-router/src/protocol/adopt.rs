@@ -15,6 +15,7 @@ use super::ranks::Ranks;
 use super::receipts::Receipts;
 use super::room::Room;
 use crate::space::{Space, Store};
+use eyrie_wire::traffic::Sent;
 use eyrie_wire::{Incarnation, Rank};
 
 /// Adopts ranks.
@@ -55,21 +56,22 @@ impl<S: Store> Adopt<'_, S> {
                  messages that it needs are lost"
             ));
         }
-        let mut ssn = vec![0; self.ranks.count()];
+        let mut sent = vec![Sent::default(); self.ranks.count()];
         for shown in adoption.table.drain(..).filter(|_| !active(Mutation::ForgetTheTable)) {
-            if let Some(last) = ssn.get_mut(shown.source.index()) {
-                *last = shown.ssn;
+            if let Some(last) = sent.get_mut(shown.source.index()) {
+                *last = shown.sent;
             }
         }
         let pending = std::mem::take(&mut adoption.pending);
         if !active(Mutation::AdoptTwice) {
             self.adoptions.end(rank);
         }
-        self.kept.begin_log(rank, rsn, &ssn);
+        self.kept.begin_log(rank, rsn, &sent);
         out.event(RouterEvent::Adopted { instance, rsn });
         for message in pending {
             self.log_pending(message, out);
         }
+        let ssn: Vec<u64> = sent.iter().map(|sent| sent.messages).collect();
         self.receipts.adopt(rank, rsn, &ssn, self.kept.log(rank).newest());
         let Adopt { conns, ranks, receipts, .. } = self;
         for id in conns.of_senders() {

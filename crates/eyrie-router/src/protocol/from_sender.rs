@@ -228,8 +228,9 @@ impl<S: Store> FromSender<'_, S> {
         out: &mut impl Output<S::File>,
     ) {
         let rsn = self.kept.log(m.destination).newest() + 1;
-        let Message { ssn, envelope, size, place, .. } = *m;
-        let header = Header::Deliver(Deliver { source, ssn, rsn, envelope, size, place });
+        let Message { ssn, envelope, size, sent_bytes, place, .. } = *m;
+        let deliver = Deliver { source, ssn, rsn, envelope, size, sent_bytes, place };
+        let header = Header::Deliver(deliver);
         if let Some(id) = self.conns.delivery(m.destination) {
             out.frame(id, &header, payload);
         }

@@ -4,6 +4,7 @@
 use super::log::Log;
 use crate::space::{Space, Store};
 use eyrie_wire::data::Message;
+use eyrie_wire::traffic::{PairSent, Sent};
 use eyrie_wire::Rank;
 use std::collections::BTreeSet;
 use std::io;
@@ -89,6 +90,17 @@ impl Kept {
         freed
     }
 
+    /// Another router is the primary one of the rank, and this one was, or ranks here took it for
+    /// that.
+    pub fn note_left(&mut self, rank: Rank) {
+        self.left.insert(rank);
+    }
+
+    /// Who sends to the rank next may begin with any message.
+    pub fn forget_senders(&mut self, rank: Rank) {
+        self.logs[rank.index()].forget_senders();
+    }
+
     /// Whether this was the primary router of the rank, and is no more.
     pub fn has_left(&self, rank: Rank) -> bool {
         self.left.contains(&rank)
@@ -113,9 +125,20 @@ impl Kept {
         (self.messages, self.bytes)
     }
 
-    /// The log of a rank begins behind `rsn`, with these last send sequence numbers.
-    pub fn begin_log(&mut self, rank: Rank, rsn: u64, last_ssn: &[u64]) {
-        self.logs[rank.index()].adopt(rsn, last_ssn);
+    /// The log of a rank begins behind `rsn`, when each source has sent so much.
+    pub fn begin_log(&mut self, rank: Rank, rsn: u64, sent: &[Sent]) {
+        self.logs[rank.index()].adopt(rsn, sent);
+    }
+
+    /// What ranks have sent to those whose primary router this is or was, as far as it came here.
+    pub fn traffic(&self) -> Vec<PairSent> {
+        let mut traffic = Vec::new();
+        for (to, log) in self.logs() {
+            let pairs = (0..).map(Rank).zip(log.sent());
+            let used = pairs.filter(|(_, sent)| sent.messages > 0);
+            traffic.extend(used.map(|(from, sent)| PairSent { from, to, sent: *sent }));
+        }
+        traffic
     }
 
     /// Logs the next message of its sender.

@@ -5,6 +5,7 @@
 use super::noted::note_logged;
 use crate::space::{Space, Store};
 use eyrie_wire::data::{head, Deliver, Frame, Header, Message, Place, MAX_FRAME};
+use eyrie_wire::traffic::Sent;
 use eyrie_wire::Rank;
 use std::collections::VecDeque;
 use std::io;
@@ -70,8 +71,8 @@ pub struct Log {
     newest: u64,
     /// Receive sequence number of the last message that was truncated.
     floor: u64,
-    /// Send sequence number of the newest message from each source.
-    last_ssn: Vec<u64>,
+    /// What each source has sent, up to its newest message.
+    sent: Vec<Sent>,
     /// Bytes of frames.
     bytes: u64,
     /// Of these, in memory.
@@ -85,18 +86,18 @@ pub struct Log {
 impl Log {
     /// An empty log with room for `ranks` sources.
     pub fn new(ranks: u32) -> Log {
-        Log { last_ssn: vec![0; ranks as usize], ..Log::default() }
+        Log { sent: vec![Sent::default(); ranks as usize], ..Log::default() }
     }
 
-    /// Begins behind `rsn`, with these last send sequence numbers. Nothing has been appended yet.
-    pub fn adopt(&mut self, rsn: u64, last_ssn: &[u64]) {
+    /// Begins behind `rsn`, when each source has sent so much. Nothing has been appended yet.
+    pub fn adopt(&mut self, rsn: u64, sent: &[Sent]) {
         (self.newest, self.floor) = (rsn, rsn);
-        self.last_ssn.copy_from_slice(last_ssn);
+        self.sent.copy_from_slice(sent);
     }
 
     /// The number of ranks that it may have messages from.
     pub fn sources(&self) -> usize {
-        self.last_ssn.len()
+        self.sent.len()
     }
 
     pub fn newest(&self) -> u64 {
@@ -109,7 +110,17 @@ impl Log {
 
     /// Send sequence number of the newest message from `source`, 0 when there is none.
     pub fn last_ssn(&self, source: Rank) -> u64 {
-        self.last_ssn[source.index()]
+        self.sent[source.index()].messages
+    }
+
+    /// What each source has sent, up to its newest message.
+    pub fn sent(&self) -> &[Sent] {
+        &self.sent
+    }
+
+    /// No message of any source counts as the one before its next.
+    pub fn forget_senders(&mut self) {
+        self.sent.iter_mut().for_each(|sent| sent.messages = 0);
     }
 
     /// Bytes of frames and payloads in the log, in memory and on disk.
@@ -130,11 +141,12 @@ impl Log {
     /// Gives a message its place in the order and logs it. Its ssn must be the next of its source.
     pub fn append(&mut self, source: Rank, message: &Message, payload: &[u8]) {
         note_logged(source, message);
-        self.last_ssn[source.index()] = message.ssn;
+        self.sent[source.index()] = message.sent();
         self.newest += 1;
         let rsn = self.newest;
-        let Message { ssn, envelope, size, place, .. } = *message;
-        let header = Header::Deliver(Deliver { source, ssn, rsn, envelope, size, place });
+        let Message { ssn, envelope, size, sent_bytes, place, .. } = *message;
+        let deliver = Deliver { source, ssn, rsn, envelope, size, sent_bytes, place };
+        let header = Header::Deliver(deliver);
         let head = head(&header, payload);
         let len = head.written().len() + payload.len();
         let block = self.writable_block(len);
@@ -316,7 +328,9 @@ mod tests {
     fn message(ssn: u64, len: usize) -> (Message, Vec<u8>) {
         let envelope = Envelope::Untagged { data: None };
         let size = len as u64;
-        let m = Message { destination: Rank(0), ssn, clock: 0, envelope, size, place: None };
+        let destination = Rank(0);
+        let sent_bytes = ssn * size;
+        let m = Message { destination, ssn, clock: 0, envelope, size, sent_bytes, place: None };
         (m, vec![ssn as u8; len])
     }
 

@@ -53,7 +53,7 @@ use keep_room::KeepRoom;
 use kept::Kept;
 use log::Log;
 use mutation::{active, Mutation};
-pub use orders::{RouterCommand, RouterEvent, SavedAt, Stats};
+pub use orders::{LineFigures, RouterCommand, RouterEvent, SavedAt, Stats};
 pub use output::{ConnId, Output};
 use pending_adoptions::Adoptions;
 use ranks::Ranks;
@@ -286,6 +286,7 @@ impl<S: Store> Protocol<S> {
             RouterCommand::Leave(ranks) => {
                 ranks.into_iter().for_each(|rank| self.leave(rank, out));
             }
+            RouterCommand::ForgetSenders => self.forget_senders(out),
             // The loop carries it out, since it has the file.
             RouterCommand::Save(_) => {}
             // A gateway's, which carries them out itself.
@@ -295,6 +296,7 @@ impl<S: Store> Protocol<S> {
             | RouterCommand::Fetch(_)
             | RouterCommand::ToDomain { .. } => {}
             RouterCommand::Stats => out.event(RouterEvent::Stats(self.stats())),
+            RouterCommand::Traffic => out.event(RouterEvent::Traffic(self.kept.traffic())),
             RouterCommand::BreakConnections(rank) => {
                 let of_rank = [self.conns.delivery(rank), self.conns.send(rank)];
                 for id in of_rank.into_iter().flatten() {
@@ -307,15 +309,24 @@ impl<S: Store> Protocol<S> {
 
     /// This is the primary router of the rank as well.
     fn serve(&mut self, rank: Rank) {
-        if self.ranks.has(rank) && self.kept.serve(rank) {
+        if !self.ranks.has(rank) {
+            return;
+        }
+        if self.kept.serve(rank) {
             self.receipts.serve(rank);
             self.adoptions.begin(rank);
+        } else {
+            // It has taken over from one that was told before, and was lost since.
+            self.adoptions.needs_nothing(rank);
         }
     }
 
     /// This is the primary router of the rank no more. Its senders keep what it has not received.
     fn leave(&mut self, rank: Rank, out: &mut impl Output<S::File>) {
         if !self.kept.is_primary_of(rank) {
+            if self.kept.is_gateway() {
+                self.kept.note_left(rank);
+            }
             return;
         }
         if let Some(id) = self.conns.delivery(rank) {
@@ -327,6 +338,26 @@ impl<S: Store> Protocol<S> {
         }
         self.adoptions.end(rank);
         self.receipts.cover(rank);
+        self.serve_waiting(out);
+        self.keep_room(out);
+    }
+
+    /// The ranks of this gateway's domain have gone to another one, with what they have sent.
+    fn forget_senders(&mut self, out: &mut impl Output<S::File>) {
+        for rank in (0..self.ranks.count() as u32).map(Rank) {
+            if !self.kept.is_elsewhere(rank) || active(Mutation::KeepSenders) {
+                continue;
+            }
+            if let Some(id) = self.conns.delivery(rank) {
+                self.close().disconnected(id, out);
+                out.close(id);
+            }
+            let newest = self.kept.log(rank).newest();
+            let Protocol { conns, ranks, kept, receipts, space, .. } = self;
+            Truncate { conns, ranks, kept, receipts, space }.truncate(rank, newest, out);
+            self.kept.forget_senders(rank);
+            self.receipts.forget_senders(rank);
+        }
         self.serve_waiting(out);
         self.keep_room(out);
     }

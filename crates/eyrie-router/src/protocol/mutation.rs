@@ -90,6 +90,8 @@ pub enum Mutation {
     ShowNoSign,
     /// Every gap is accepted by a gateway that has taken over, not only before the first message.
     SkipAtGateways,
+    /// A gateway keeps what ranks have sent that have left its domain.
+    KeepSenders,
     /// Pieces go out before their message is announced.
     AnnounceNothing,
     /// The controller hears what ranks of other domains do.
@@ -97,7 +99,7 @@ pub enum Mutation {
 }
 
 #[cfg(test)]
-pub const ALL: [Mutation; 43] = {
+pub const ALL: [Mutation; 44] = {
     use Mutation::*;
     [
         SkipSequenceCheck,
@@ -141,6 +143,7 @@ pub const ALL: [Mutation; 43] = {
         BeginWithTheFirst,
         ShowNoSign,
         SkipAtGateways,
+        KeepSenders,
         AnnounceNothing,
         TellOfElsewhere,
     ]

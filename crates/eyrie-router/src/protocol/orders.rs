@@ -1,13 +1,16 @@
 //! The commands of the controller to a router, and the events of a router to the controller.
 
+use eyrie_transport::role::Said;
 use eyrie_wire::control::StoreAt;
 use eyrie_wire::data::{Determinant, ObservedPart};
 use eyrie_wire::directory::Directory;
 use eyrie_wire::domains::{Domains, Letter};
 use eyrie_wire::role_address::Addr;
+use eyrie_wire::traffic::PairSent;
 use eyrie_wire::{DomainId, Rank, RankInstance};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A command of the controller to a router.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -35,13 +38,18 @@ pub enum RouterCommand {
     Save(SavedAt),
     /// Asks for figures. Answered by [`RouterEvent::Stats`].
     Stats,
+    /// Asks what ranks have sent each other. Answered by [`RouterEvent::Traffic`].
+    Traffic,
     /// To a gateway: where the routers of its domain are.
     Directory(Directory),
     /// To a gateway: where the stores of its domain are, from which others fetch images.
     Stores(Vec<StoreAt>),
-    /// To a gateway: ranks have gone from one domain to another. The domains themselves are the
-    /// same.
+    /// To a gateway: ranks have gone from one domain to another, or a domain has come or ended.
     Domains(Domains),
+    /// To a gateway: all ranks of its domain have left it, after they were fenced. They keep what
+    /// they have sent and is not safe, and send it by the gateway of the domain that they go to: it
+    /// is dropped here. Who sends here next may begin with any message.
+    ForgetSenders,
     /// To a gateway: fetch no messages of other domains any more, or fetch them again. Answered by
     /// [`RouterEvent::Fetches`].
     Fetch(bool),
@@ -68,6 +76,19 @@ pub struct Stats {
     pub bytes: u64,
     /// Logged bytes kept at present, for each rank (zero for ranks with another primary router).
     pub log_bytes: Vec<u64>,
+}
+
+/// Figures of the line from a gateway to another domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LineFigures {
+    pub domain: DomainId,
+    /// The shortest time to and fro of the last minutes, as TCP measures it.
+    pub round_trip: Option<Duration>,
+    /// Bytes that came from there since the gateway began; in the last whole second; and in the
+    /// second in which most came.
+    pub received: u64,
+    pub last_second: u64,
+    pub most_in_a_second: u64,
 }
 
 /// An event that a router reports to the controller.
@@ -121,6 +142,11 @@ pub enum RouterEvent {
     Saved(Result<u64, String>),
     /// Figures of the router at present.
     Stats(Stats),
+    /// Figures of a gateway's lines, before its [`RouterEvent::Stats`].
+    Lines(Vec<LineFigures>),
+    /// What ranks have sent each other since the job began, as far as this router knows; pairs
+    /// that it knows nothing of are left out.
+    Traffic(Vec<PairSent>),
     /// A gateway has a line to another domain from now on, or has none any more.
     Line { domain: DomainId, up: bool },
     /// A gateway fetches no messages any more, and all that it had fetched is safe in its domain;
@@ -132,4 +158,11 @@ pub enum RouterEvent {
     FromDomain { domain: DomainId, letter: Letter },
     /// The router cannot go on.
     Fatal { reason: String },
+}
+
+impl Said for RouterEvent {
+    /// Figures are asked for again by who needs them.
+    fn is_passing(&self) -> bool {
+        matches!(self, RouterEvent::Stats(_) | RouterEvent::Traffic(_))
+    }
 }

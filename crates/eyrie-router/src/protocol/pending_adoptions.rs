@@ -100,6 +100,15 @@ impl Adoptions {
         self.ranks[rank.index()] = Some(Adoption { moved: true, ..Adoption::default() });
     }
 
+    /// Nothing that the lost router held is needed by this rank: it comes from elsewhere and was
+    /// not adopted yet.
+    pub fn needs_nothing(&mut self, rank: Rank) {
+        if let Some(adoption) = self.of_mut(rank) {
+            adoption.moved = true;
+            adoption.died = false;
+        }
+    }
+
     /// This router has taken over from a lost gateway. A gateway acknowledges only what is safe in
     /// another domain, so the senders have all that it had, and send it again.
     pub fn take_over_nothing(&mut self) {

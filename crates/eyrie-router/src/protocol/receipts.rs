@@ -138,6 +138,13 @@ impl Receipts {
         }
     }
 
+    /// The rank has received no message of any source that counts.
+    pub fn forget_senders(&mut self, rank: Rank) {
+        if let Some(received) = self.ranks.get_mut(rank.index()) {
+            received.ssn.fill(0);
+        }
+    }
+
     /// This is the primary router of the rank as well.
     pub fn serve(&mut self, rank: Rank) {
         let ranks = self.ranks.len();

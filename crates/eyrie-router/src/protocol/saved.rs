@@ -21,6 +21,7 @@ use eyrie_wire::data::{
     Deliver, Determinant, Frame, Header, Message, ObservedPart, Place, MAX_FRAME, MAX_INLINE,
 };
 use eyrie_wire::directory::KeptUntil;
+use eyrie_wire::traffic::Sent;
 use eyrie_wire::{Incarnation, Rank};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -45,9 +46,9 @@ struct SavedRank {
     heard: bool,
     /// Receive sequence number of the last message that is no longer in the log.
     floor: u64,
-    /// Send sequence number of the newest message from each source; empty for a rank with another
-    /// primary router.
-    last_ssn: Vec<u64>,
+    /// What each source has sent, up to its newest message; empty for a rank with another primary
+    /// router.
+    sent: Vec<Sent>,
     received: u64,
     received_ssn: Vec<u64>,
     exposed: Option<u64>,
@@ -112,9 +113,7 @@ impl<S: Store> Save<'_, S> {
             needed_after: progress.needed_after,
             heard: progress.has_reported,
             floor: log.floor(),
-            last_ssn: Rank::first(log.sources() as u32)
-                .map(|source| log.last_ssn(source))
-                .collect(),
+            sent: log.sent().to_vec(),
             received: receipts.rsn,
             received_ssn: receipts.ssn,
             exposed: receipts.exposed,
@@ -185,10 +184,10 @@ impl<S: Store> Restore<'_, S> {
             if !self.kept.is_primary_of(rank) {
                 continue;
             }
-            if saved.last_ssn.len() != self.kept.log(rank).sources() {
+            if saved.sent.len() != self.kept.log(rank).sources() {
                 return Err(invalid("the saved router has another number of ranks"));
             }
-            self.kept.begin_log(rank, saved.floor, &saved.last_ssn);
+            self.kept.begin_log(rank, saved.floor, &saved.sent);
             self.restore_log(rank, from)?;
             let cursor = self.kept.log(rank).cursor_after(saved.received, self.space)?;
             let SavedRank { received, received_ssn, exposed, .. } = saved;
@@ -222,9 +221,11 @@ impl<S: Store> Restore<'_, S> {
                 Some(_) => Some(self.restore_payload(d.size, &mut segment, from)?),
                 None => None,
             };
-            let Deliver { source, ssn, envelope, size, .. } = d;
+            let Deliver { source, ssn, envelope, size, sent_bytes, .. } = d;
             // The determinants of its sender have its clock.
-            let message = Message { destination: rank, ssn, clock: 0, envelope, size, place };
+            let clock = 0;
+            let destination = rank;
+            let message = Message { destination, ssn, clock, envelope, size, sent_bytes, place };
             self.log(source, &message, payload);
         }
         if let Some((segment, ..)) = segment {

@@ -15,6 +15,7 @@ use eyrie_wire::data::{
     Piece, Place, Repeat, Replayed, Resume, SegmentRequest, MAX_INLINE,
 };
 use eyrie_wire::directory::KeptUntil;
+use eyrie_wire::traffic::Sent;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::cell::Cell;
@@ -50,9 +51,9 @@ struct Model {
     state: u64,
     clock: u64,
     rsn: u64,
-    ssn: Vec<u64>,
+    sent: Vec<Sent>,
     /// The last message seen from each source.
-    shown: Vec<u64>,
+    shown: Vec<Sent>,
     /// For each router: the messages that it has not acknowledged.
     kept: Vec<VecDeque<Kept>>,
     /// Determinants that the rank does not know to be in any router.
@@ -160,8 +161,8 @@ impl World {
             state: mix(seed, rank.0.into()),
             clock: 0,
             rsn: 0,
-            ssn: vec![0; ranks as usize],
-            shown: vec![0; ranks as usize],
+            sent: vec![Sent::default(); ranks as usize],
+            shown: vec![Sent::default(); ranks as usize],
             kept: vec![VecDeque::new(); routers as usize],
             unstored: VecDeque::new(),
             observed: 0,
@@ -610,7 +611,7 @@ impl World {
         while process.model.rsn < up_to {
             let (d, content) = process.inbox.pop_front().expect("looked at above");
             process.model.rsn = d.rsn;
-            process.model.shown[d.source.index()] = d.ssn;
+            process.model.shown[d.source.index()] = d.sent();
             if let Some(loss) = &mut self.loss {
                 loss.shown(process.instance.rank, d.source, d.ssn);
             }
@@ -683,16 +684,18 @@ impl World {
         };
         let mut content: Vec<u8> = state.to_le_bytes().to_vec();
         content.resize(8 + len, state as u8);
-        model.ssn[destination as usize] += 1;
-        let ssn = model.ssn[destination as usize];
         let envelope = Envelope::Tagged { tag: state >> 20 & 7, data: None };
         let size = content.len() as u64;
+        let sent = &mut model.sent[destination as usize];
+        *sent = sent.and(size);
+        let Sent { messages: ssn, bytes: sent_bytes } = *sent;
         let message = Message {
             destination: Rank(destination),
             ssn,
             clock: model.clock,
             envelope,
             size,
+            sent_bytes,
             place: None,
         };
         let k = destination as usize % self.routers.len();
@@ -1012,8 +1015,8 @@ impl World {
             let log = &self.routers[self.primary(rank)].kept.log(rank);
             assert_eq!(self.processes[p].model.rsn, log.newest(), "rank {rank} waits for messages");
             for source in 0..self.processes.len() {
-                let sent = self.processes[source].model.ssn[rank.index()];
-                assert_eq!(log.last_ssn(Rank(source as u32)), sent, "from {source} to {rank}");
+                let sent = self.processes[source].model.sent[rank.index()];
+                assert_eq!(log.sent()[source], sent, "from {source} to {rank}");
             }
         }
     }
@@ -1056,7 +1059,15 @@ fn instance(rank: Rank, incarnation: u32) -> RankInstance {
 
 fn message(ssn: u64, tag: u64, clock: u64) -> Header {
     let envelope = Envelope::Tagged { tag, data: None };
-    Header::Message(Message { destination: Rank(1), ssn, clock, envelope, size: 2, place: None })
+    let destination = Rank(1);
+    let sent_bytes = 2 * ssn;
+    let place = None;
+    Header::Message(Message { destination, ssn, clock, envelope, size: 2, sent_bytes, place })
+}
+
+/// What rank 0 has sent in so many messages of two bytes.
+fn sent(messages: u64) -> Sent {
+    Sent { messages, bytes: 2 * messages }
 }
 
 fn say(router: &mut Protocol<MemoryStore>, said: &mut Said, conn: ConnId, header: &Header) -> bool {
@@ -1206,6 +1217,14 @@ fn a_message_that_comes_twice_is_logged_once() {
         (router.kept.log(Rank(1)).newest(), router.kept.log(Rank(1)).last_ssn(Rank(0))),
         (1, 1)
     );
+    assert_eq!(traffic(&mut router, &mut said), [(Rank(0), Rank(1), sent(1))]);
+}
+
+/// What a router tells of what ranks have sent.
+fn traffic(router: &mut Protocol<MemoryStore>, said: &mut Said) -> Vec<(Rank, Rank, Sent)> {
+    router.command(RouterCommand::Traffic, said);
+    let Some(RouterEvent::Traffic(pairs)) = said.events.pop() else { panic!("no answer") };
+    pairs.into_iter().map(|pair| (pair.from, pair.to, pair.sent)).collect()
 }
 
 fn a_piece_outside_of_its_senders_segments_is_refused() {

@@ -1,5 +1,6 @@
 //! The messages between the controller and a store.
 
+use eyrie_transport::role::Said;
 use eyrie_wire::control::StoreAt;
 pub use eyrie_wire::domains::Stored;
 use eyrie_wire::role_address::{Addr, Bind};
@@ -44,6 +45,8 @@ pub enum StoreEvent {
     /// Something that users should know.
     Note(String),
 }
+
+impl Said for StoreEvent {}
 
 /// What a store is started with. A store in a process of its own receives this first.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

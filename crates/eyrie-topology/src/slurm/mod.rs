@@ -5,9 +5,11 @@
 
 mod block_sizes;
 mod conf;
+mod shown;
 mod torus;
 mod words;
 mod yaml;
 
 pub use conf::{parse_conf, Include};
+pub use shown::conf_of_shown;
 pub use yaml::{parse_yaml, SlurmTopology};

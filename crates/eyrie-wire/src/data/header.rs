@@ -3,6 +3,7 @@
 use super::bytes::{Reader, Writer};
 use super::envelope::{Envelope, ENVELOPE_LEN};
 use super::kind::Kind;
+use crate::traffic::Sent;
 use crate::Rank;
 
 /// The place of a payload that is not in its frame.
@@ -26,8 +27,17 @@ pub struct Message {
     pub envelope: Envelope,
     /// Length of the content in bytes.
     pub size: u64,
+    /// Bytes of the content of all messages of this source to this destination up to this one.
+    pub sent_bytes: u64,
     /// `None`: the content is in the frame.
     pub place: Option<Place>,
+}
+
+impl Message {
+    /// What its source has sent to its destination, up to this message.
+    pub fn sent(&self) -> Sent {
+        Sent { messages: self.ssn, bytes: self.sent_bytes }
+    }
 }
 
 /// A message that the router already has.
@@ -51,7 +61,16 @@ pub struct Deliver {
     pub rsn: u64,
     pub envelope: Envelope,
     pub size: u64,
+    /// As in [`Message`].
+    pub sent_bytes: u64,
     pub place: Option<Place>,
+}
+
+impl Deliver {
+    /// What its source has sent to its destination, up to this message.
+    pub fn sent(&self) -> Sent {
+        Sent { messages: self.ssn, bytes: self.sent_bytes }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,8 +101,8 @@ pub struct Replayed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shown {
     pub source: Rank,
-    /// Send sequence number of the last message.
-    pub ssn: u64,
+    /// All of it, up to the last message that was shown.
+    pub sent: Sent,
 }
 
 /// What a rank has received: the messages that were shown to it are in its memory.
@@ -171,22 +190,26 @@ pub enum Header {
     Piece(Piece),
 }
 
-/// Rank, segment, two numbers, the envelope, size, offset.
-const MESSAGE_LEN: usize = 4 + 4 + 8 + 8 + ENVELOPE_LEN + 8 + 8;
+/// Rank, segment, two numbers, the envelope, size, offset or hash.
+const REPEAT_LEN: usize = 4 + 4 + 8 + 8 + ENVELOPE_LEN + 8 + 8;
+/// And all bytes that were sent to the destination.
+const MESSAGE_LEN: usize = REPEAT_LEN + 8;
 /// Longest header in bytes.
 pub const MAX_LEN: usize = MESSAGE_LEN;
 
 /// Length of the header of a kind in bytes.
 pub fn len_of(kind: Kind) -> usize {
     match kind {
-        Kind::Message | Kind::Repeat | Kind::Deliver | Kind::Announced => MESSAGE_LEN,
+        Kind::Message | Kind::Deliver | Kind::Announced => MESSAGE_LEN,
+        Kind::Repeat => REPEAT_LEN,
         Kind::Determinants | Kind::DeterminantsPart => 0,
         Kind::Flush | Kind::Replay | Kind::Refused => 0,
         Kind::SegmentRequest | Kind::Replayed | Kind::Received => 8,
         Kind::SegmentDone | Kind::SegmentDrop => 4,
         Kind::Resume | Kind::Ready => 16,
+        Kind::Shown => 20,
         Kind::Ack => 24,
-        Kind::Shown | Kind::Segment | Kind::Known | Kind::Piece => 12,
+        Kind::Segment | Kind::Known | Kind::Piece => 12,
     }
 }
 
@@ -228,7 +251,7 @@ impl Header {
                     [m.destination.0, segment],
                     numbers,
                     &m.envelope,
-                    [m.size, offset],
+                    [m.size, offset, m.sent_bytes],
                 );
             }
             Header::Repeat(r) => {
@@ -237,8 +260,8 @@ impl Header {
             }
             Header::Deliver(d) | Header::Announced(d) => {
                 let (segment, offset) = place_fields(d.place);
-                let numbers = [d.ssn, d.rsn];
-                put_message(out, [d.source.0, segment], numbers, &d.envelope, [d.size, offset]);
+                let sizes = [d.size, offset, d.sent_bytes];
+                put_message(out, [d.source.0, segment], [d.ssn, d.rsn], &d.envelope, sizes);
             }
             Header::Determinants | Header::DeterminantsPart => {}
             Header::Flush | Header::Replay | Header::Refused => {}
@@ -247,7 +270,9 @@ impl Header {
             Header::SegmentDrop(s) => put_numbers(out, [s.segment], []),
             Header::Resume(r) => put_numbers(out, [], [r.rsn, r.clock]),
             Header::Replayed(r) => put_numbers(out, [], [r.rsn]),
-            Header::Shown(s) => put_numbers(out, [s.source.0], [s.ssn]),
+            Header::Shown(s) => {
+                put_numbers(out, [s.source.0], [s.sent.messages, s.sent.bytes]);
+            }
             Header::Received(r) => put_numbers(out, [], [r.rsn]),
             Header::Ack(a) => put_numbers(out, [], [a.frames, a.clock, a.observed]),
             Header::Segment(s) => put_numbers(out, [s.segment], [s.bytes]),
@@ -277,6 +302,7 @@ impl Header {
                     clock,
                     envelope,
                     size,
+                    sent_bytes: r.u64(),
                     place,
                 })
             }
@@ -304,7 +330,10 @@ impl Header {
             Kind::Flush => Header::Flush,
             Kind::Resume => Header::Resume(Resume { rsn: r.u64(), clock: r.u64() }),
             Kind::Replayed => Header::Replayed(Replayed { rsn: r.u64() }),
-            Kind::Shown => Header::Shown(Shown { source: Rank(r.u32()), ssn: r.u64() }),
+            Kind::Shown => {
+                let source = Rank(r.u32());
+                Header::Shown(Shown { source, sent: Sent { messages: r.u64(), bytes: r.u64() } })
+            }
             Kind::Received => Header::Received(Received { rsn: r.u64() }),
             Kind::Ack => Header::Ack(Ack { frames: r.u64(), clock: r.u64(), observed: r.u64() }),
             Kind::Segment => Header::Segment(Segment { segment: r.u32(), bytes: r.u64() }),
@@ -331,12 +360,12 @@ fn put_numbers<const A: usize, const B: usize, const N: usize>(
     }
 }
 
-fn put_message<const N: usize>(
+fn put_message<const SIZES: usize, const N: usize>(
     out: &mut Writer<N>,
     ranks: [u32; 2],
     numbers: [u64; 2],
     envelope: &Envelope,
-    sizes: [u64; 2],
+    sizes: [u64; SIZES],
 ) {
     put_numbers(out, ranks, numbers);
     out.put(&envelope.encode());
@@ -349,7 +378,8 @@ fn deliver(r: &mut Reader, inline: usize) -> Result<Deliver, &'static str> {
     let envelope = Envelope::decode(&r.array())?;
     let size = r.u64();
     let place = place_of(segment, r.u64(), size, inline)?;
-    Ok(Deliver { source: Rank(source), ssn, rsn, envelope, size, place })
+    let sent_bytes = r.u64();
+    Ok(Deliver { source: Rank(source), ssn, rsn, envelope, size, sent_bytes, place })
 }
 
 /// Segment 0 means "in the frame".

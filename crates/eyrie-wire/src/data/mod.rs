@@ -160,7 +160,10 @@ mod tests {
 
     fn message(size: u64, place: Option<Place>) -> Header {
         let envelope = Envelope::Tagged { tag: 5, data: Some(9) };
-        Header::Message(Message { destination: Rank(3), ssn: 4, clock: 2, envelope, size, place })
+        let sent_bytes = 1 << 40;
+        let destination = Rank(3);
+        let message = Message { destination, ssn: 4, clock: 2, envelope, size, sent_bytes, place };
+        Header::Message(message)
     }
 
     proptest! {
@@ -170,7 +173,10 @@ mod tests {
             seen in prop::collection::vec(any::<u8>(), 0..40)) {
             let envelope = Envelope::Tagged { tag, data };
             let size = payload.len() as u64;
-            let header = Header::Message(Message { destination: Rank(7), ssn, clock, envelope, size, place: None });
+            let sent_bytes = clock.wrapping_add(size);
+            let message =
+                Message { destination: Rank(7), ssn, clock, envelope, size, sent_bytes, place: None };
+            let header = Header::Message(message);
             let list: Vec<_> = clocks.iter().map(|c| Determinant { clock: *c, rsn: c / 2 }).collect();
             let part = ObservedPart { from: ssn, clock, bytes: &seen[..] };
             let part = (!part.bytes.is_empty()).then_some(part);

@@ -2,11 +2,11 @@
 
 use super::JobPlace;
 use eyrie_cli::out;
-use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::ask;
 use eyrie_interface::answer::{Checkpoints, Outcome};
 use eyrie_interface::Request;
 use eyrie_wire::Rank;
+use std::path::Path;
 
 /// Take a checkpoint of a running job now, and wait until the images are stored.
 ///
@@ -26,8 +26,11 @@ pub struct CheckpointArgs {
 }
 
 pub fn run(args: &CheckpointArgs) -> anyhow::Result<i32> {
-    let dir = jobdir::find(&args.place.base()?, &args.job)?;
-    let answer: Checkpoints = ask(&dir, &Request::Checkpoint { rank: args.rank })?;
+    args.place.at(&args.job, |dir| take(dir, args))
+}
+
+fn take(dir: &Path, args: &CheckpointArgs) -> anyhow::Result<i32> {
+    let answer: Checkpoints = ask(dir, &Request::Checkpoint { rank: args.rank })?;
     if args.json {
         out::line(serde_json::to_string(&answer)?)?;
     } else {

@@ -1,6 +1,6 @@
 //! `eyrie clean`: what jobs left whose launcher was killed.
 
-use super::JobPlace;
+use super::Place;
 use eyrie_cli::out;
 use eyrie_controller::runtime::jobdir;
 
@@ -12,7 +12,7 @@ use eyrie_controller::runtime::jobdir;
 #[derive(clap::Args)]
 pub struct CleanArgs {
     #[command(flatten)]
-    place: JobPlace,
+    place: Place,
     /// Say what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,

@@ -2,7 +2,6 @@
 
 use super::moving::ask_and_show;
 use super::{node_named, JobPlace};
-use eyrie_controller::runtime::jobdir;
 use eyrie_interface::Request;
 use eyrie_wire::NodeId;
 
@@ -45,8 +44,9 @@ pub fn undrain(args: &UndrainArgs) -> anyhow::Result<i32> {
 
 impl NodeOfJob {
     fn ask(&self, request: impl FnOnce(NodeId) -> Request) -> anyhow::Result<i32> {
-        let dir = jobdir::find(&self.place.base()?, &self.job)?;
-        ask_and_show(&dir, &request(node_named(&dir, &self.node)?))?;
-        Ok(0)
+        self.place.at(&self.job, |dir| {
+            ask_and_show(dir, &request(node_named(dir, &self.node)?))?;
+            Ok(0)
+        })
     }
 }

@@ -2,7 +2,6 @@
 
 use super::JobPlace;
 use eyrie_cli::out;
-use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::Subscription;
 use eyrie_interface::FirstEvent;
 
@@ -25,15 +24,16 @@ pub struct EventsArgs {
 }
 
 pub fn run(args: &EventsArgs) -> anyhow::Result<i32> {
-    let dir = jobdir::find(&args.place.base()?, &args.job)?;
     let from = match args.from {
         Some(seq) => FirstEvent::At(seq),
         None if args.new => FirstEvent::New,
         None => FirstEvent::Oldest,
     };
-    Subscription::begin(&dir, from)?.hear(&mut |line| {
-        out::line(line)?;
-        Ok(true)
-    })?;
-    Ok(0)
+    args.place.at(&args.job, |dir| {
+        Subscription::begin(dir, from)?.hear(&mut |line| {
+            out::line(line)?;
+            Ok(true)
+        })?;
+        Ok(0)
+    })
 }

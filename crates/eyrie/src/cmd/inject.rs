@@ -1,7 +1,6 @@
 //! `eyrie inject`: a failure in a running job.
 
 use super::JobPlace;
-use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::ask;
 use eyrie_interface::answer::Accepted;
 use eyrie_interface::Request;
@@ -17,9 +16,10 @@ pub struct InjectArgs {
     place: JobPlace,
 }
 
-pub fn run(args: InjectArgs) -> anyhow::Result<i32> {
-    let dir = jobdir::find(&args.place.base()?, &args.job)?;
-    let injection = args.spec.parse().map_err(anyhow::Error::new)?;
-    ask::<Accepted>(&dir, &Request::Inject { injection })?;
-    Ok(0)
+pub fn run(args: &InjectArgs) -> anyhow::Result<i32> {
+    args.place.at(&args.job, |dir| {
+        let injection = args.spec.parse().map_err(anyhow::Error::new)?;
+        ask::<Accepted>(dir, &Request::Inject { injection })?;
+        Ok(0)
+    })
 }

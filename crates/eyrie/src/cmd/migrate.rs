@@ -2,7 +2,6 @@
 
 use super::moving::ask_and_show;
 use super::{node_named, JobPlace};
-use eyrie_controller::runtime::jobdir;
 use eyrie_interface::{Manner, Request};
 use eyrie_wire::Rank;
 
@@ -28,9 +27,11 @@ pub struct MigrateArgs {
     place: JobPlace,
 }
 
-pub fn run(args: MigrateArgs) -> anyhow::Result<i32> {
-    let dir = jobdir::find(&args.place.base()?, &args.job)?;
-    let to = args.to.map(|name| node_named(&dir, &name)).transpose()?;
-    ask_and_show(&dir, &Request::Migrate { ranks: args.ranks, to, manner: args.manner })?;
-    Ok(0)
+pub fn run(args: &MigrateArgs) -> anyhow::Result<i32> {
+    args.place.at(&args.job, |dir| {
+        let to = args.to.as_ref().map(|name| node_named(dir, name)).transpose()?;
+        let ranks = args.ranks.clone();
+        ask_and_show(dir, &Request::Migrate { ranks, to, manner: args.manner })?;
+        Ok(0)
+    })
 }

@@ -1,13 +1,17 @@
 //! One file per subcommand. Argument parsing and output only; the work is in the other crates.
 
 pub mod agent;
+pub mod balance;
 pub mod check;
 pub mod checkpoint;
 pub mod clean;
 pub mod completions;
 pub mod domains;
 pub mod drain;
+mod elsewhere;
 pub mod events;
+mod gateway;
+pub mod health;
 pub mod inject;
 pub mod join;
 pub mod man;
@@ -15,34 +19,80 @@ pub mod migrate;
 pub mod migrate_domain;
 pub mod monitor;
 pub mod moving;
+mod network;
 pub mod plan;
+mod proposed;
 pub mod rearrange;
 pub mod resume;
 pub mod role;
 pub mod run;
 pub mod sbatch;
+pub mod serve;
 pub mod status;
 pub mod stop;
 pub mod sweep;
+mod telemetry;
 pub mod trace;
+pub mod traffic;
 
+use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::ask;
+use eyrie_interface::answer::WayTo;
 use eyrie_interface::{Request, Status};
 use eyrie_wire::NodeId;
 use std::path::{Path, PathBuf};
 
-/// Where running jobs are looked for.
+/// Where jobs are looked for.
 #[derive(clap::Args)]
-pub struct JobPlace {
+pub struct Place {
     /// Where jobs have their directories, as given to `eyrie run`
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-impl JobPlace {
+impl Place {
     /// The directory, checked.
     pub fn base(&self) -> anyhow::Result<PathBuf> {
-        eyrie_controller::runtime::jobdir::base(self.dir.as_deref())
+        jobdir::base(self.dir.as_deref())
+    }
+}
+
+/// Where a running job is looked for, and which domain of it is meant.
+#[derive(clap::Args)]
+pub struct JobPlace {
+    #[command(flatten)]
+    place: Place,
+    /// Of a job over several sites: do it at the site of this domain. The site at which the job was
+    /// started knows the way to all others [default: the domain of this site]
+    #[arg(long, value_name = "NAME", requires = "job")]
+    domain: Option<String>,
+}
+
+impl JobPlace {
+    /// The directory in which jobs have theirs, checked.
+    pub fn base(&self) -> anyhow::Result<PathBuf> {
+        self.place.base()
+    }
+
+    /// Carries this command out: `here`, with the directory of the job, or at the site of the
+    /// domain that is meant. Returns its exit code.
+    ///
+    /// # Errors
+    /// Those of `here`; when there is no such job, or no way to the domain.
+    pub fn at(
+        &self,
+        job: &str,
+        here: impl FnOnce(&Path) -> anyhow::Result<i32>,
+    ) -> anyhow::Result<i32> {
+        let dir = jobdir::find(&self.base()?, job)?;
+        let Some(domain) = &self.domain else { return here(&dir) };
+        match ask(&dir, &Request::WayTo { domain: domain.clone() })? {
+            WayTo::Here => here(&dir),
+            WayTo::Ssh { program, destination, eyrie } => {
+                let way = elsewhere::Way { program: &program, destination: &destination };
+                elsewhere::run(domain, way, &eyrie)
+            }
+        }
     }
 }
 

@@ -110,6 +110,7 @@ impl Moves {
             Record::RankMoved { rank, .. } | Record::RankFinished { rank, .. } => {
                 self.0.remove(rank);
             }
+            Record::Rearranged { ranks, .. } => self.0.retain(|rank, _| !ranks.contains(rank)),
             _ => {}
         }
     }

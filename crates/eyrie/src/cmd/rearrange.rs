@@ -1,145 +1,68 @@
-//! `eyrie balance` and `eyrie consolidate`: what should move by what was measured, and then the
-//! moves. The job decides; here it is shown, and asked to be done.
+//! `eyrie rearrange`: where the ranks of a running job should be on its network, by what they send
+//! each other, and then the moves. The job decides; here it is shown, and asked to be done.
 
-use super::JobPlace;
-use eyrie_cli::out;
+use super::proposed::{Hosts, ProposedArgs};
 use eyrie_cli::table::align;
-use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::ask;
-use eyrie_interface::answer::{Accepted, Proposed};
-use eyrie_interface::proposal::{Goal, NodeShare, Proposal, RankShare};
-use eyrie_interface::proposal::{BALANCE_OVER, CONSOLIDATE_OVER, PAYBACK};
-use eyrie_interface::{Manner, Request, Status};
-use eyrie_units::{bytes, duration, time};
+use eyrie_interface::answer::Arranged;
+use eyrie_interface::options::RUN_TIME;
+use eyrie_interface::proposal::{Arrangement, Links};
+use eyrie_interface::Request;
+use eyrie_units::{bytes, counted, duration, time};
+use std::path::Path;
 use std::time::Duration;
 
-/// Move ranks of a running job so that its busiest node has less to do, where that pays.
+/// Move ranks of a running job closer to those that they send most to.
 ///
-/// For some seconds it is measured what each rank computes; asking for messages in vain, as waiting
-/// ranks do, does not count. Then a table shows what moves, what that brings and what it may cost,
-/// or why nothing moves. Nodes with the same processors count as one.
+/// The job must know its network (`eyrie run --network`), and have measured for ten seconds what
+/// its ranks send each other. A table shows what moves, what the job gains by that in the time that
+/// is left, and what it may lose by the moves. They are carried out as one: all of them, or none.
 #[derive(clap::Args)]
-pub struct BalanceArgs {
-    /// For how long to measure
-    #[arg(long, default_value = BALANCE_OVER, value_parser = duration, value_name = "TIME")]
-    over: Duration,
-    /// Moves must have paid within this time: only then does the job win more than they may cost
-    #[arg(long, default_value = PAYBACK, value_parser = duration, value_name = "TIME")]
-    payback: Duration,
+pub struct RearrangeArgs {
+    /// How long the job still runs: moves must have paid by then
+    #[arg(long, value_name = "TIME", default_value = RUN_TIME, value_parser = duration)]
+    time_left: Duration,
     #[command(flatten)]
-    rest: RearrangeArgs,
+    rest: ProposedArgs,
 }
 
-/// Move the ranks of a running job together onto fewer nodes, and make the others free.
-///
-/// Those nodes keep their ranks that have most of their memory, so that the least of it moves.
-/// Returns when the other nodes can be switched off, as after `eyrie drain`. Spares stay spares.
-#[derive(clap::Args)]
-pub struct ConsolidateArgs {
-    /// How many nodes have ranks afterwards
-    #[arg(long, value_name = "N")]
-    nodes: u32,
-    /// For how long to measure what ranks compute: it is spread over the nodes
-    #[arg(long, default_value = CONSOLIDATE_OVER, value_parser = duration, value_name = "TIME")]
-    over: Duration,
-    #[command(flatten)]
-    rest: RearrangeArgs,
+pub fn run(args: &RearrangeArgs) -> anyhow::Result<i32> {
+    let left = args.time_left;
+    let propose = |dir: &Path| {
+        let Arranged { arrangement } = ask(dir, &Request::Propose { left })?;
+        Ok(arrangement)
+    };
+    let show = |found: &Arrangement, hosts: &Hosts| in_full(found, hosts, left);
+    args.rest.run(propose, show, |found, manner| {
+        let moves = found.moves.iter().map(|(rank, _, to)| (*rank, *to)).collect();
+        found.pays.then_some(Request::Rearrange { moves, drains: vec![], whole: true, manner })
+    })
 }
 
-#[derive(clap::Args)]
-struct RearrangeArgs {
-    /// Name of the job (see `eyrie status`)
-    job: String,
-    /// Show what would move, and move nothing
-    #[arg(long)]
-    dry_run: bool,
-    /// Print what was measured and what moves as one JSON object
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    manner: Manner,
-    #[command(flatten)]
-    place: JobPlace,
-}
-
-pub fn balance(args: &BalanceArgs) -> anyhow::Result<i32> {
-    args.rest.run(args.over, Goal::Balance { payback: args.payback })
-}
-
-pub fn consolidate(args: &ConsolidateArgs) -> anyhow::Result<i32> {
-    args.rest.run(args.over, Goal::Consolidate { nodes: args.nodes })
-}
-
-impl RearrangeArgs {
-    fn run(&self, over: Duration, goal: Goal) -> anyhow::Result<i32> {
-        let dir = jobdir::find(&self.place.base()?, &self.job)?;
-        let Proposed { proposal } = ask(&dir, &Request::Measure { over, goal })?;
-        if self.json {
-            out::line(serde_json::to_string(&proposal)?)?;
-        } else {
-            let Status { hosts, .. } = ask(&dir, &Request::Status)?;
-            out::text(&in_full(&proposal, &hosts))?;
-        }
-        let moves: Vec<_> = proposal.ranks.iter().filter_map(|r| Some((r.rank, r.to?))).collect();
-        if self.dry_run || moves.is_empty() && proposal.left.is_empty() {
-            return Ok(0);
-        }
-        let manner = self.manner;
-        ask::<Accepted>(&dir, &Request::Rearrange { moves, drains: proposal.left, manner })?;
-        Ok(0)
+fn in_full(found: &Arrangement, hosts: &Hosts, left: Duration) -> String {
+    let carried = |Links { busiest, share }: Links| {
+        let busiest = bytes(busiest as u64);
+        format!("{busiest}/s on the busiest link, {:.1} % of the time", share * 100.0)
+    };
+    let now = carried(found.now);
+    if found.moves.is_empty() {
+        return format!("no rank should move: no better placement was found\nnow {now}\n");
     }
-}
-
-fn in_full(proposal: &Proposal, hosts: &[String]) -> String {
-    let name = |node: u32| match hosts.get(node as usize) {
-        Some(host) => format!("{node} ({host})"),
-        None => node.to_string(),
-    };
-    let texts = |words: &[&str]| words.iter().map(|word| word.to_string()).collect::<Vec<_>>();
-    let mut ranks =
-        vec![texts(&["rank", "node", "computes", "polls", "memory", "may cost", "brings", ""])];
-    ranks.extend(proposal.ranks.iter().map(|share| rank_row(share, &name)));
-    let mut nodes = vec![texts(&["node", "processors", "computes", "others", "busy", "then", ""])];
-    nodes.extend(proposal.nodes.iter().map(|share| node_row(share, proposal, &name)));
-    format!("{}\n{}\n{}\n", align(&ranks), align(&nodes), proposal.why)
-}
-
-fn rank_row(share: &RankShare, name: &impl Fn(u32) -> String) -> Vec<String> {
-    let RankShare { rank, node, computing, polling, memory, to, cost, brings } = share;
-    let moves = |text: String| if to.is_some() { text } else { String::new() };
-    vec![
-        rank.to_string(),
-        name(node.0),
-        percent(*computing),
-        percent(*polling),
-        bytes(*memory),
-        moves(time(Duration::from_secs_f64(*cost))),
-        brings.map_or(String::new(), percent),
-        to.map_or(String::new(), |to| format!("moves to node {}", name(to.0))),
-    ]
-}
-
-fn node_row(share: &NodeShare, proposal: &Proposal, name: &impl Fn(u32) -> String) -> Vec<String> {
-    let NodeShare { node, processors, others, computing, busy, then, same_as } = share;
-    let note = match same_as {
-        _ if proposal.left.contains(node) => "becomes free".into(),
-        Some(other) => format!("has the processors of node {}", name(other.0)),
-        None => String::new(),
-    };
-    vec![
-        name(node.0),
-        format!("{processors:.0}"),
-        percent(*computing),
-        percent(*others),
-        percent(busy.min(1.0)),
-        percent(then.min(1.0)),
-        note,
-    ]
-}
-
-/// Of one processor, or of what a node has.
-fn percent(share: f64) -> String {
-    format!("{:.0} %", share * 100.0)
+    let mut rows = vec![["rank", "node", ""].map(String::from).to_vec()];
+    rows.extend(found.moves.iter().map(|(rank, from, to)| {
+        vec![rank.to_string(), hosts.name(from.0), format!("moves to node {}", hosts.name(to.0))]
+    }));
+    let seconds = |s: f64| time(Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX));
+    let moves = counted(found.moves.len() as u64, "move");
+    let (gain, cost) = (seconds(found.gain), seconds(found.cost));
+    let pays = if found.pays { "" } else { ": they do not pay, and nothing moves" };
+    format!(
+        "{}\nnow {now}\nthen {}\n{moves}: the job gains {gain} in the {} that are left, and may \
+         lose {cost} by them{pays}\n",
+        align(&rows),
+        carried(found.then),
+        time(left),
+    )
 }
 
 #[cfg(test)]
@@ -148,46 +71,24 @@ mod tests {
     use eyrie_wire::{NodeId, Rank};
 
     #[test]
-    fn a_table_says_what_moves_and_why() {
-        let rank = |rank, node, to: Option<NodeId>| RankShare {
-            rank,
-            node,
-            computing: 0.5,
-            polling: 0.0,
-            memory: 1 << 20,
-            to,
-            cost: 0.1,
-            brings: to.map(|_| 0.25),
-        };
-        let node = |node, same_as| NodeShare {
-            node,
-            processors: 1.0,
-            others: 0.0,
-            computing: 0.5,
-            busy: 0.5,
-            then: 0.25,
-            same_as,
-        };
-        let proposal = Proposal {
-            over: 5.0,
-            nodes: vec![node(NodeId(0), None), node(NodeId(1), Some(NodeId(0)))],
-            ranks: vec![rank(Rank(0), NodeId(0), None), rank(Rank(1), NodeId(0), Some(NodeId(1)))],
-            left: vec![],
-            busiest: 0.5,
-            then: 0.25,
-            why: "because".into(),
-        };
+    fn it_is_said_what_moves_and_whether_that_pays() {
+        let now = Links { busiest: 8e6, share: 0.5 };
+        let then = Links { busiest: 1e6, share: 0.25 };
+        let moves = vec![(Rank(3), NodeId(0), NodeId(1))];
+        let steps = Vec::new();
+        let found = Arrangement { moves, steps, now, then, gain: 9.0, cost: 10.0, pays: false };
+        let hosts = Hosts(vec!["a".into(), "b".into()]);
         assert_eq!(
-            in_full(&proposal, &["a".into(), "b".into()]),
-            "rank   node  computes  polls  memory  may cost  brings\n\
-             0     0 (a)      50 %    0 %   1 MiB\n\
-             1     0 (a)      50 %    0 %   1 MiB    100 ms    25 %  moves to node 1 (b)\n\
+            in_full(&found, &hosts, Duration::from_secs(36)),
+            "rank   node\n\
+             3     0 (a)  moves to node 1 (b)\n\
              \n\
-             node   processors  computes  others  busy  then\n\
-             0 (a)           1      50 %     0 %  50 %  25 %\n\
-             1 (b)           1      50 %     0 %  50 %  25 %  has the processors of node 0 (a)\n\
-             \n\
-             because\n"
+             now 7.6 MiB/s on the busiest link, 50.0 % of the time\n\
+             then 977 KiB/s on the busiest link, 25.0 % of the time\n\
+             1 move: the job gains 9 s in the 36 s that are left, and may lose 10 s by them: they \
+             do not pay, and nothing moves\n"
         );
+        let none = Arrangement { moves: vec![], ..found };
+        assert!(in_full(&none, &hosts, Duration::ZERO).starts_with("no rank should move"));
     }
 }

@@ -1,8 +1,12 @@
 //! `eyrie resume`: another controller for a job whose controller has died.
 
+use super::domains::Line;
 use super::run::placement;
-use eyrie_controller::runtime::{self, Resume};
+use super::telemetry;
+use eyrie_controller::runtime::{self, Beginning, ControllerRuns, FromOutside, Resume, Running};
+use eyrie_telemetry::Telemetry;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{channel, Receiver};
 
 /// Go on with a job whose `eyrie run` has died, or that was saved
 ///
@@ -30,6 +34,9 @@ pub struct ResumeArgs {
     /// on is shown by who goes on with what was saved
     #[arg(long)]
     save: bool,
+    /// It is well if a controller of the job runs; given by the `eyrie run` of another domain
+    #[arg(long, conflicts_with = "save", hide = true)]
+    if_dead: bool,
 }
 
 const EXAMPLES: &str = "Examples:
@@ -45,11 +52,42 @@ pub fn run(args: ResumeArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let images = args.job.as_ref().filter(|job| job.contains('/'));
     if let Some(images) = images {
         anyhow::ensure!(!args.save, "{images} is where it is saved already");
-        return runtime::go_on(Path::new(images), placement);
+        let mut told = None;
+        let begun = |running: Running| told = telemetry::start_again(&running);
+        let code = runtime::go_on(Path::new(images), placement, begun);
+        finish(told);
+        return code;
     }
     let log = log.map(std::path::absolute).transpose()?;
-    let ResumeArgs { job, at, dir, force, save } = args;
+    let ResumeArgs { job, at, dir, force, save, if_dead } = args;
     let job = job.unwrap_or_default();
     let resume = Resume { job, dir, at, force, log, save };
-    runtime::resume(&resume, |beginning| placement(&beginning.options))
+    let from_outside = if_dead.then(watched).transpose()?;
+    let placing = |beginning: &Beginning| placement(&beginning.options);
+    let mut told = None;
+    let begun = |running: Running| {
+        if !save {
+            told = telemetry::start_again(&running);
+        }
+    };
+    let resumed = runtime::resume(&resume, placing, from_outside, begun);
+    finish(told);
+    match resumed {
+        Err(e) if if_dead && e.is::<ControllerRuns>() => Ok(0),
+        resumed => resumed,
+    }
+}
+
+/// What is told of the job is told to its end.
+fn finish(told: Option<Telemetry>) {
+    if let Some(told) = told {
+        told.finish();
+    }
+}
+
+/// What the `eyrie run` tells that has this command started over ssh, and sees its end.
+fn watched() -> anyhow::Result<Receiver<FromOutside>> {
+    let (job, from_outside) = channel();
+    Line::take_stdin()?.listen(job);
+    Ok(from_outside)
 }

@@ -1,6 +1,9 @@
 //! `eyrie run`: what may be asked for.
 
 use super::domains::{self, Begun, Part, Sites, Usual};
+use super::network::{self, Asked, Spares, Way};
+use super::serve::{PageOfJob, USUAL_PORT};
+use super::telemetry;
 use anyhow::Context;
 use clap::Args;
 use eyrie_controller::domains::nodes as domain_nodes;
@@ -8,25 +11,30 @@ use eyrie_controller::hosts::{self, Host};
 use eyrie_controller::machine::schedule::Interval;
 use eyrie_controller::machine::SAVED_CODE;
 use eyrie_controller::runtime::{
-    self, check_ledgers, Beside, Cluster, JobOptions, Launcher, Reach, Resumption, ENV_SPARES,
+    self, check_ledgers, Beside, Cluster, JobNetwork, JobOptions, Launcher, Reach, Resumption,
+    Running, Spared, ENV_SPARES,
 };
+use eyrie_exporter::listen::address;
 use eyrie_host::enough;
 use eyrie_interface::inject::Fault;
 use eyrie_interface::options::{
-    self, CheckpointEvery, CpuLevel, LaunchBy, OnNotice, Order, ReachBy, Recording, RolesAt,
+    self, CheckpointEvery, CpuLevel, LaunchBy, Monitor, OnNotice, Order, Precaution, ReachBy,
+    Recording, RolesAt, StartBy,
 };
 use eyrie_interface::record::LogLevel;
 use eyrie_interface::Injection;
-use eyrie_placement::spares::Arrangement;
-use eyrie_placement::{Placement, Words};
+use eyrie_monitor::health::Rules;
+use eyrie_placement::{CostModel, Method, Placement, Words};
+use eyrie_telemetry::Collector;
 use eyrie_topology::spec::Files;
 use eyrie_units::{duration, size};
 use eyrie_wire::control::{CheckpointMode, Notices};
 use eyrie_wire::directory::MessagePath;
+use eyrie_wire::health::Monitoring;
 use eyrie_wire::role_address::{Interface, Ports, Security};
 use eyrie_wire::{NodeId, Rank};
-use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc::channel;
@@ -90,9 +98,16 @@ pub struct RunArgs {
     /// The eyrie command on the hosts [default: this one, at the same path]
     #[arg(long, value_name = "PATH", hide_short_help = true)]
     agent_path: Option<PathBuf>,
-    /// Number of nodes held free for the ranks of failed ones
-    #[arg(long, default_value_t = options::SPARES, value_name = "S", env = ENV_SPARES)]
-    spares: u32,
+    /// Nodes held free for the ranks of failed ones: how many, or with --network which: nd(d,w)
+    /// keeps planes of width w on d sides of the grid of the nodes, such as 2d(2,1); scattered:S,
+    /// contiguous:S (the last ones), list:NODE;NODE
+    #[arg(
+        long,
+        default_value_t = Spares::Count(options::SPARES),
+        value_name = "S",
+        env = ENV_SPARES
+    )]
+    spares: Spares,
     /// Most ranks that a node starts with
     #[arg(
         long,
@@ -182,6 +197,25 @@ pub struct RunArgs {
     /// Write every event to this file, as JSON lines
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
+    /// Answer Prometheus at this address with metrics of the job (docs/metrics.md); a port alone is
+    /// loopback only, 0 is any free port
+    #[arg(long, value_name = "[HOST:]PORT", value_parser = address)]
+    metrics: Option<SocketAddr>,
+    /// Send a trace of each recovery and each move to this collector of OpenTelemetry, like
+    /// http://localhost:4318 (docs/metrics.md)
+    #[arg(long, value_name = "URL")]
+    traces: Option<Collector>,
+    /// Show the job on a page in the browser as long as it runs, and act on it there, as `eyrie
+    /// serve` does: at this address, or else on loopback (docs/page.md)
+    #[arg(
+        long,
+        value_name = "[HOST:]PORT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = USUAL_PORT,
+        value_parser = address
+    )]
+    serve: Option<SocketAddr>,
     /// Write a summary to standard error at the end, as one line of JSON
     #[arg(long)]
     json: bool,
@@ -251,13 +285,62 @@ pub struct RunArgs {
         hide_short_help = true
     )]
     notice_grace: Duration,
-    /// The network that the nodes are in, spares last, as for `eyrie plan`: of several spares the
-    /// nearest is taken
-    #[arg(long, value_name = "NETWORK", hide = true)]
+    /// How often nodes and their ranks are sampled, all at the same moment, for `eyrie health`; or
+    /// off
+    #[arg(long, value_name = "TIME", default_value = options::MONITOR, hide_short_help = true)]
+    monitor: Monitor,
+    /// What is done about a node that may fail, by the health rules (docs/health.md)
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "image", hide_short_help = true)]
+    on_suspect: Precaution,
+    /// What is done about a node that is failing, by the health rules
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "drain", hide_short_help = true)]
+    on_failing: Precaution,
+    /// The rules that say when a node is suspect or failing, as `eyrie monitor rules` prints those
+    /// that are built in
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    health_rules: Option<PathBuf>,
+    /// A directory in which the one with a node's number stands for the root directory of that
+    /// node: health rules and samples read there. For tests of them
+    #[arg(long, value_name = "DIR", hide = true)]
+    monitor_roots: Option<PathBuf>,
+    /// The network that the nodes are in, in their order or by their names, as for `eyrie plan`
+    /// (torus:4x4, fattree:18^2, slurm:topology.conf, ...): of several spares the one is taken with
+    /// which the busiest link has the least to carry. `auto` finds it out: from Slurm, from numbers
+    /// of racks in the hosts' names, or by measuring between hosts; `eyrie check --network` shows
+    /// it
+    #[arg(long, value_name = "NETWORK", hide_short_help = true)]
     network: Option<String>,
-    /// What nodes send each other, as for `eyrie plan` [default: an allreduce]
-    #[arg(long, value_name = "TRAFFIC", requires = "network", hide = true)]
+    /// Which nodes ranks start on, and which are spares [default: network, where it knows the hosts
+    /// by their names; else order]
+    #[arg(long, value_enum, value_name = "BY", requires = "network", hide_short_help = true)]
+    start: Option<StartBy>,
+    /// What ranks send each other until that is measured, after ten seconds, as for `eyrie plan`
+    /// [default: an allreduce]
+    #[arg(long, value_name = "TRAFFIC", requires = "network", hide_short_help = true)]
     traffic: Option<String>,
+    /// How the ranks of a lost node get their nodes on the network: first-free, 0d (the best
+    /// spare), 1d, 2d, ..., hybrid or search. With all but the first two, once the ranks have come
+    /// back on a spare, others that live move with them, if that pays within --run-time
+    #[arg(long, value_name = "METHOD", requires = "network", hide_short_help = true)]
+    policy: Option<String>,
+    /// How long the job is likely to run
+    #[arg(
+        long,
+        value_parser = duration,
+        value_name = "TIME",
+        default_value = options::RUN_TIME,
+        hide_short_help = true
+    )]
+    run_time: Duration,
+    /// Bytes per second of a link of the network [default: 5GB]
+    #[arg(
+        long,
+        value_parser = size,
+        value_name = "SIZE",
+        requires = "network",
+        hide_short_help = true
+    )]
+    bandwidth: Option<u64>,
     /// Tell more: checkpoints, starts, connections
     #[arg(short, long, conflicts_with = "quiet")]
     verbose: bool,
@@ -293,9 +376,6 @@ Exit code: the program's, as mpiexec gives it; 75 when the job was saved (--imag
 cannot go on, 126 and 127 when the program cannot be executed or found, 128 and the signal's number
 when a signal to eyrie ends the job.";
 
-/// Size of a message to --network: spares are compared by the number of messages.
-const MESSAGE_BYTES: u64 = 1 << 20;
-
 /// The nodes of the job, and its ranks.
 struct Nodes {
     ranks: u32,
@@ -303,6 +383,9 @@ struct Nodes {
     started: u32,
     spares: u32,
     cluster: Option<Cluster>,
+    network: Option<JobNetwork>,
+    /// What users are told of where they are.
+    notes: Vec<String>,
 }
 
 /// The hosts that are named, or those of Slurm's allocation; `None`: this one alone.
@@ -316,7 +399,7 @@ fn hosts_of(args: &RunArgs) -> anyhow::Result<Option<Vec<Host>>> {
 }
 
 /// The hosts of the allocation that this process runs in.
-fn allocation() -> anyhow::Result<Option<Vec<Host>>> {
+pub fn allocation() -> anyhow::Result<Option<Vec<Host>>> {
     let var = |name| std::env::var(name).ok();
     let (Some(_), Some(nodes)) = (var("SLURM_JOB_ID"), var("SLURM_JOB_NODELIST")) else {
         return Ok(None);
@@ -333,16 +416,51 @@ fn allocation() -> anyhow::Result<Option<Vec<Host>>> {
 }
 
 fn nodes(args: &RunArgs) -> anyhow::Result<Nodes> {
-    let Some(hosts) = hosts_of(args)? else {
+    let hosts = hosts_of(args)?;
+    let is_allocation = args.hosts.is_none() && args.hostfile.is_none();
+    let by = args.launcher.unwrap_or_else(|| LaunchBy::usual(is_allocation));
+    if let Some(network) = &args.network {
+        return nodes_on_network(args, network, hosts, by);
+    }
+    let spares = args.spares.count()?;
+    let Some(hosts) = hosts else {
         let ranks = args.ranks.unwrap_or(options::RANKS);
         let started = args.nodes.unwrap_or(options::NODES);
-        return Ok(Nodes { ranks, started, spares: args.spares, cluster: None });
+        let notes = Vec::new();
+        return Ok(Nodes { ranks, started, spares, cluster: None, network: None, notes });
     };
-    let is_allocation = args.hosts.is_none() && args.hostfile.is_none();
     let hosts::Start { nodes: start, spares } =
-        hosts::start(&hosts, args.spares, args.ranks).map_err(anyhow::Error::msg)?;
-    let by = args.launcher.unwrap_or_else(|| LaunchBy::usual(is_allocation));
+        hosts::start(&hosts, spares, args.ranks).map_err(anyhow::Error::msg)?;
     on_hosts(args, hosts, start, spares, by)
+}
+
+/// The nodes of a job whose network is known, or is to be found out.
+fn nodes_on_network(
+    args: &RunArgs,
+    network: &str,
+    hosts: Option<Vec<Host>>,
+    by: LaunchBy,
+) -> anyhow::Result<Nodes> {
+    let RunArgs { spares, start, traffic, ranks, .. } = args;
+    let costs = costs(args.bandwidth)?;
+    let asked =
+        Asked { network, spares, start: *start, traffic: traffic.as_deref(), costs, ranks: *ranks };
+    let Some(hosts) = hosts else {
+        let placed = asked.here(args.nodes, (options::RANKS, options::NODES))?;
+        return Ok(Nodes {
+            ranks: placed.start.len() as u32,
+            started: placed.count - placed.spares,
+            spares: placed.spares,
+            cluster: None,
+            network: Some(placed.network),
+            notes: placed.notes,
+        });
+    };
+    let launcher = launcher(args, by);
+    let way = Way { launcher: &launcher, eyrie: &agent_path(args)? };
+    let placed = asked.on_hosts(&hosts, way)?;
+    let nodes = on_hosts(args, placed.hosts, placed.start, placed.spares, by)?;
+    Ok(Nodes { network: Some(placed.network), notes: placed.notes, ..nodes })
 }
 
 /// The nodes of this process's domain, and which of them is the gateway's.
@@ -374,17 +492,22 @@ fn on_hosts(
     let ranks = start.len() as u32;
     let started = hosts.len() as u32 - spares;
     let agent = agent_path(args)?;
-    let launcher = match by {
-        LaunchBy::Slurm => Launcher::Slurm,
-        LaunchBy::Ssh => Launcher::Ssh(args.launcher_exec.clone()),
-        LaunchBy::Manual => Launcher::Manual,
-    };
+    let launcher = launcher(args, by);
     if args.send_binaries && !matches!(launcher, Launcher::Ssh(_)) {
         anyhow::bail!("--send-binaries goes over ssh: add --launcher ssh");
     }
     let RunArgs { send_binaries, launch_fanout: fanout, .. } = *args;
-    let cluster = Cluster { hosts, start, launcher, agent, send_binaries, fanout };
-    Ok(Nodes { ranks, started, spares, cluster: Some(cluster) })
+    let cluster = Some(Cluster { hosts, start, launcher, agent, send_binaries, fanout });
+    Ok(Nodes { ranks, started, spares, cluster, network: None, notes: Vec::new() })
+}
+
+/// How agents are started.
+fn launcher(args: &RunArgs, by: LaunchBy) -> Launcher {
+    match by {
+        LaunchBy::Slurm => Launcher::Slurm,
+        LaunchBy::Ssh => Launcher::Ssh(args.launcher_exec.clone()),
+        LaunchBy::Manual => Launcher::Manual,
+    }
 }
 
 /// The eyrie command on other hosts.
@@ -411,29 +534,46 @@ fn reach(args: &RunArgs, cluster: Option<&Cluster>) -> anyhow::Result<Reach> {
 
 /// Who says where ranks of lost nodes go.
 pub fn placement(options: &JobOptions) -> anyhow::Result<Placement> {
-    if options.network.is_none() {
-        return Ok(Placement::default());
-    }
+    let Some(network) = &options.network else { return Ok(Placement::default()) };
     let hosts = match &options.cluster {
         Some(cluster) => cluster.names(),
         None => (0..options.nodes + options.spares).map(|n| format!("node{n}")).collect(),
     };
-    let words = Words {
-        network: options.network.as_deref(),
-        names: None,
-        hosts: &hosts.iter().map(String::as_str).collect::<Vec<_>>(),
-        nodes: &[],
-        job: None,
-        ranks_per_node: None,
-        slots: None,
-        spares: None,
-        arrangement: Arrangement::Contiguous,
-        traffic: options.traffic.as_deref(),
-        bytes: MESSAGE_BYTES,
-        files: Files { text: &eyrie_cli::instance::read_text, slurm_topology: None, taper: 1.0 },
-    };
-    let placement = Placement::on_network(&words, options.nodes as usize);
-    placement.map_err(eyrie_cli::instance::as_option)
+    let hosts = network::names(hosts.iter().map(String::as_str));
+    let places: Vec<i32> = network.places.iter().map(|place| *place as i32).collect();
+    let text = network::files(network);
+    let files = Files { text: &text, slurm_topology: None, taper: 1.0 };
+    let words = Words::of_running_job(&network.words, &hosts, options.traffic.as_deref(), files);
+    let words = Words { nodes: &places, ..words };
+    let start: Vec<u32> = options.start().iter().map(|node| node.0).collect();
+    let method = options.policy.as_deref().map_or(Ok(Method::Best0D), policy)?;
+    let costs = costs(options.bandwidth)?;
+    let placement = Placement::on_network(&words, &start, method, costs);
+    let placement = placement.map_err(eyrie_cli::instance::as_option)?;
+    placement.check().map_err(|why| anyhow::anyhow!("--policy {why}"))?;
+    Ok(placement)
+}
+
+/// What messages cost on the network.
+fn costs(bandwidth: Option<u64>) -> anyhow::Result<CostModel> {
+    let usual = CostModel::default();
+    match bandwidth {
+        Some(0) => anyhow::bail!("--bandwidth 0: at least 1 byte per second"),
+        bandwidth => {
+            Ok(CostModel { bandwidth: bandwidth.map_or(usual.bandwidth, |b| b as f64), ..usual })
+        }
+    }
+}
+
+/// How ranks of lost nodes get their nodes.
+fn policy(text: &str) -> anyhow::Result<Method> {
+    match Method::parse(text) {
+        Some(Method::Squeeze) => anyhow::bail!(
+            "--policy squeeze: a running job has as many ranks as before; take 0d, hybrid or search"
+        ),
+        Some(method) => Ok(method),
+        None => anyhow::bail!("--policy {text}: one of first-free, 0d, 1d, 2d, 3d, hybrid, search"),
+    }
 }
 
 /// What a router's log may take of the memory of this machine by default, in bytes.
@@ -452,6 +592,8 @@ fn fits_domains(args: &RunArgs) -> anyhow::Result<()> {
         )
     };
     let has_address = matches!(args.interface, Some(Interface::Ip(_)));
+    let of_one_host =
+        |address: &SocketAddr| !(address.ip().is_loopback() || address.ip().is_unspecified());
     let refused = [
         (args.hosts.is_some(), "--hosts", hosts),
         (args.hostfile.is_some(), "--hostfile", hosts),
@@ -473,6 +615,12 @@ fn fits_domains(args: &RunArgs) -> anyhow::Result<()> {
             "give its name, if that is the same everywhere",
         ),
         (
+            args.metrics.as_ref().is_some_and(of_one_host),
+            "--metrics with an address of one host",
+            "the controller of each domain answers where it runs: give the port alone, or \
+             0.0.0.0:PORT",
+        ),
+        (
             args.injections.iter().any(of_node),
             "--inject of nodes or random ranks",
             "a domain has nodes of its own: use `eyrie inject` there",
@@ -489,7 +637,7 @@ fn fits_domains(args: &RunArgs) -> anyhow::Result<()> {
 fn begun(args: &mut RunArgs) -> anyhow::Result<Option<Begun>> {
     let Some(file) = args.domains.take() else { return Ok(None) };
     fits_domains(args)?;
-    let usual = Usual { ranks: args.ranks, spares: args.spares, job: args.job.take() };
+    let usual = Usual { ranks: args.ranks, spares: args.spares.count()?, job: args.job.take() };
     let begun = domains::begin(&file, args.own_domain.as_deref(), usual, &allocation)?;
     let part = begun.part();
     args.job = Some(part.job.clone());
@@ -514,20 +662,23 @@ fn begun(args: &mut RunArgs) -> anyhow::Result<Option<Begun>> {
 /// Starts what goes on beside this process's part of the job.
 fn beside(
     begun: Begun,
-    command: &domains::Command,
+    command: domains::Command,
     ssh: &OsStr,
 ) -> anyhow::Result<(Option<Sites>, Beside)> {
     match begun {
-        Begun::Home(_, sites) => {
-            let (sites, beside) = Sites::start(sites, command, ssh)?;
+        Begun::Home(own, sites) => {
+            let (sites, beside) = Sites::start(sites, &own, command, ssh)?;
             Ok((Some(sites), beside))
         }
         Begun::Site(_, line) => {
-            let (stop, stops) = channel();
+            let (job, from_outside) = channel();
             if let Some(line) = line {
-                line.listen(stop);
+                line.listen(job);
             }
-            Ok((None, Beside { spared: HashSet::new(), ended: channel().0, stops }))
+            let spared = Spared::default();
+            let (ended, lines) = (channel().0, channel().0);
+            let beside = Beside { spared, ended, lines, joins: None, from_outside };
+            Ok((None, beside))
         }
     }
 }
@@ -536,11 +687,12 @@ fn beside(
 pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     let begun = begun(&mut args)?;
     let resumption = resumption(&mut args)?;
-    let (nodes, in_domain) = match begun.as_ref().map(Begun::part) {
+    let (nodes, in_domain) = match &begun {
         None => (nodes(&args)?, None),
-        Some(part) => {
-            let (nodes, gateway) = nodes_of_domain(&args, part)?;
-            (nodes, Some(part.in_domain(gateway)))
+        Some(begun) => {
+            let (nodes, gateway) = nodes_of_domain(&args, begun.part())?;
+            let ways = begun.ways(&args.launcher_exec, &agent_path(&args)?);
+            (nodes, Some(begun.part().in_domain(gateway, ways)))
         }
     };
     let own = in_domain.as_ref().map(|own| own.domains.own().ranks().count() as u32);
@@ -562,13 +714,18 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
     };
     let log_memory = args.log_memory.unwrap_or_else(|| usual_log_memory(routers));
     let notice_file = args.notice_file.as_ref().map(std::path::absolute).transpose()?;
+    let monitoring = monitoring(&args)?;
     let command = domains::Command {
         eyrie: agent_path(&args)?,
         args: std::env::args_os().skip(1).collect(),
         program: args.program.len(),
         cwd: std::env::current_dir().context("cannot find the current directory")?,
+        dir: args.dir.clone(),
+        log: log.clone(),
     };
-    let options = JobOptions {
+    // The controller of another site is started with the words of this one, and has no page.
+    let page = args.serve.filter(|_| args.own_domain.is_none());
+    let mut options = JobOptions {
         ranks: nodes.ranks,
         nodes: nodes.started,
         spares: nodes.spares,
@@ -590,6 +747,8 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         injections: args.injections,
         events: args.events,
         json: args.json,
+        metrics: args.metrics,
+        traces: args.traces.map(|collector| collector.to_string()),
         job: args.job,
         dir: args.dir,
         images: args.images.or(args.resume_from).map(std::path::absolute).transpose()?,
@@ -607,8 +766,14 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
             grace: args.notice_grace,
         },
         drain_on_notice: args.on_notice == OnNotice::Drain,
-        network: args.network,
+        on_suspect: args.on_suspect,
+        on_failing: args.on_failing,
+        monitoring,
+        network: nodes.network,
         traffic: args.traffic,
+        policy: args.policy,
+        bandwidth: args.bandwidth,
+        run_time: args.run_time,
         show: match (args.verbose, args.quiet) {
             (true, _) => LogLevel::Detail,
             (_, true) => LogLevel::Error,
@@ -619,21 +784,75 @@ pub fn run(mut args: RunArgs, log: Option<PathBuf>) -> anyhow::Result<i32> {
         argv: args.program,
     };
     let placement = placement(&options)?;
+    let notes: Vec<String> = nodes.notes.into_iter().chain(note).collect();
+    let wanted = telemetry::wanted(&options)?;
+    let page = page.map(|listen| page_of(listen, &mut options, resumption.as_ref())).transpose()?;
+    let mut told = None;
+    let tell = |running: Running| told = telemetry::start(wanted, &running);
     let code = match begun {
-        None => runtime::run(options, resumption, placement, note, None)?,
+        None => {
+            let beside = page.as_ref().map(beside_page);
+            runtime::run(options, resumption, placement, notes, beside, tell)?
+        }
         Some(begun) => {
             // Else it would be found out when the other domains have been started.
             runtime::program::prepare(&options.argv)?;
-            let note = begun.note().or(note);
-            let (sites, beside) = beside(begun, &command, &args.launcher_exec)?;
-            let code = runtime::run(options, resumption, placement, note, Some(beside))?;
-            sites.map_or(code, |sites| sites.finish(code))
+            let notes = begun.note().map_or(notes, |note| vec![note]);
+            let (sites, beside) = beside(begun, command, &args.launcher_exec)?;
+            beside.spared.lock().extend(page.as_ref().map(PageOfJob::pid));
+            let code = runtime::run(options, resumption, placement, notes, Some(beside), tell)?;
+            if let Some(sites) = sites {
+                sites.finish(code);
+            }
+            code
         }
     };
+    if let Some(told) = told {
+        told.finish();
+    }
+    if let Some(page) = page {
+        page.finish();
+    }
     if code == SAVED_CODE && args.requeue {
         requeue()?;
     }
     Ok(code)
+}
+
+/// Starts the page of the job, whose name is known from then on.
+fn page_of(
+    listen: SocketAddr,
+    options: &mut JobOptions,
+    resumption: Option<&Resumption>,
+) -> anyhow::Result<PageOfJob> {
+    // Else it would be found out when the page is there already.
+    if !options.argv.is_empty() {
+        runtime::program::prepare(&options.argv)?;
+    }
+    let base = runtime::jobdir::base(options.dir.as_deref())?;
+    let name = options.job.clone().or_else(|| resumption?.name().map(str::to_string));
+    let name = name.unwrap_or_else(|| format!("job-{}", std::process::id()));
+    options.job = Some(name.clone());
+    PageOfJob::start(listen, &name, &base)
+}
+
+/// What the controller knows of the page beside it: that it must not end it.
+fn beside_page(page: &PageOfJob) -> Beside {
+    let spared = Spared::default();
+    spared.lock().insert(page.pid());
+    let (ended, lines) = (channel().0, channel().0);
+    Beside { spared, ended, lines, joins: None, from_outside: channel().1 }
+}
+
+/// How nodes are watched.
+fn monitoring(args: &RunArgs) -> anyhow::Result<Option<Monitoring>> {
+    let Monitor::Every(interval) = args.monitor else { return Ok(None) };
+    let rules = args.health_rules.as_deref().map(|file| -> anyhow::Result<String> {
+        Rules::load(file).map_err(anyhow::Error::msg)?;
+        Ok(std::fs::read_to_string(file)?)
+    });
+    let roots = args.monitor_roots.as_ref().map(std::path::absolute).transpose()?;
+    Ok(Some(Monitoring { interval, rules: rules.transpose()?, roots: roots.map(Into::into) }))
 }
 
 /// The way that messages take: straight where that can be, and where no routers are asked for.

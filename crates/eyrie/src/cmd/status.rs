@@ -1,11 +1,13 @@
 //! `eyrie status`: the running jobs, or one of them.
 
+mod domains;
+
 use super::JobPlace;
 use eyrie_cli::out;
 use eyrie_cli::table::align;
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::ask;
-use eyrie_interface::status::{DomainStatus, LineStatus, OverdueStatus};
+use eyrie_interface::status::OverdueStatus;
 use eyrie_interface::{Request, Status};
 use eyrie_units::plain;
 use eyrie_wire::{NodeId, Rank, RouterId};
@@ -27,17 +29,18 @@ pub struct StatusArgs {
 }
 
 pub fn run(args: &StatusArgs) -> anyhow::Result<i32> {
-    let base = args.place.base()?;
     let Some(job) = &args.job else {
-        return all(&base, args.json);
+        return all(&args.place.base()?, args.json);
     };
-    let status: Status = ask(&jobdir::find(&base, job)?, &Request::Status)?;
-    if args.json {
-        out::line(serde_json::to_string(&status)?)?;
-    } else {
-        out::text(&in_full(&status)?)?;
-    }
-    Ok(0)
+    args.place.at(job, |dir| {
+        let status: Status = ask(dir, &Request::Status)?;
+        if args.json {
+            out::line(serde_json::to_string(&status)?)?;
+        } else {
+            out::text(&in_full(&status)?)?;
+        }
+        Ok(0)
+    })
 }
 
 /// All jobs. One that does not answer is said, and holds up no other.
@@ -159,26 +162,6 @@ fn list(ranks: &[Rank]) -> String {
     ranks.iter().map(Rank::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Another domain, the line to it and what it has not confirmed.
-fn domain_in_words(domain: &DomainStatus) -> String {
-    let DomainStatus { name, ranks, gateway, line, letters, finished } = domain;
-    let line = match line {
-        None => format!("no line to {gateway} yet"),
-        Some(LineStatus { up: true, seconds }) => format!("line up for {seconds:.1} s"),
-        Some(LineStatus { seconds, .. }) => {
-            format!("line to {gateway} broken for {seconds:.1} s")
-        }
-    };
-    let letters = match letters {
-        0 => String::new(),
-        1 => ", 1 letter of its controller not confirmed".into(),
-        many => format!(", {many} letters of its controller not confirmed"),
-    };
-    let finished = finished.map_or(String::new(), |code| format!(", finished with code {code}"));
-    let ranks = eyrie_units::counted(*ranks, "rank");
-    format!("{name} ({ranks}): {line}{letters}{finished}")
-}
-
 fn in_full(status: &Status) -> Result<String, std::fmt::Error> {
     let size = eyrie_units::bytes;
     let summary = &status.summary;
@@ -215,8 +198,8 @@ fn in_full(status: &Status) -> Result<String, std::fmt::Error> {
     if !status.unprotected.is_empty() {
         writeln!(out, "unprotected ranks {}", list(&status.unprotected))?;
     }
-    for domain in &status.domains {
-        writeln!(out, "domain      {}", domain_in_words(domain))?;
+    for line in domains::lines(status) {
+        writeln!(out, "{line}")?;
     }
     for missing in &status.copies_missing {
         writeln!(out, "kept once   {}", missing.cause)?;

@@ -1,7 +1,6 @@
 //! `eyrie stop`: saves a job and ends it.
 
 use super::JobPlace;
-use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::ask;
 use eyrie_interface::answer::Accepted;
 use eyrie_interface::Request;
@@ -19,7 +18,8 @@ pub struct StopArgs {
 }
 
 pub fn run(args: &StopArgs) -> anyhow::Result<i32> {
-    let dir = jobdir::find(&args.place.base()?, &args.job)?;
-    ask::<Accepted>(&dir, &Request::Stop)?;
-    Ok(0)
+    args.place.at(&args.job, |dir| {
+        ask::<Accepted>(dir, &Request::Stop)?;
+        Ok(0)
+    })
 }

@@ -2,7 +2,6 @@
 
 use super::JobPlace;
 use eyrie_cli::out;
-use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::ask;
 use eyrie_interface::answer::Traced;
 use eyrie_interface::Request;
@@ -26,12 +25,13 @@ pub struct TraceArgs {
 }
 
 pub fn run(args: &TraceArgs) -> anyhow::Result<i32> {
-    let dir = jobdir::find(&args.place.base()?, &args.job)?;
-    let traced: Traced = ask(&dir, &Request::Trace { rank: args.rank })?;
-    if args.json {
-        out::line(serde_json::to_string(&traced)?)?;
-    } else {
-        traced.trace.iter().try_for_each(out::line)?;
-    }
-    Ok(0)
+    args.place.at(&args.job, |dir| {
+        let traced: Traced = ask(dir, &Request::Trace { rank: args.rank })?;
+        if args.json {
+            out::line(serde_json::to_string(&traced)?)?;
+        } else {
+            traced.trace.iter().try_for_each(out::line)?;
+        }
+        Ok(0)
+    })
 }

@@ -1,30 +1,38 @@
 //! `eyrie-bench scale`: the cost of the controller as a job grows. The real machine is driven
 //! through jobs whose agents and routers are simulated by their messages. Times are those of the
-//! machine alone, without sockets; bytes are those of the messages that it causes.
+//! machine alone, without sockets; bytes are those of the messages that it causes. With `--domains`
+//! it is the machine of one of many domains.
+
+mod others;
+mod said;
 
 use clap::Args;
 use eyrie_bench::plot::{draw, Chart, Series};
 use eyrie_cli::out;
 use eyrie_controller::machine::schedule::Interval;
 use eyrie_controller::machine::{Command, Config, Event, FromPeer, Machine, RankStateName, ToPeer};
+use eyrie_interface::options::Precaution;
 use eyrie_interface::Order;
 use eyrie_router::{RouterCommand, RouterEvent};
 use eyrie_store::role::{StoreCommand, StoreEvent, Stored};
-use eyrie_transport::frame;
 use eyrie_wire::control::{
-    CheckpointMode, FromAgent, ImageAt, JobOnHost, Notices, Program, RankReport, Role, RoleKind,
-    ToAgent,
+    CheckpointMode, FromAgent, ImageAt, JobOnHost, Notices, Program, RankReport, RoleKind, ToAgent,
 };
 use eyrie_wire::data::Determinant;
 use eyrie_wire::directory::MessagePath;
 use eyrie_wire::rank_address::address;
 use eyrie_wire::{ImageId, NodeId, Rank, RankInstance, StoreId};
+use others::Others;
+use said::{bytes_in, from_agent, from_router, from_store};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Ranks of a node, and nodes of the jobs.
 const RANKS: u32 = 100;
 const NODES: [u32; 5] = [1, 10, 100, 1_000, 10_000];
+/// Domains of jobs of several, and nodes of each.
+const DOMAINS: [u32; 4] = [2, 10, 30, 100];
+const NODES_OF_A_DOMAIN: u32 = 10;
 /// Routers, and stores, of each job: the default of jobs on several hosts.
 const ROLES: u32 = 2;
 /// Bytes of a program and its environment.
@@ -41,6 +49,7 @@ struct Job {
     /// Bytes and commands that went to agents.
     bytes: u64,
     commands: u64,
+    others: Others,
 }
 
 /// The cost of a phase.
@@ -53,39 +62,32 @@ struct Cost {
 
 impl Job {
     fn new(nodes: u32) -> Job {
-        let ranks = nodes * RANKS;
-        let config = Config {
-            job: "scale".into(),
-            ranks,
-            nodes,
-            spares: 1,
-            start: (0..ranks).map(|rank| NodeId(rank / RANKS)).collect(),
-            slots: vec![],
-            hosts: (0..=nodes).map(|node| format!("n{node}")).collect(),
-            routers: ROLES,
-            path: MessagePath::Router,
-            stores: ROLES,
-            image_copies: ROLES,
-            roles_on_nodes: true,
-            // Only when ordered.
-            checkpoint_every: Interval::Off,
-            checkpoint_order: Order::Sequential,
-            checkpoint_mode: CheckpointMode::Async,
-            self_contained: false,
-            can_be_saved: false,
-            archive: false,
-            drain_on_notice: true,
-            heartbeat_timeout: Duration::from_secs(5),
-            agents_timeout: Duration::from_secs(600),
-            alone_for: Duration::from_secs(600),
-            agents_come_back: true,
-            injections: vec![],
-            domains: None,
-            gateway: None,
-        };
+        Job::of(config(nodes), Others::default())
+    }
+
+    fn of(config: Config, others: Others) -> Job {
+        let nodes = u64::from(config.nodes + config.spares);
         let machine = Machine::new(config);
-        let now = Duration::ZERO;
-        Job { machine, nodes: u64::from(nodes) + 1, now, bytes: 0, commands: 0 }
+        Job { machine, nodes, now: Duration::ZERO, bytes: 0, commands: 0, others }
+    }
+
+    /// The first of so many domains. Its gateway is on a node of its own.
+    fn of_domain(count: u32) -> Job {
+        let nodes = NODES_OF_A_DOMAIN;
+        let domains = others::domains(count, nodes * RANKS);
+        let here = |rank: u32| if rank < nodes * RANKS { rank / RANKS } else { 0 };
+        let slots = |node: u32| if node == nodes { Some(0) } else { None };
+        let config = Config {
+            ranks: count * nodes * RANKS,
+            nodes: nodes + 1,
+            start: (0..count * nodes * RANKS).map(|rank| NodeId(here(rank))).collect(),
+            slots: (0..nodes + 2).map(slots).collect(),
+            hosts: (0..nodes + 2).map(|node| format!("n{node}")).collect(),
+            domains: Some(domains.clone()),
+            gateway: Some(NodeId(nodes)),
+            ..config(nodes)
+        };
+        Job::of(config, Others::new(domains, ROLES))
     }
 
     /// Sends the machine an event, a microsecond later; returns its commands. Agents answer their
@@ -95,7 +97,8 @@ impl Job {
         let mut commands = self.machine.handle(self.now, event);
         let mut next = 0;
         while let Some(command) = commands.get(next) {
-            if let Some(answer) = answer_to(command) {
+            let answer = answer_to(command).or_else(|| self.others.answer_to(command));
+            if let Some(answer) = answer {
                 commands.extend(self.machine.handle(self.now, answer));
             }
             next += 1;
@@ -138,9 +141,15 @@ impl Job {
             self.report(instance, RankReport::ProviderLoaded);
             self.report(instance, address_of(instance.rank));
         }
+        for line in self.others.lines() {
+            self.send(line);
+        }
         for barrier in 1..=2 {
             for instance in self.instances() {
                 self.report(instance, RankReport::PmiBarrier { barrier });
+            }
+            for said in self.others.arrive(barrier) {
+                self.send(said);
             }
         }
     }
@@ -183,7 +192,7 @@ impl Job {
                     let determinants = vec![Determinant { clock: 1, rsn: 1 }];
                     let fenced =
                         RouterEvent::Fenced { instance, determinants, observed: Vec::new() };
-                    for router in 0..ROLES {
+                    for router in 0..ROLES + self.others.gateways() {
                         due.extend(self.send(from_router(router, fenced.clone())));
                     }
                 }
@@ -202,16 +211,42 @@ impl Job {
     }
 }
 
-fn from_agent(node: NodeId, message: FromAgent) -> Event {
-    Event::From(FromPeer::Agent(node, message))
-}
-
-fn from_router(id: u32, message: RouterEvent) -> Event {
-    Event::From(FromPeer::Router(Role::first(RoleKind::Router, id), message))
-}
-
-fn from_store(id: StoreId, message: StoreEvent) -> Event {
-    Event::From(FromPeer::Store(Role::first(RoleKind::Store, id.0), message))
+/// A job of so many nodes with ranks, and a spare one.
+fn config(nodes: u32) -> Config {
+    let ranks = nodes * RANKS;
+    Config {
+        job: "scale".into(),
+        ranks,
+        nodes,
+        spares: 1,
+        start: (0..ranks).map(|rank| NodeId(rank / RANKS)).collect(),
+        slots: vec![],
+        hosts: (0..=nodes).map(|node| format!("n{node}")).collect(),
+        routers: ROLES,
+        path: MessagePath::Router,
+        stores: ROLES,
+        image_copies: ROLES,
+        roles_on_nodes: true,
+        // Only when ordered.
+        checkpoint_every: Interval::Off,
+        checkpoint_order: Order::Sequential,
+        checkpoint_mode: CheckpointMode::Async,
+        self_contained: false,
+        can_be_saved: false,
+        archive: false,
+        drain_on_notice: true,
+        run_time: Duration::from_secs(3600),
+        on_suspect: Precaution::Image,
+        on_failing: Precaution::Drain,
+        heartbeat_timeout: Duration::from_secs(5),
+        agents_timeout: Duration::from_secs(600),
+        alone_for: Duration::from_secs(600),
+        agents_come_back: true,
+        injections: vec![],
+        domains: None,
+        gateway: None,
+        joins: false,
+    }
 }
 
 /// The immediate answer of a node, or a role, to a command.
@@ -262,14 +297,8 @@ fn common(ranks: u32) -> JobOnHost {
         compared: true,
         orphans: None,
         notices: Notices::default(),
+        monitoring: None,
     }
-}
-
-/// Bytes of a message to an agent.
-fn bytes_in(message: &ToAgent) -> u64 {
-    let mut bytes = Vec::new();
-    frame::write(&mut bytes, message).expect("it is bounded");
-    bytes.len() as u64
 }
 
 /// Bytes of the messages to agents that a command causes at this many nodes.
@@ -326,8 +355,29 @@ fn line_of(nodes: u32, costs: &[Cost; 4], memory_bytes: u64) -> String {
     format!("| {nodes} | {ranks} | {} | {memory} |", cells.join(" | "))
 }
 
+/// Measures the first of so many domains: a line of a table.
+fn measure_domain(count: u32) -> String {
+    let before = resident_bytes();
+    let mut job = Job::of_domain(count);
+    let mut cells = Vec::new();
+    for phase in [Job::start, Job::idle, Job::checkpoint, Job::lose] {
+        let told = job.others.told;
+        let bytes = job.others.bytes;
+        let took = eyrie_units::time(job.cost(phase).took);
+        let letters = job.others.told - told;
+        let bytes = eyrie_units::bytes(job.others.bytes - bytes);
+        cells.push(format!("{took}, {letters} letters, {bytes}"));
+    }
+    let ranks = count * NODES_OF_A_DOMAIN * RANKS;
+    let memory = eyrie_units::bytes(resident_bytes().saturating_sub(before));
+    format!("| {count} | {ranks} | {} | {memory} |", cells.join(" | "))
+}
+
 #[derive(Args)]
 pub struct ScaleArgs {
+    /// Jobs of several domains of 1000 ranks each: the letters of one of them to the others
+    #[arg(long, conflicts_with_all = ["json", "plot"])]
+    domains: bool,
     /// Only the smaller jobs
     #[arg(long)]
     quick: bool,
@@ -341,6 +391,15 @@ pub struct ScaleArgs {
 
 /// Measures jobs of all sizes, shows a table or lines of JSON, and draws a figure.
 pub fn run(args: &ScaleArgs) -> anyhow::Result<i32> {
+    if args.domains {
+        out::line(format!("| domains | ranks | {} | memory |", PHASES.join(" | ")))?;
+        out::line("|---|---|---|---|---|---|---|")?;
+        let counts = if args.quick { &DOMAINS[..2] } else { &DOMAINS[..] };
+        for count in counts {
+            out::line(measure_domain(*count))?;
+        }
+        return Ok(0);
+    }
     let series = |name: &&str| Series { name: name.to_string(), points: vec![], paper: false };
     let mut series: Vec<Series> = PHASES.iter().map(series).collect();
     if !args.json {

@@ -2,6 +2,7 @@
 //! what it has said. A letter has a number, is kept until it is confirmed, and is taken once, in
 //! order; so letters may be lost, doubled and overtaken on the way.
 
+use eyrie_wire::control::StandardStream;
 use eyrie_wire::domains::{DomainSays, Letter};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -13,7 +14,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_AT_MOST: Duration = Duration::from_secs(32);
 
 /// How long the first line may take: also to a domain that a user starts by hand.
-const FIRST_LINE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+pub const FIRST_LINE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// The line to a domain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -23,10 +24,25 @@ pub struct LineState {
     pub since: Option<Duration>,
 }
 
+/// Whether a domain is a part of the job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum Membership {
+    Member,
+    /// It is to be one. It is told all that a member is, and not waited for.
+    Joins,
+    /// It is not to be one after all, and may not know that yet: it is told until then.
+    StaysOut {
+        until: Duration,
+    },
+}
+
 /// Another domain.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct OtherDomain {
     name: String,
+    membership: Membership,
+    /// Until when there must have been a line to it.
+    first_line_until: Duration,
     line: LineState,
     /// Letters that it has not confirmed, with consecutive numbers.
     unconfirmed: VecDeque<DomainSays>,
@@ -41,12 +57,40 @@ pub struct OtherDomain {
     finished: Option<i32>,
     /// It has ended the job, and confirms nothing any more.
     ended: bool,
+    /// It had no ranks, and has ended while the job goes on.
+    gone: bool,
+    /// Bytes of output in the letters that it has not confirmed.
+    unconfirmed_output: usize,
+    /// Bytes of output that have come from it, and those of them of which it knows that they were
+    /// written.
+    printed: u64,
+    told_shown: u64,
+}
+
+/// Bytes of output that a domain says.
+fn output_in(says: &DomainSays) -> usize {
+    match says {
+        DomainSays::Output { bytes, .. } => bytes.len(),
+        _ => 0,
+    }
 }
 
 impl OtherDomain {
+    /// One that is a part of the job from its beginning.
     pub fn new(name: String) -> OtherDomain {
+        OtherDomain::of(name, Membership::Member, FIRST_LINE_TIMEOUT)
+    }
+
+    /// One that is to join the running job.
+    pub fn joining(name: String, now: Duration) -> OtherDomain {
+        OtherDomain::of(name, Membership::Joins, now + FIRST_LINE_TIMEOUT)
+    }
+
+    fn of(name: String, membership: Membership, first_line_until: Duration) -> OtherDomain {
         OtherDomain {
             name,
+            membership,
+            first_line_until,
             line: LineState { up: false, since: None },
             unconfirmed: VecDeque::new(),
             confirmed: 0,
@@ -55,6 +99,10 @@ impl OtherDomain {
             pause: AGAIN,
             finished: None,
             ended: false,
+            gone: false,
+            unconfirmed_output: 0,
+            printed: 0,
+            told_shown: 0,
         }
     }
 
@@ -62,8 +110,42 @@ impl OtherDomain {
         &self.name
     }
 
+    /// Whether it is a part of the job.
+    pub fn is_member(&self) -> bool {
+        self.membership == Membership::Member
+    }
+
+    /// It is one from now on.
+    pub fn join(&mut self) {
+        self.membership = Membership::Member;
+    }
+
+    /// It is not to be one, and is told so until then at the latest.
+    pub fn stay_out(&mut self, until: Duration) {
+        self.membership = Membership::StaysOut { until };
+    }
+
+    /// Whether there is nothing more to be told to one that stays out.
+    pub fn is_out(&self, now: Duration) -> bool {
+        let Membership::StaysOut { until } = self.membership else { return false };
+        !self.line.up || !self.must_confirm() || now >= until
+    }
+
+    /// Until when one that stays out is told so.
+    pub fn told_until(&self) -> Option<Duration> {
+        match self.membership {
+            Membership::StaysOut { until } => Some(until),
+            Membership::Member | Membership::Joins => None,
+        }
+    }
+
     pub fn line(&self) -> LineState {
         self.line
+    }
+
+    /// What it was told and has not confirmed.
+    pub fn unconfirmed(&self) -> impl Iterator<Item = &DomainSays> {
+        self.unconfirmed.iter()
     }
 
     /// How many letters it has not confirmed.
@@ -81,16 +163,79 @@ impl OtherDomain {
         self.finished.is_none() && self.finished.replace(code).is_none()
     }
 
+    /// It ends while the job goes on, and is told nothing any more.
+    pub fn go(&mut self) {
+        self.gone = true;
+        self.end();
+    }
+
+    /// Whether it has ended while the job goes on.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
     /// It has ended the job.
     pub fn end(&mut self) {
         self.ended = true;
         self.confirmed += self.unconfirmed.len() as u64;
         self.unconfirmed.clear();
+        self.unconfirmed_output = 0;
+    }
+
+    /// Whether it has ended the job: it is told nothing any more.
+    pub fn has_ended(&self) -> bool {
+        self.ended
     }
 
     /// Whether it may not know yet what it was told.
     pub fn must_confirm(&self) -> bool {
         !self.unconfirmed.is_empty()
+    }
+
+    /// As [`OtherDomain::must_confirm`], but for what it is told to show.
+    pub fn must_confirm_but_output(&self) -> bool {
+        let is_shown = |says: &DomainSays| {
+            use DomainSays::{Line, Output, Shown};
+            matches!(says, Output { .. } | Shown { .. } | Line { .. })
+        };
+        !self.unconfirmed.iter().all(is_shown)
+    }
+
+    /// Bytes of output in the letters that it has not confirmed.
+    pub fn unconfirmed_output(&self) -> usize {
+        self.unconfirmed_output
+    }
+
+    /// The output in the letters that it has not confirmed.
+    pub fn output_told(&self) -> impl Iterator<Item = (StandardStream, Vec<u8>)> + '_ {
+        self.unconfirmed.iter().filter_map(|says| match says {
+            DomainSays::Output { stream, bytes } => Some((*stream, bytes.clone())),
+            _ => None,
+        })
+    }
+
+    /// So many bytes of output have come from it. How many that makes.
+    pub fn print(&mut self, bytes: usize) -> u64 {
+        self.printed += bytes as u64;
+        self.printed
+    }
+
+    /// So many bytes that have come from it were written. Whether it does not know that.
+    pub fn has_shown(&mut self, bytes: u64) -> bool {
+        let is_new = bytes > self.told_shown;
+        self.told_shown = self.told_shown.max(bytes);
+        is_new
+    }
+
+    /// What it prints is shown here from now on: it counts its bytes anew.
+    pub fn begin_to_print(&mut self) {
+        self.printed = 0;
+        self.told_shown = 0;
+    }
+
+    /// Bytes of output that have come from it.
+    pub fn printed(&self) -> u64 {
+        self.printed
     }
 
     /// It is told this. The letters to be sent now.
@@ -102,6 +247,7 @@ impl OtherDomain {
             self.pause = AGAIN;
             self.again = now + AGAIN;
         }
+        self.unconfirmed_output += output_in(&says);
         self.unconfirmed.push_back(says);
         let sent = self.unconfirmed.len() - 1;
         self.letters().skip(sent).filter(|_| self.line.up).collect()
@@ -130,9 +276,11 @@ impl OtherDomain {
         (self.line.up && !self.unconfirmed.is_empty()).then_some(self.again)
     }
 
-    /// Until when there must have been a line, if there was none.
+    /// Until when there must have been a line, if there was none. For one that is not a part of the
+    /// job the domain waits that lets it join.
     pub fn first_line_until(&self) -> Option<Duration> {
-        self.line.since.is_none().then_some(FIRST_LINE_TIMEOUT)
+        let must_come = self.line.since.is_none() && !self.gone && self.is_member();
+        must_come.then_some(self.first_line_until)
     }
 
     fn letters(&self) -> impl Iterator<Item = Letter> + '_ {
@@ -158,7 +306,8 @@ impl OtherDomain {
         }
         let confirmed = heard.saturating_sub(self.confirmed);
         if confirmed > 0 {
-            self.unconfirmed.drain(..confirmed as usize);
+            let drained = self.unconfirmed.drain(..confirmed as usize);
+            self.unconfirmed_output -= drained.map(|says| output_in(&says)).sum::<usize>();
             self.confirmed = heard;
             self.pause = AGAIN;
             self.again = now + AGAIN;
@@ -232,10 +381,36 @@ mod tests {
     }
 
     #[test]
+    fn output_is_counted_until_it_is_confirmed() {
+        let mut b = other();
+        let output = || DomainSays::Output { stream: StandardStream::Stderr, bytes: vec![1; 10] };
+        for says in [output(), arrived(1), output()] {
+            b.tell(says, NOW);
+        }
+        let heard = |heard| Letter { number: 0, heard, says: None };
+        assert_eq!((b.unconfirmed_output(), b.must_confirm_but_output()), (20, true));
+        b.hear(heard(2), NOW).unwrap();
+        assert_eq!((b.unconfirmed_output(), b.must_confirm_but_output()), (10, false));
+        assert_eq!(b.output_told().collect::<Vec<_>>(), [(StandardStream::Stderr, vec![1; 10])]);
+        b.end();
+        assert_eq!((b.unconfirmed_output(), b.must_confirm()), (0, false));
+    }
+
+    #[test]
     fn a_domain_that_has_ended_is_told_nothing() {
         let mut b = other();
         b.tell(arrived(1), NOW);
         b.end();
         assert!(!b.must_confirm() && b.tell(arrived(2), NOW).is_empty() && b.again().is_none());
+    }
+
+    #[test]
+    fn one_that_has_gone_is_told_nothing_and_never_has_to_come() {
+        let mut b = OtherDomain::new("b".into());
+        assert!(!b.is_gone() && b.first_line_until().is_some());
+        b.tell(arrived(1), NOW);
+        b.go();
+        assert!(b.is_gone() && !b.must_confirm() && b.tell(arrived(2), NOW).is_empty());
+        assert_eq!((b.first_line_until(), b.finished()), (None, None));
     }
 }

@@ -1,7 +1,7 @@
 //! The exchange with other domains: what is told to them, and what follows from what they say.
 
-use super::entry::OtherDomain;
-use super::{OtherDomains, FINISH_TIMEOUT, LINE_TIMEOUT};
+use super::entry::{OtherDomain, FIRST_LINE_TIMEOUT};
+use super::{Going, OtherDomains, FINISH_TIMEOUT, LINE_TIMEOUT};
 use crate::machine::config::Config;
 use crate::machine::io::{Command, ToPeer};
 use crate::machine::outbox::consequence::Consequence;
@@ -16,7 +16,7 @@ use eyrie_wire::entries::Entry;
 use eyrie_wire::{DomainId, Rank};
 
 pub struct Exchange<'a> {
-    pub config: &'a Config,
+    pub config: &'a mut Config,
     pub out: &'a mut Outbox,
     pub ranks: &'a Ranks,
     pub roles: &'a Roles,
@@ -34,13 +34,28 @@ impl Exchange<'_> {
         // Also a line that takes the place of another one has lost what was on its way.
         let letters = if up { other.send_again(now) } else { vec![] };
         // A domain that the job needs no more ends, and its gateway with it.
-        let is_needed = other.finished().is_none() || !self.ranks.have_all_finished();
+        let is_over = other.finished().is_some() && self.domains.finished_here.is_some();
+        let is_needed = !is_over && !other.is_gone() && other.told_until().is_none();
+        let is_gone = other.is_gone();
         if changes && up {
             self.out.record(Record::LineUp { domain });
         } else if changes && is_needed {
             self.out.record(Record::LineDown { domain });
         }
+        if is_gone && !up {
+            return self.drop_line(id);
+        }
         self.send(id, letters);
+    }
+
+    /// The line to a domain that has ended is not made again. As long as it is up, that one may ask
+    /// once more whether it may go.
+    pub fn drop_line(&mut self, id: DomainId) {
+        let gateway = self.config.gateway_router();
+        let (Some(domains), Some(gateway)) = (&mut self.config.domains, gateway) else { return };
+        domains.end(id);
+        let command = RouterCommand::Domains(domains.clone());
+        self.out.push(Command::Send(ToPeer::Router(gateway, command)));
     }
 
     /// The gateway is gone, and with it all lines.
@@ -55,6 +70,7 @@ impl Exchange<'_> {
     pub fn look(&mut self) {
         let now = self.out.now();
         self.finish_without_ranks();
+        self.finish_when_told();
         for id in self.ids() {
             let Some(other) = self.domains.all.get_mut(&id) else { continue };
             if other.again().is_some_and(|at| at <= now) {
@@ -65,17 +81,33 @@ impl Exchange<'_> {
         if self.out.has_ended() {
             return;
         }
-        if let Some(text) = self.never_came().or_else(|| self.out_of_reach()) {
+        self.finish_of_those_without_ranks();
+        let late = self.never_came().or_else(|| self.out_of_reach()).or_else(|| self.is_alone());
+        if let Some(text) = late {
             return self.out.end(1, Some(text));
         }
         self.end_if_all_have();
+    }
+
+    /// A domain without ranks that has been out of reach for too long is not waited for. It may
+    /// have ended, and not been able to say so.
+    fn finish_of_those_without_ranks(&mut self) {
+        let now = self.out.now();
+        let Some(domains) = &self.config.domains else { return };
+        let is_empty = |id: &DomainId| domains.all[id.index()].ranks.is_empty();
+        let late =
+            self.domains.out_of_reach().filter(|(id, _, until)| is_empty(id) && *until <= now);
+        let late: Vec<DomainId> = late.map(|(id, ..)| id).collect();
+        for id in late {
+            self.domains.all.get_mut(&id).map(|other| other.finish(0));
+        }
     }
 
     fn never_came(&self) -> Option<String> {
         let now = self.out.now();
         let is_late = |other: &&OtherDomain| other.first_line_until().is_some_and(|at| at <= now);
         let late = self.domains.all.values().find(is_late)?;
-        let waited = eyrie_units::time(now);
+        let waited = eyrie_units::time(FIRST_LINE_TIMEOUT);
         Some(format!(
             "domain {} has not come within {waited}: does it run there, and do its gateway and this \
              domain's reach each other?",
@@ -85,7 +117,7 @@ impl Exchange<'_> {
 
     fn out_of_reach(&self) -> Option<String> {
         let now = self.out.now();
-        let (other, _) = self.domains.out_of_reach().find(|(_, until)| *until <= now)?;
+        let (_, other, _) = self.domains.out_of_reach().find(|(.., until)| *until <= now)?;
         let waited = eyrie_units::time(LINE_TIMEOUT);
         Some(format!(
             "all ranks here have finished, and there was no line to domain {} for {waited}: whether \
@@ -99,6 +131,7 @@ impl Exchange<'_> {
         let now = self.out.now();
         let Some(other) = self.domains.all.get_mut(&id) else { return };
         let is_answered = letter.number > 0;
+        let is_member = other.is_member();
         let says = match other.hear(letter, now) {
             Ok(says) => says,
             Err(why) => return self.refuse(id, &why),
@@ -112,7 +145,16 @@ impl Exchange<'_> {
             // It may have confirmed the last letter.
             None if !self.out.has_ended() => self.end_if_all_have(),
             None => {}
+            // What is no part of the job cannot end it.
+            Some(says @ DomainSays::Ended { .. }) if !is_member => {
+                self.out.follows(Consequence::DomainSaid { domain: id, says })
+            }
             Some(DomainSays::Ended { code, cause, domain }) => self.ended(id, code, cause, domain),
+            Some(
+                says @ (DomainSays::Output { .. }
+                | DomainSays::Shown { .. }
+                | DomainSays::Line { .. }),
+            ) => self.out.follows(Consequence::DomainSaid { domain: id, says }),
             // The job has ended here: nothing else counts.
             Some(_) if self.out.has_ended() => {}
             Some(DomainSays::Put(entries)) => self.put(id, entries),
@@ -137,6 +179,10 @@ impl Exchange<'_> {
 
     fn put(&mut self, id: DomainId, entries: Vec<Entry>) {
         let Some(domains) = &self.config.domains else { return };
+        if domains.all.get(id.index()).is_none_or(|domain| domain.ranks.is_empty()) {
+            // Its ranks are in another domain, which has told it.
+            return;
+        }
         for entry in entries {
             let is_its_own = is_of(domains, id, &entry);
             if !is_its_own || !self.pmi.put_elsewhere(id, entry) {
@@ -158,7 +204,7 @@ impl Exchange<'_> {
     }
 
     fn refuse(&mut self, id: DomainId, why: &str) {
-        let text = format!("domain {} is not believed: {why}", self.name(id));
+        let text = self.domains.not_believed(id, why);
         self.out.note(text);
     }
 
@@ -177,6 +223,16 @@ impl Exchange<'_> {
 
     /// The programs of all ranks here have ended by themselves.
     pub fn finish(&mut self) {
+        self.domains.finishes = true;
+        self.finish_when_told();
+    }
+
+    /// Who hears that all ranks have finished must know all that they have printed.
+    fn finish_when_told(&mut self) {
+        if !self.domains.finishes || !self.domains.outgoing.is_empty() || self.out.has_ended() {
+            return;
+        }
+        self.domains.finishes = false;
         let code = self.ranks.code();
         self.domains.finished_here = Some(self.out.now());
         self.tell_all(&DomainSays::Finished { code });
@@ -186,11 +242,14 @@ impl Exchange<'_> {
     /// All ranks of this domain have gone to another one: it has finished when all others have.
     fn finish_without_ranks(&mut self) {
         let Some(domains) = &self.config.domains else { return };
-        let is_left = self.ranks.here() == 0 && self.domains.finished_here.is_none();
+        let is_left = self.ranks.here() == 0
+            && self.domains.finished_here.is_none()
+            && !self.domains.finishes;
         let has_ranks = |id: &DomainId| !domains.all[id.index()].ranks.is_empty();
         let with_ranks = || self.domains.iter().filter(|(id, _)| has_ranks(id));
         let have_finished = || with_ranks().all(|(_, other)| other.finished().is_some());
-        let runs = self.out.has_started() && !self.out.has_ended();
+        let is_told = matches!(self.domains.going, Some(Going::Told { .. }));
+        let runs = self.out.has_started() && !self.out.has_ended() && !is_told;
         if runs && is_left && with_ranks().next().is_some() && have_finished() {
             self.finish();
         }
@@ -199,7 +258,8 @@ impl Exchange<'_> {
     /// Ends the job when all domains have finished, and each other one knows that this one has.
     fn end_if_all_have(&mut self) {
         let code = self.domains.code().filter(|_| self.domains.finished_here.is_some());
-        let Some(code) = code else { return };
+        // A domain that joins is left out first.
+        let Some(code) = code.filter(|_| self.domains.joining.is_none()) else { return };
         let now = self.out.now();
         let since = *self.domains.finished.get_or_insert(now);
         if !self.domains.must_confirm() || now >= since + FINISH_TIMEOUT {
@@ -285,103 +345,15 @@ fn is_of(domains: &Domains, id: DomainId, entry: &Entry) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::trial::{end, told, Job, B};
     use super::*;
-    use crate::machine::roles::trial::Trial;
     use crate::machine::{said, Event};
     use eyrie_router::RouterEvent;
-    use eyrie_wire::control::{Ending, MpiStage, RankReport, ToAgent};
+    use eyrie_wire::control::{RankReport, ToAgent};
     use eyrie_wire::entries::Entries;
     use eyrie_wire::rank_address::address;
-    use eyrie_wire::{Incarnation, RankInstance, RouterId};
+    use eyrie_wire::RouterId;
     use std::time::Duration;
-
-    const B: DomainId = DomainId(1);
-    const GATEWAY: RouterId = RouterId(1);
-    const FIRST: RankInstance = RankInstance { rank: Rank(0), incarnation: Incarnation(1) };
-
-    /// One with a line to the other domain, whose letters are counted.
-    struct Job {
-        trial: Trial,
-        number: u64,
-    }
-
-    impl Job {
-        fn new() -> Job {
-            let mut job = Job { trial: Trial::new(Config::of_domain(3)), number: 0 };
-            job.line(true);
-            job
-        }
-
-        fn line(&mut self, up: bool) -> Vec<Command> {
-            self.trial.handle(said::router(GATEWAY, RouterEvent::Line { domain: B, up }))
-        }
-
-        fn letter(&mut self, letter: Letter) -> Vec<Command> {
-            let event = RouterEvent::FromDomain { domain: B, letter };
-            self.trial.handle(said::router(GATEWAY, event))
-        }
-
-        /// The other domain says this, and has heard so many letters.
-        fn says(&mut self, heard: u64, says: DomainSays) -> Vec<Command> {
-            self.number += 1;
-            self.letter(Letter { number: self.number, heard, says: Some(says) })
-        }
-
-        fn report(&mut self, report: RankReport) -> Vec<Command> {
-            self.trial.handle(said::rank(FIRST, report))
-        }
-
-        fn put(&mut self, key: &str, value: &str) {
-            self.report(RankReport::PmiPut { key: key.into(), value: value.into() });
-        }
-
-        fn finish(&mut self, code: i32) -> Vec<Command> {
-            let [fetched, restored] = [Duration::ZERO; 2];
-            self.report(RankReport::Started { fetched, restored });
-            self.report(RankReport::ProviderLoaded);
-            self.report(RankReport::PmiFinalized);
-            let ending = Ending::Code(code);
-            self.report(RankReport::Exited { ending, stage: MpiStage::After })
-        }
-
-        /// So much time passes, and the end if it comes.
-        fn pass(&mut self, time: Duration) -> Option<i32> {
-            let until = self.trial.now + time;
-            while let Some(at) = self.trial.machine.next_tick().filter(|at| *at <= until) {
-                self.trial.now = at.max(self.trial.now);
-                let commands = self.trial.handle(Event::Tick);
-                // Else nodes that do not answer are lost.
-                for command in &commands {
-                    if let Some((node, ToAgent::Heartbeat { n })) = said::to_agent(command) {
-                        self.trial.handle(said::heartbeat(node, *n));
-                    }
-                }
-                if let Some(code) = end(&commands) {
-                    return Some(code);
-                }
-            }
-            self.trial.now = until;
-            None
-        }
-    }
-
-    fn told(commands: &[Command]) -> Vec<DomainSays> {
-        let says = |command: &Command| match command {
-            Command::Send(ToPeer::Router(
-                GATEWAY,
-                RouterCommand::ToDomain { domain: B, letter },
-            )) => letter.says.clone(),
-            _ => None,
-        };
-        commands.iter().filter_map(says).collect()
-    }
-
-    fn end(commands: &[Command]) -> Option<i32> {
-        commands.iter().find_map(|command| match command {
-            Command::End { code } => Some(*code),
-            _ => None,
-        })
-    }
 
     fn released(commands: &[Command]) -> Option<(usize, u32)> {
         commands.iter().find_map(|command| match command {
@@ -512,7 +484,7 @@ mod tests {
 
     #[test]
     fn a_domain_that_never_comes_ends_the_job_with_its_name() {
-        let mut job = Job { trial: Trial::new(Config::of_domain(3)), number: 0 };
+        let mut job = Job::without_line(Config::of_domain(3));
         assert_eq!(job.pass(Duration::from_secs(14 * 60)), None);
         assert_eq!(job.pass(Duration::from_secs(2 * 60)), Some(1));
     }

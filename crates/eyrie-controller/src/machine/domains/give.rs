@@ -4,9 +4,9 @@
 //! and the other domain is told that they are its own. Up to then they stay when anything fails,
 //! and compute on.
 
-use super::handover::{named, HandingOver};
+use super::entry::OtherDomain;
+use super::handover::HandingOver;
 use super::leaving::{Departure, Images, Stage};
-use super::take::CANNOT_COME_BACK;
 use crate::machine::io::{Command, ToPeer};
 use crate::machine::moves::obstacles::cannot_move_now;
 use crate::machine::outbox::consequence::Consequence;
@@ -26,14 +26,27 @@ use std::time::Duration;
 
 impl HandingOver<'_> {
     /// A user asks for it; `to`: the name of the other domain, or `None`: they are to stay.
-    pub fn migration_asked(&mut self, request: RequestId, to: Option<String>, way: Way) {
+    /// `leave`: this domain is to end then, also where it shows the job.
+    pub fn migration_asked(
+        &mut self,
+        request: RequestId,
+        to: Option<String>,
+        way: Way,
+        leave: bool,
+    ) {
         let Some(name) = to else { return self.stay_asked(request) };
-        let to = match self.destination(&name) {
+        // Others end anyway.
+        let leave = leave && self.config.domains.as_ref().is_some_and(|of| of.shown_by().is_none());
+        let to = match self.destination(&name, leave) {
             Ok(to) => to,
             Err(why) => return self.out.answer(request, Answer::Refused(why)),
         };
+        if leave && self.ranks.here() == 0 {
+            return self.out.follows(Consequence::DomainLeaves { to, request: Some(request) });
+        }
         let now = self.out.now();
-        self.handover.departure = Some(Departure::new(to, way, Some(request), now));
+        let departure = Departure::new(to, way, Some(request), now).and_leave(leave);
+        self.handover.departure = Some(departure);
         self.note(MovePhase::Requested);
         self.tell_all(DomainSays::Gives { to: Some(to) });
     }
@@ -52,16 +65,18 @@ impl HandingOver<'_> {
         self.out.answer(request, Answer::Refused(refused.into()));
     }
 
-    /// The domain of this name, when the ranks can go there as far as that is known here.
-    fn destination(&self, name: &str) -> Result<DomainId, String> {
+    /// The domain of this name, when the ranks can go there as far as that is known here; with
+    /// `leave` also when there are none.
+    fn destination(&self, name: &str, leave: bool) -> Result<DomainId, String> {
         let Some(domains) = &self.config.domains else {
             return Err("the job runs in one domain only: `eyrie run --domains` starts it over \
                         several"
                 .into());
         };
         let own = &domains.own().name;
-        let names = || domains.others().map(|(_, domain)| domain.name.as_str());
-        let to = named(domains, name).ok_or_else(|| {
+        let others = || domains.present().filter(|(id, _)| *id != domains.own);
+        let names = || others().map(|(_, domain)| domain.name.as_str());
+        let to = domains.named(name).ok_or_else(|| {
             let others = names().collect::<Vec<_>>().join(", ");
             format!("there is no domain {name}: this one is {own}, the others are {others}")
         })?;
@@ -72,15 +87,30 @@ impl HandingOver<'_> {
                  domain's ask at its site"
             ));
         }
+        if self.domains.get(to).is_none_or(OtherDomain::is_gone) {
+            return Err(format!(
+                "domain {name} has ended: `eyrie join --domains`, where `eyrie run` was started, \
+                 brings it back"
+            ));
+        }
+        if let Some(why) = self.domains.joins_forbid_moves() {
+            return Err(why);
+        }
         if let Some(why) = cannot_move_now(self.out, self.saving) {
             return Err(why);
+        }
+        if self.handover.departure.is_some() || self.handover.arrival.is_some() {
+            return Err("ranks are on their way to or from another domain already".into());
+        }
+        if leave && self.ranks.here() == 0 {
+            return Ok(to);
         }
         if let Some(gone) = self.handover.gone_to {
             let gone = self.name(gone);
             return Err(format!("domain {own} has no ranks: they are in {gone}"));
         }
-        if self.handover.departure.is_some() || self.handover.arrival.is_some() {
-            return Err("ranks are on their way to or from another domain already".into());
+        if let Some(why) = self.domains.succession().forbids_moves(|id| self.name(id)) {
+            return Err(why);
         }
         if self.moves.iter().next().is_some() {
             return Err("ranks are moving within the domain: try again when they have".into());
@@ -88,19 +118,18 @@ impl HandingOver<'_> {
         if self.ranks.living().next().is_none() {
             return Err(format!("all ranks of domain {own} have finished"));
         }
-        if domains.all[to.index()].ranks.is_empty() {
-            return Err(format!("domain {name}: {CANNOT_COME_BACK}"));
-        }
-        if self.has_read_input() {
-            return Err(HAS_READ_INPUT.into());
+        if self.reads_input() {
+            return Err(READS_INPUT.into());
         }
         Ok(to)
     }
 
-    /// Whether rank 0 is here and has read standard input, by its newest image.
-    fn has_read_input(&self) -> bool {
+    /// Whether rank 0 is here and has read standard input, of which there may be more, by its
+    /// newest image. One that has read all of it finds its end in any domain.
+    fn reads_input(&self) -> bool {
         let first = self.ranks.get(Rank(0)).filter(|r| !r.is_elsewhere());
-        first.and_then(|r| r.images().newest()).is_some_and(|kept| kept.image.stdin > 0)
+        let read = first.and_then(|r| r.images().newest()).map_or(0, |kept| kept.image.stdin);
+        read > 0 && self.handover.input.is_none_or(|end| read < end)
     }
 
     fn note(&mut self, phase: MovePhase) {
@@ -186,6 +215,15 @@ impl HandingOver<'_> {
     pub fn fetches(&mut self, fetches: bool) {
         if let Some(departure) = self.handover.departure.as_mut().filter(|_| !fetches) {
             departure.flush();
+        }
+    }
+
+    /// A router of this domain is lost: ranks must tell another one what they have, which they
+    /// cannot while they stand still.
+    pub fn router_lost(&mut self) {
+        let is_fenced = |departure: &Departure| departure.ranks_stay_fenced();
+        if !self.handover.departure.as_ref().is_some_and(is_fenced) {
+            self.stay("a router was lost meanwhile");
         }
     }
 
@@ -304,12 +342,17 @@ impl HandingOver<'_> {
                 self.want_images();
             }
             Stage::Last(images)
-                if images.are_there() && self.roles.ranks_can_stop(self.config, self.ranks) =>
+                if images.are_there()
+                    && self.roles.ranks_can_stop(self.config, self.ranks)
+                    && self.domains.have_confirmed_output() =>
             {
                 departure.begin_fences(now);
                 self.note(MovePhase::Imaged);
                 let all: Vec<Rank> = self.ranks.unfinished().collect();
-                all.into_iter().for_each(|rank| self.stop().stop(rank));
+                for rank in all {
+                    self.stop().stop(rank);
+                    self.ranks[rank].log_mut().stand_still();
+                }
             }
             Stage::Fences { .. } if self.ranks.living().all(|r| self.ranks.is_fenced(r.rank())) => {
                 self.move_out();
@@ -338,6 +381,9 @@ impl HandingOver<'_> {
                 }
                 Stage::Flushing { .. } => {
                     "not all ranks run: some have not been recovered".to_string()
+                }
+                Stage::Last(images) if images.are_there() => {
+                    "what the ranks have printed has not come to where it is shown".into()
                 }
                 Stage::Rounds { .. } | Stage::Last(_) => {
                     format!("images of the ranks have not come to {to}")
@@ -375,8 +421,8 @@ impl HandingOver<'_> {
             let why = format!("too many messages are on their way to rank {rank}: try again");
             return self.stay(&why);
         }
-        if self.has_read_input() {
-            return self.stay(HAS_READ_INPUT);
+        if self.reads_input() {
+            return self.stay(READS_INPUT);
         }
         let last = |departure: &Departure| {
             let told: Vec<(Rank, ImageId)> =
@@ -401,6 +447,7 @@ impl HandingOver<'_> {
         let numbers = self.ranks.numbers();
         let mut moved = Vec::new();
         let mut kept = Vec::new();
+        let all_arrived = self.pmi.arrived();
         for rank in &numbers {
             let arrived = self.pmi.leave(*rank);
             let output = self.output.taken(*rank);
@@ -415,8 +462,11 @@ impl HandingOver<'_> {
         }
         departure.move_out(kept, now);
         self.handover.gone_to = Some(to);
-        let entries = self.pmi.take_entries();
-        self.tell(to, DomainSays::Moved { ranks: moved, entries });
+        self.pmi.leave_all(own, all_arrived);
+        let (mut entries, unknown) = self.domains.unknown_elsewhere();
+        entries.extend(self.pmi.take_entries());
+        let known = unknown.map_or(all_arrived, |barrier| barrier.saturating_sub(1));
+        self.tell(to, DomainSays::Moved { ranks: moved, entries, known });
         // The gateway learns it when nothing is fetched from here any more.
         if let Some(domains) = &mut self.config.domains {
             domains.give(own, to);
@@ -425,6 +475,7 @@ impl HandingOver<'_> {
             let leave = RouterCommand::Leave(numbers.clone());
             self.out.push(Command::Send(ToPeer::Router(id, leave)));
         }
+        self.tell_gateway(RouterCommand::ForgetSenders);
         self.out.follows(Consequence::PrimariesChanged);
         self.note(MovePhase::Moved);
     }
@@ -449,10 +500,15 @@ impl HandingOver<'_> {
             return;
         }
         self.note(MovePhase::Resumed);
-        let departure = self.handover.departure.take();
-        if let Some(request) = departure.and_then(|departure| departure.request()) {
+        let Some(departure) = self.handover.departure.take() else { return };
+        let request = departure.request();
+        if departure.is_followed_by_end() {
+            return self.out.follows(Consequence::DomainLeaves { to: from, request });
+        }
+        if let Some(request) = request {
             self.out.answer(request, Answer::Accepted);
         }
+        self.out.follows(Consequence::RanksElsewhere);
     }
 
     /// Whether this incarnation was ended so that its rank leaves.
@@ -462,4 +518,5 @@ impl HandingOver<'_> {
 }
 
 /// Why a domain whose rank 0 reads standard input stays.
-const HAS_READ_INPUT: &str = "rank 0 is here and has read standard input, which cannot go along";
+const READS_INPUT: &str =
+    "rank 0 is here and has not read standard input to its end, which cannot go along";

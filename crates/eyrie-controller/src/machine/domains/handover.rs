@@ -15,6 +15,7 @@ use crate::machine::images::schedule::Schedule;
 use crate::machine::images::stores::Stores;
 use crate::machine::io::{Command, ToPeer};
 use crate::machine::moves::Moves;
+use crate::machine::nodes::reach::Reach;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::outbox::Outbox;
@@ -28,9 +29,9 @@ use crate::record::Record;
 use eyrie_interface::record::MovePhase;
 use eyrie_router::RouterCommand;
 use eyrie_wire::control::{RoleKind, StoreAt};
-use eyrie_wire::domains::{DomainSays, Domains};
+use eyrie_wire::domains::DomainSays;
 use eyrie_wire::role_address::Addr;
-use eyrie_wire::{DomainId, Rank, StoreId};
+use eyrie_wire::{DomainId, ImageId, Rank, StoreId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -48,6 +49,8 @@ pub struct Handover {
     pub(super) gone_to: Option<DomainId>,
     /// Where the gateway gives images of other domains.
     pub(super) images_at: Option<Addr>,
+    /// Bytes of standard input that have come here, when it has ended.
+    pub(super) input: Option<u64>,
 }
 
 impl Handover {
@@ -76,10 +79,20 @@ impl Handover {
         self.arrival.is_some()
     }
 
+    /// Whether ranks go from one domain to another, as far as is known here.
+    pub fn is_busy(&self) -> bool {
+        self.departure.is_some() || self.arrival.is_some() || !self.given.is_empty()
+    }
+
     /// Why ranks cannot move within this domain.
     pub fn forbids_moves(&self) -> Option<String> {
         let leave = self.departure.is_some();
         leave.then(|| "all ranks of this domain are about to leave it: nothing else moves".into())
+    }
+
+    /// Standard input has ended here after so many bytes.
+    pub fn input_ends(&mut self, bytes: u64) {
+        self.input = Some(bytes);
     }
 
     /// Where the gateway gives images of other domains; `None`: nowhere.
@@ -99,6 +112,9 @@ impl Handover {
         if let Some(departure) = &mut self.departure {
             departure.extend(gap);
         }
+        if let Some(arrival) = &mut self.arrival {
+            arrival.in_place_mut().extend(gap);
+        }
     }
 }
 
@@ -107,6 +123,7 @@ pub struct HandingOver<'a> {
     pub config: &'a mut Config,
     pub out: &'a mut Outbox,
     pub nodes: &'a mut Nodes,
+    pub reach: &'a Reach,
     pub ranks: &'a mut Ranks,
     pub roles: &'a mut Roles,
     pub stores: &'a Stores,
@@ -131,6 +148,16 @@ impl HandingOver<'_> {
 
     pub(super) fn tell_all(&mut self, says: DomainSays) {
         self.out.follows(Consequence::Tell { to: None, says: Box::new(says) });
+    }
+
+    /// Tells the domain that ranks come from whether an image of one of them is here, unless they
+    /// have moved.
+    pub(super) fn answer(&mut self, rank: Rank, image: ImageId, result: Result<(), String>) {
+        let waits = |arrival: &&Arrival| !arrival.has_moved();
+        let from = self.handover.arrival.as_ref().filter(waits).map(Arrival::from);
+        if let Some(from) = from {
+            self.tell(from, DomainSays::ImageHere { rank, image, result });
+        }
     }
 
     pub(super) fn own(&self) -> Option<DomainId> {
@@ -193,10 +220,4 @@ impl HandingOver<'_> {
         let stores = self.stores.for_images().map(at).collect();
         self.tell_gateway(RouterCommand::Stores(stores));
     }
-}
-
-/// A domain by its name.
-pub(super) fn named(domains: &Domains, name: &str) -> Option<DomainId> {
-    let at = domains.all.iter().position(|domain| domain.name == name)?;
-    Some(DomainId(at as u32))
 }

@@ -101,12 +101,18 @@ impl Images {
 
     /// Whether the other domain has all of them.
     pub fn are_there(&self) -> bool {
-        self.of.values().all(|sent| matches!(sent, Some((_, Fetch::There))))
+        self.left().next().is_none()
     }
 
     /// Those that the other domain was told of.
     pub fn told(&self) -> impl Iterator<Item = (Rank, ImageId)> + '_ {
         self.of.iter().filter_map(|(rank, sent)| Some((*rank, sent.as_ref()?.0)))
+    }
+
+    /// Ranks whose images are not there.
+    pub fn left(&self) -> impl Iterator<Item = Rank> + '_ {
+        let is_there = |sent: &Option<(ImageId, Fetch)>| matches!(sent, Some((_, Fetch::There)));
+        self.of.iter().filter(move |(_, sent)| !is_there(sent)).map(|(rank, _)| *rank)
     }
 
     /// Ranks of which it was told no image.
@@ -139,6 +145,8 @@ pub struct Departure {
     to: DomainId,
     way: Way,
     request: Option<RequestId>,
+    /// This domain is to end when they have gone, also where it shows the job.
+    leave: bool,
     since: Duration,
     /// When it last came nearer.
     progress: Duration,
@@ -148,7 +156,16 @@ pub struct Departure {
 impl Departure {
     pub fn new(to: DomainId, way: Way, request: Option<RequestId>, now: Duration) -> Departure {
         let stage = Stage::Asked { agreed: false };
-        Departure { to, way, request, since: now, progress: now, stage }
+        Departure { to, way, request, leave: false, since: now, progress: now, stage }
+    }
+
+    /// The domain is to end when they have gone, also where it shows the job.
+    pub fn and_leave(self, leave: bool) -> Departure {
+        Departure { leave, ..self }
+    }
+
+    pub fn is_followed_by_end(&self) -> bool {
+        self.leave
     }
 
     pub fn to(&self) -> DomainId {

@@ -12,6 +12,21 @@ impl HandingOver<'_> {
         self.go_on_arriving();
     }
 
+    /// Whether another domain may end: it has no ranks, or is about to hear that it has none, and
+    /// does not show the job.
+    pub fn may_go(&mut self, id: DomainId) -> bool {
+        let has_ranks = !self.ranks_of(id).is_empty() && !self.handover.given.contains_key(&id);
+        let shows = self.config.domains.as_ref().is_some_and(|domains| domains.shows == id);
+        let why = match (has_ranks, shows) {
+            (true, _) => "it has ranks, and says it ends",
+            (_, true) => "it shows what ranks print, and says it ends",
+            _ => return true,
+        };
+        let name = self.name(id);
+        self.out.note(format!("domain {name} is not believed: {why}"));
+        false
+    }
+
     /// Another domain has taken the ranks of this one, or of a third one. That one has said before
     /// that it may.
     pub fn took(&mut self, by: DomainId, from: DomainId, arrived: u32) {

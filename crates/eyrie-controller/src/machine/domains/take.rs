@@ -3,9 +3,10 @@
 //! And what a domain learns of ranks that go from a second to a third one. It must never take a
 //! rank that its domain has not given.
 
-use super::arriving::{spread, Arrival, Fetched, Room};
+use super::arriving::{spread, Arrival, Fetched, MovedRanks, Room};
 use super::handover::HandingOver;
-use crate::machine::images::copies::Copies;
+use crate::machine::images::store_choice::StoreChoice;
+use crate::machine::images::stores::{copy_image, discard};
 use crate::machine::io::{Command, ToPeer};
 use crate::machine::moves::obstacles::cannot_move_now;
 use crate::machine::outbox::consequence::Consequence;
@@ -17,12 +18,8 @@ use eyrie_router::RouterCommand;
 use eyrie_store::role::{StoreCommand, Stored};
 use eyrie_wire::control::{RoleKind, StoreAt};
 use eyrie_wire::domains::{DomainSays, MovedRank};
-use eyrie_wire::entries::Entry;
 use eyrie_wire::{DomainId, ImageId, NodeId, Rank, RankInstance, RouterId, StoreId};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Why no ranks come to a domain that they have left.
-pub(super) const CANNOT_COME_BACK: &str = "its ranks have left it: none can come there";
 
 impl HandingOver<'_> {
     /// Another domain gives its ranks away, or keeps them.
@@ -48,13 +45,13 @@ impl HandingOver<'_> {
         if let Some(why) = cannot_move_now(self.out, self.saving) {
             return Err(why);
         }
-        if self.handover.gone_to.is_some() {
-            return Err(CANNOT_COME_BACK.into());
-        }
         if self.handover.departure.is_some() || self.handover.arrival.is_some() {
             return Err("ranks are on their way to or from it already".into());
         }
-        if self.ranks.have_all_finished() {
+        if self.domains.are_to_be_left() {
+            return Err("its ranks have left it, and it is about to end".into());
+        }
+        if self.domains.has_finished_here() {
             return Err("its own ranks have finished".into());
         }
         if self.stores.for_images().next().is_none() {
@@ -85,16 +82,17 @@ impl HandingOver<'_> {
     fn drop_arrival(&mut self, from: DomainId) {
         let is_it = |arrival: &mut Arrival| arrival.from() == from && !arrival.has_moved();
         let Some(arrival) = self.handover.arrival.take_if(is_it) else { return };
-        for fetched in arrival.images() {
-            self.discard(fetched.store, fetched.instance.rank, fetched.image.image);
-        }
-        if self.ranks.have_all_finished() {
+        arrival.images().for_each(|fetched| self.discard(fetched));
+        self.unprepare_all(&arrival);
+        // One without ranks has finished when the others have.
+        if self.ranks.here() > 0 && self.ranks.have_all_finished() {
             self.out.follows(Consequence::AllFinished);
         }
     }
 
-    fn discard(&mut self, store: StoreId, rank: Rank, image: ImageId) {
-        self.out.send_store(store, StoreCommand::Discard { rank, image });
+    /// Copies that are still coming are discarded when they have come.
+    fn discard(&mut self, fetched: &Fetched) {
+        discard(self.out, fetched.instance.rank, fetched.image.image, &fetched.copies);
     }
 
     /// Another domain has an image of a rank that is to come.
@@ -111,10 +109,10 @@ impl HandingOver<'_> {
             return;
         };
         arrival.set_sources(instance.rank, stores);
-        if arrival.has(instance, image.image) {
-            return self.answer(instance.rank, image.image, Ok(()));
+        match arrival.get(instance, image.image).map(Fetched::is_here) {
+            Some(true) => self.spread_copies(instance, image.image),
+            _ => self.fetch(instance, image),
         }
-        self.fetch(instance, image);
     }
 
     /// A store here fetches the image.
@@ -129,36 +127,62 @@ impl HandingOver<'_> {
             let why = if at.is_none() { "its gateway is gone" } else { "no store can fetch it" };
             return self.answer(rank, image.image, Err(why.into()));
         };
-        let fetched = Fetched { instance, image, store, is_here: false };
-        let dropped = arrival.fetch(fetched);
+        let dropped = arrival.fetch(Fetched::by(store, instance, image));
         for old in dropped.iter().filter(|old| old.image.image != image.image) {
-            self.discard(old.store, rank, old.image.image);
+            self.discard(old);
         }
         let from = StoreAt { store: from, addr: at };
         let image = image.image;
         self.out.send_store(store, StoreCommand::Copy { instance, image, from });
     }
 
-    fn answer(&mut self, rank: Rank, image: ImageId, result: Result<(), String>) {
-        let waits = |arrival: &&Arrival| !arrival.has_moved();
-        let from = self.handover.arrival.as_ref().filter(waits).map(Arrival::from);
-        if let Some(from) = from {
-            self.tell(from, DomainSays::ImageHere { rank, image, result });
-        }
-    }
-
-    /// A store has an image whole. Whether it was to fetch it for a rank that is to come.
+    /// A store has an image whole. Whether that is one of a rank that is to come.
     pub fn image_stored(&mut self, store: StoreId, instance: RankInstance, image: ImageId) -> bool {
         let Some(arrival) = &mut self.handover.arrival else { return false };
-        let Some(older) = arrival.stored(store, instance, image) else { return false };
-        for old in older {
-            self.discard(old.store, instance.rank, old.image.image);
+        let Some(known) = arrival.get_mut(instance, image) else { return false };
+        if !known.copies.arrive(store, false) {
+            return known.copies.has(store);
         }
-        self.answer(instance.rank, image, Ok(()));
+        self.spread_copies(instance, image);
         true
     }
 
-    /// A store could not fetch an image. Whether that was for a rank that is to come.
+    /// Has an image that is here copied to as many stores as are promised: also those of a rank
+    /// that comes are not lost with one store. Then the other domain is answered.
+    fn spread_copies(&mut self, instance: RankInstance, image: ImageId) {
+        let promised = self.roles.promised_copies(self.config);
+        let choice = StoreChoice {
+            stores: self.stores,
+            reach: self.reach,
+            ranks: self.ranks,
+            roles: self.roles,
+        };
+        let Some(arrival) = &self.handover.arrival else { return };
+        let Some(known) = arrival.get(instance, image) else { return };
+        let mut copies = known.copies.clone();
+        let mut ordered = Vec::new();
+        while copies.expected() < promised {
+            let from = copies.source(instance.rank, None);
+            let (Some(from), Some(store)) = (from, choice.store_for(instance.rank, &copies)) else {
+                break;
+            };
+            copies.order(store);
+            ordered.push((store, from));
+        }
+        for (store, from) in ordered {
+            copy_image(self.out, store, from, instance, image);
+        }
+        let Some(arrival) = &mut self.handover.arrival else { return };
+        let Some(known) = arrival.get_mut(instance, image) else { return };
+        known.copies = copies;
+        if known.is_safe(promised) {
+            let older = arrival.drop_older(instance, image);
+            older.iter().for_each(|old| self.discard(old));
+            self.image_safe(instance, image);
+        }
+    }
+
+    /// A store could not fetch or copy an image. Whether that is one of a rank that is to come.
     pub fn image_failed(
         &mut self,
         store: StoreId,
@@ -167,26 +191,37 @@ impl HandingOver<'_> {
         reason: &str,
     ) -> bool {
         let Some(arrival) = &mut self.handover.arrival else { return false };
-        let was_it = arrival.failed(store, instance, image);
-        if was_it {
+        let Some(known) = arrival.get_mut(instance, image) else { return false };
+        if !known.copies.copy_failed(store) {
+            return false;
+        }
+        if known.is_here() {
+            self.spread_copies(instance, image);
+        } else {
+            arrival.forget(instance, image);
             self.answer(instance.rank, image, Err(reason.into()));
         }
-        was_it
+        true
     }
 
     /// A store is lost with the images that it had.
     pub fn store_lost(&mut self, store: StoreId) {
         let Some(arrival) = &mut self.handover.arrival else { return };
-        for (rank, image) in arrival.lose_store(store) {
-            self.answer(rank, image, Err(format!("store {store} is lost")));
+        for (instance, image, is_here) in arrival.lose_store(store) {
+            if is_here {
+                self.spread_copies(instance, image);
+            } else {
+                let why = format!("store {store} is lost");
+                self.answer(instance.rank, image, Err(why));
+            }
         }
     }
 
     /// The ranks of another domain have moved here.
-    pub fn moved(&mut self, from: DomainId, ranks: Vec<MovedRank>, entries: Vec<Entry>) {
+    pub fn moved(&mut self, from: DomainId, moved: MovedRanks) {
         let now = self.out.now();
         let of_it: BTreeSet<Rank> = self.ranks_of(from).into_iter().collect();
-        let told: BTreeSet<Rank> = ranks.iter().map(|moved| moved.rank).collect();
+        let told: BTreeSet<Rank> = moved.ranks.iter().map(|moved| moved.rank).collect();
         let arrival = self.handover.arrival.as_mut().filter(|arrival| arrival.from() == from);
         let Some(arrival) = arrival.filter(|arrival| !arrival.has_moved() && told == of_it) else {
             let name = self.name(from);
@@ -195,15 +230,16 @@ impl HandingOver<'_> {
                  it was not asked for"
             ));
         };
-        arrival.move_in(ranks, entries, now);
+        arrival.move_in(moved, now);
     }
 
     /// Takes ranks that have moved as soon as their images are here.
     pub(super) fn go_on_arriving(&mut self) {
+        self.watch_in_place();
         let now = self.out.now();
         let Some(arrival) = &mut self.handover.arrival else { return };
-        if let Some((ranks, entries)) = arrival.take() {
-            return self.take(&ranks, entries);
+        if let Some(moved) = arrival.take() {
+            return self.take(moved);
         }
         let missing = if arrival.is_due(now) { arrival.missing() } else { Vec::new() };
         for (instance, image) in missing {
@@ -220,22 +256,26 @@ impl HandingOver<'_> {
     }
 
     /// The ranks of another domain are those of this one.
-    fn take(&mut self, ranks: &[MovedRank], entries: Vec<Entry>) {
+    fn take(&mut self, MovedRanks { ranks, entries, known }: MovedRanks) {
         let now = self.out.now();
         let (Some(own), Some(arrival)) = (self.own(), &self.handover.arrival) else { return };
         let (from, took) = (arrival.from(), arrival.took(now));
         self.handover.given.remove(&from);
         self.record((from, own), MovePhase::Moved, took, None);
         self.pass(from, own);
+        if self.handover.gone_to.take().is_some() {
+            // It fetched nothing since the ranks that were here had left.
+            self.tell_gateway(RouterCommand::Fetch(true));
+        }
         for entry in entries {
             self.pmi.put_of_taken(from, entry);
         }
         let arrivals: Vec<(Rank, u32)> =
             ranks.iter().map(|moved| (moved.rank, moved.arrived)).collect();
-        let released = self.pmi.take(from, &arrivals);
+        let released = self.pmi.take(from, &arrivals, known);
         self.out.extend(released);
         let mut serve: BTreeMap<RouterId, Vec<Rank>> = BTreeMap::new();
-        for moved in ranks {
+        for moved in &ranks {
             self.output.set(moved.rank, moved.output);
             let router = self.come(moved);
             serve.entry(router).or_default().push(moved.rank);
@@ -253,8 +293,9 @@ impl HandingOver<'_> {
         self.tell_gateway(RouterCommand::Leave(all));
         self.schedule.begin(&living, now);
         self.out.follows(Consequence::PrimariesChanged);
-        let arrived = self.pmi.arrived();
+        let arrived = self.pmi.told();
         self.tell_all(DomainSays::Took { from, arrived });
+        self.out.follows(Consequence::TellArrival);
         self.out.follows(Consequence::CopiesWanted);
         if living.is_empty() {
             self.all_run();
@@ -271,7 +312,7 @@ impl HandingOver<'_> {
             image: fetched.image,
             instance: fetched.instance,
             asked: now,
-            copies: Copies::in_one(fetched.store),
+            copies: fetched.copies.clone(),
             saved: false,
         });
         let node = arrival.and_then(|arrival| arrival.node(rank)).unwrap_or_default();
@@ -305,6 +346,7 @@ impl HandingOver<'_> {
         let now = self.out.now();
         let (Some(arrival), Some(own)) = (self.handover.arrival.take(), self.own()) else { return };
         let from = arrival.from();
+        self.unprepare_all(&arrival);
         self.record((from, own), MovePhase::Resumed, arrival.took(now), None);
         self.tell(from, DomainSays::Run);
         if self.ranks.have_all_finished() {

@@ -111,6 +111,11 @@ impl Schedule {
         }
     }
 
+    /// What an image takes until it is stored, in the mean of the last ones.
+    pub fn cost(&self) -> Option<Duration> {
+        self.cost
+    }
+
     /// The longest that a rank is to be without a new image; that of `auto` may be shorter by now
     /// than when a rank that has had none (`first`) was told when it is due.
     pub fn longest_interval(&self, first: bool) -> Option<Duration> {

@@ -7,6 +7,7 @@ use super::mover::Mover;
 use super::orders::{end_slowing, go_on_if_held, let_go};
 use super::together::{MoveEnd, Outcome};
 use crate::machine::images::why::ImageAges;
+use crate::machine::outbox::consequence::Consequence;
 use crate::machine::ranks::capture::Capture;
 use crate::machine::roles::registry::why_role_stays;
 use crate::machine::roles::why::{patience_with_roles, why_ranks_cannot_stop};
@@ -170,6 +171,9 @@ impl Mover<'_> {
         }
         self.depart(from);
         self.begin_next(from);
+        if self.moves.has_plan() {
+            self.out.follows(Consequence::PlannedMoveOver);
+        }
         self.watch_moves();
     }
 

@@ -8,12 +8,15 @@ pub mod mover;
 pub mod notice;
 pub mod obstacles;
 pub mod orders;
+pub mod plan;
+pub mod rearrange;
 pub mod requests;
 pub mod rounds;
 pub mod together;
 
 use entry::Move;
 use eyrie_wire::{NodeId, Rank};
+use plan::MovePlan;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,6 +27,10 @@ use together::{MoveEnd, Together};
 pub struct Moves {
     ranks: BTreeMap<Rank, Move>,
     asked: Vec<Together>,
+    /// Moves that are carried out as one.
+    plan: Option<MovePlan>,
+    /// Ranks come back from lost nodes; then it is looked whether others should move with them.
+    wants_plan: bool,
 }
 
 impl Moves {
@@ -101,11 +108,50 @@ impl Moves {
         self.asked.iter_mut().for_each(|asked| asked.no_longer_drains(node));
     }
 
-    /// The move is over.
+    /// The move is over. Who has asked for all of a plan hears of it when the plan is over.
     pub fn end(&mut self, rank: Rank, how: MoveEnd) -> Option<Move> {
         let ended = self.ranks.remove(&rank)?;
-        self.asked.iter_mut().for_each(|asked| asked.end(rank, how));
+        match self.plan.as_mut().filter(|plan| plan.has(rank)) {
+            Some(plan) => plan.ended(rank, how),
+            None => self.end_asked(rank, how),
+        }
         Some(ended)
+    }
+
+    /// Those who have asked for the move of a rank hear that it is over.
+    pub fn end_asked(&mut self, rank: Rank, how: MoveEnd) {
+        self.asked.iter_mut().for_each(|asked| asked.end(rank, how));
+    }
+
+    /// Those who have asked for the moves of a plan hear that none of them was made.
+    pub fn turned_back(&mut self, ranks: &[Rank], why: &str) {
+        self.asked.iter_mut().for_each(|asked| asked.turned_back(ranks, why));
+    }
+
+    /// Whether a plan is under way, and whether the rank belongs to it.
+    pub fn has_plan(&self) -> bool {
+        self.plan.is_some()
+    }
+
+    pub fn is_planned(&self, rank: Rank) -> bool {
+        self.plan.as_ref().is_some_and(|plan| plan.has(rank))
+    }
+
+    pub fn take_plan(&mut self) -> Option<MovePlan> {
+        self.plan.take()
+    }
+
+    pub fn set_plan(&mut self, plan: Option<MovePlan>) {
+        self.plan = plan;
+    }
+
+    /// Whether it is to be looked whether ranks that live should move.
+    pub fn wants_plan(&self) -> bool {
+        self.wants_plan
+    }
+
+    pub fn want_plan(&mut self, wanted: bool) {
+        self.wants_plan = wanted;
     }
 }
 

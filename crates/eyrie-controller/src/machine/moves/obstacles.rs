@@ -58,7 +58,9 @@ impl Obstacles<'_> {
                 RankStateName::Elsewhere => "is in another domain".into(),
                 RankStateName::Running | RankStateName::Replaying if r.on_node().is_some() => {
                     match to {
-                        _ if self.moves.contains(*rank) => "is moving already".into(),
+                        _ if self.moves.contains(*rank) || self.moves.is_planned(*rank) => {
+                            "is moving already".into()
+                        }
                         Some(to) if to == r.node() => format!("is on node {to} already"),
                         None if !self.nodes.has_other_than(&[r.node()]) => {
                             "cannot go anywhere: no other node is up; `eyrie join` adds one".into()
@@ -110,6 +112,9 @@ impl Obstacles<'_> {
             twice.or_else(|| self.cannot_migrate(&[*rank], Some(*to)))
         };
         let bad_node = |node: &NodeId| self.cannot_drain(*node);
+        if self.moves.has_plan() {
+            return Some("ranks are being rearranged: ask again when they are there".into());
+        }
         (drains.iter().find_map(bad_node))
             .or_else(|| (!self.nodes.has_other_than(drains)).then(|| NO_OTHER_NODE.to_string()))
             .or_else(|| moves.iter().find_map(bad_move))

@@ -8,7 +8,7 @@ use crate::machine::users::answer::{Answer, RequestId};
 use crate::record::Record;
 use eyrie_interface::Manner;
 use eyrie_wire::{NodeId, Rank};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 impl Mover<'_> {
     /// Ranks are to go to another node: `to`, or where the placement says.
@@ -73,12 +73,14 @@ impl Mover<'_> {
         self.watch_moves();
     }
 
-    /// These ranks are to go to these nodes, and these nodes are to be free.
+    /// These ranks are to go to these nodes, and these nodes are to be free. `whole`: all of them
+    /// or none.
     pub fn rearrangement_asked(
         &mut self,
         request: Option<RequestId>,
         moves: &[(Rank, NodeId)],
         drains: &[NodeId],
+        whole: bool,
         manner: Manner,
     ) {
         if let Some(why) = self.refusal(|so| so.cannot_move_so(moves, drains)) {
@@ -87,20 +89,19 @@ impl Mover<'_> {
         let (ranks, nodes) = moves.iter().copied().unzip();
         self.out.record(Record::Rearranging { ranks, nodes, drains: drains.to_vec() });
         drains.iter().for_each(|node| self.nodes[*node].close());
-        let mut to: BTreeMap<Rank, Option<NodeId>> =
-            moves.iter().map(|(rank, node)| (*rank, Some(*node))).collect();
+        let mut all: BTreeSet<Rank> = moves.iter().map(|(rank, _)| *rank).collect();
+        let mut others = Vec::new();
         for node in drains {
             let there = self.ranks.on(*node);
             self.out.record(Record::NodeDraining { node: *node, ranks: there.clone() });
-            for rank in there {
-                to.entry(rank).or_insert(None);
-            }
+            others.extend(there.into_iter().filter(|rank| all.insert(*rank)).map(|r| (r, None)));
         }
-        let begin: Vec<(Rank, Option<NodeId>)> = to.iter().map(|(rank, to)| (*rank, *to)).collect();
-        self.begin_all(&begin, manner, usize::MAX);
-        let ranks = to.into_keys().collect();
         let drains = drains.iter().copied().collect();
-        self.moves.ask(Together::new(request, ranks, drains));
+        self.moves.ask(Together::new(request, all, drains));
+        if !moves.is_empty() {
+            self.begin_plan(moves, whole, manner);
+        }
+        self.begin_all(&others, manner, usize::MAX);
         self.watch_moves();
     }
 }

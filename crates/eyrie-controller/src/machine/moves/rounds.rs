@@ -11,7 +11,7 @@ use crate::machine::io::start_rank;
 use crate::machine::outbox::consequence::Consequence;
 use crate::machine::placement::assign;
 use crate::machine::state::MoveName;
-use crate::machine::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER};
+use crate::machine::timeouts::restore_timeout;
 use crate::record::Record;
 use eyrie_interface::{IfSlow, Manner, Way};
 use eyrie_units::time;
@@ -192,8 +192,7 @@ impl Mover<'_> {
                 let live = *moving.live()?;
                 let (image, since) = live.sent()?;
                 let bytes = self.ranks[rank].images().newest().map_or(0, |k| k.image.bytes);
-                let time = RESTORE_TIMEOUT + Duration::from_secs(bytes / SLOWEST_TRANSFER);
-                (now >= since + time).then_some((live, image))
+                (now >= since + restore_timeout(bytes)).then_some((live, image))
             })
             .collect();
         for (live, image) in late {

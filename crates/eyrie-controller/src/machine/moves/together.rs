@@ -86,6 +86,15 @@ impl Together {
         self.stayed.extend(stayed.map(|why| format!("rank {rank} did not move: {why}")));
     }
 
+    /// None of the moves of these ranks was made, for one reason.
+    pub fn turned_back(&mut self, ranks: &[Rank], why: &str) {
+        let before = self.ranks.len();
+        self.ranks.retain(|rank| !ranks.contains(rank));
+        if self.ranks.len() < before {
+            self.stayed.push(format!("no rank has moved: {why}"));
+        }
+    }
+
     /// Ranks may come to the node again: a user who waits for it to be free learns that it does not
     /// become so.
     pub fn no_longer_drains(&mut self, node: NodeId) {

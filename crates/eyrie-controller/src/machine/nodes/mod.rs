@@ -12,6 +12,7 @@ use crate::record::in_words;
 use entry::{Heartbeat, NodeEntry};
 use eyrie_wire::NodeId;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ pub struct Nodes {
     hosts: Vec<String>,
     spares: u32,
     heartbeat_interval: Duration,
+    /// Nodes that are suspect or failing: where another can take a rank it does not come here.
+    unwell: BTreeSet<NodeId>,
 }
 
 impl Index<NodeId> for Nodes {
@@ -47,7 +50,8 @@ impl Nodes {
         let all: Vec<NodeEntry> =
             (0..with_ranks + spares).map(|node| NodeEntry::new(node >= with_ranks)).collect();
         let heartbeat_interval = timeout / 4;
-        Nodes { missing: all.len(), all, hosts, spares, heartbeat_interval }
+        let unwell = BTreeSet::new();
+        Nodes { missing: all.len(), all, hosts, spares, heartbeat_interval, unwell }
     }
 
     pub fn len(&self) -> usize {
@@ -91,6 +95,20 @@ impl Nodes {
 
     pub fn is_drained(&self, node: NodeId) -> bool {
         self.get(node).is_some_and(NodeEntry::is_drained)
+    }
+
+    /// Nodes that are suspect or failing.
+    pub fn unwell(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.unwell.iter().copied()
+    }
+
+    /// Whether a node is suspect or failing.
+    pub fn set_unwell(&mut self, node: NodeId, unwell: bool) {
+        if unwell {
+            self.unwell.insert(node);
+        } else {
+            self.unwell.remove(&node);
+        }
     }
 
     /// How many nodes have not come.

@@ -6,6 +6,7 @@ use crate::machine::io::Mark;
 use crate::machine::ranks::capture::Capture;
 use crate::machine::ranks::phases::Death;
 use crate::machine::state::NodeEvent;
+use crate::machine::users::answer::RequestId;
 use eyrie_wire::domains::DomainSays;
 use eyrie_wire::{DomainId, ImageId, NodeId, Rank, RankInstance, RouterId, StoreId};
 use std::time::Duration;
@@ -47,10 +48,14 @@ pub enum Consequence {
     RankNotRestored(Rank),
     /// The rank does not move.
     MoveFails { rank: Rank, why: String },
+    /// A move has ended while a plan of moves is carried out.
+    PlannedMoveOver,
     /// The rank has caught up.
     RankArrived(Rank),
     /// The program of the rank has ended by itself.
     RankFinished(Rank),
+    /// A node is not well, and something is to be done about it.
+    NodeUnwell(NodeId),
     /// The image of the rank's checkpoint begins to arrive.
     CaptureBegun(Rank),
     /// An image of the rank counts.
@@ -70,11 +75,24 @@ pub enum Consequence {
     Save,
     /// The programs of all ranks here have ended by themselves.
     AllFinished,
+    /// All ranks of this domain run in another one.
+    RanksElsewhere,
+    /// This domain, which shows the job, has no ranks, and is to end when that one shows it.
+    DomainLeaves { to: DomainId, request: Option<RequestId> },
+    /// Another domain shows the job from now on.
+    ShownElsewhere,
+    /// A domain has ended, and the line to it is down for good.
+    LineOver(DomainId),
+    /// A router of this domain is gone, and another one takes over.
+    RouterLost,
     /// The gateway to other domains is gone, and the lines to them with it.
     GatewayLost,
     /// This domain is told this, or all others are.
     Tell { to: Option<DomainId>, says: Box<DomainSays> },
-    /// Another domain has said something of ranks that go from one to another.
+    /// All others are told at which barrier the ranks here have arrived, if they are not yet.
+    TellArrival,
+    /// Another domain has said something of ranks that go from one to another, or of what they
+    /// print.
     DomainSaid { domain: DomainId, says: DomainSays },
     /// Ranks have other primary routers.
     PrimariesChanged,

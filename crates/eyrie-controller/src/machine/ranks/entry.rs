@@ -223,6 +223,7 @@ impl RankEntry {
         if !self.state.advance(Step::Started) {
             return None;
         }
+        self.log.go_on();
         self.images.begin_again(now);
         let recovery = self.state.recovery_mut()?;
         recovery.restore(now, fetched);
@@ -479,6 +480,7 @@ impl RankEntry {
         self.images.begin_again(now);
         // It reaches back to that image only.
         self.log.truncate();
+        self.log.stand_still();
     }
 
     /// The controller itself stood still for so long.

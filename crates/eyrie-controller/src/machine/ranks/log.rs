@@ -15,6 +15,9 @@ pub struct RankLog {
     is_only_copy: bool,
     /// It no longer reaches back to the program's start.
     is_truncated: bool,
+    /// The rank stands still, on its way from one domain to another: its image has all that it ever
+    /// received.
+    is_in_image: bool,
 }
 
 impl RankLog {
@@ -49,6 +52,22 @@ impl RankLog {
     /// What is before an image is removed.
     pub fn truncate(&mut self) {
         self.is_truncated = true;
+    }
+
+    /// The rank stands still, and its image has all that it ever received.
+    pub fn stand_still(&mut self) {
+        self.is_in_image = true;
+    }
+
+    /// The rank goes on: what it receives from now on is in no image.
+    pub fn go_on(&mut self) {
+        self.is_in_image = false;
+    }
+
+    /// Whether the rank needs nothing of what its router holds: not either what its senders do not
+    /// keep.
+    pub fn is_needless(&self) -> bool {
+        self.is_in_image && !self.is_only_copy
     }
 
     /// Messages to the rank are at its router alone, or are so no longer.
@@ -96,6 +115,13 @@ mod tests {
         assert!(log.adopt(s(10)) && !log.is_whole() && !log.is_lost());
         assert!(!log.heal(s(9)), "it was asked for before");
         assert!(log.heal(s(10)) && log.is_whole());
+        log.stand_still();
+        assert!(log.is_needless() && log.is_whole());
+        log.set_only_copy(true);
+        assert!(!log.is_needless(), "its senders do not keep them");
+        log.set_only_copy(false);
+        log.go_on();
+        assert!(!log.is_needless());
         assert!(log.break_off(s(11)) && !log.break_off(s(12)) && !log.heal(s(11)));
         assert!(log.heal(s(12)) && log.is_whole());
     }

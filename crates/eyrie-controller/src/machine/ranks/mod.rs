@@ -143,7 +143,7 @@ impl Ranks {
     }
 
     pub fn is_of_another_domain(&self, rank: Rank) -> String {
-        format!("rank {rank} is in another domain: ask the controller of that one")
+        format!("rank {rank} is in another domain: name that one with --domain")
     }
 
     pub fn counts(&self) -> Counts {
@@ -178,6 +178,13 @@ impl Ranks {
     pub fn current(&mut self, instance: RankInstance) -> Option<&mut RankEntry> {
         let r = self.get_mut(instance.rank)?;
         (r.instance() == instance && r.on_node().is_some()).then_some(r)
+    }
+
+    /// Whether a process of this incarnation may run on the node. The node of one that has ended
+    /// may be lost.
+    pub fn runs_on(&self, instance: RankInstance, node: NodeId) -> bool {
+        let r = self.get(instance.rank).filter(|r| r.instance() == instance);
+        r.is_some_and(|r| r.is_living() && r.on_node().is_some() && r.node() == node)
     }
 
     /// A rank, which has ended or is fenced, is one of another domain from now on. What is for it

@@ -23,7 +23,7 @@ use crate::machine::ranks::Ranks;
 use crate::machine::roles::Roles;
 use crate::machine::signal_names::{self, is_own_fault};
 use crate::machine::state::RankStateName;
-use crate::machine::timeouts::{RESTORE_TIMEOUT, SLOWEST_TRANSFER, START_TIMEOUT};
+use crate::machine::timeouts::{restore_timeout, START_TIMEOUT};
 use crate::record::Record;
 use eyrie_placement::{Choice, Placement};
 use eyrie_router::RouterCommand;
@@ -143,10 +143,8 @@ impl Recovery<'_> {
         };
         self.take_node(rank, node, choice, died_on);
         let now = self.out.now();
-        let until = now
-            + kept.as_ref().map_or(START_TIMEOUT, |kept| {
-                RESTORE_TIMEOUT + Duration::from_secs(kept.image.bytes / SLOWEST_TRANSFER)
-            });
+        let until =
+            now + kept.as_ref().map_or(START_TIMEOUT, |kept| restore_timeout(kept.image.bytes));
         let avoid = self.ranks[rank].recovery().and_then(RankRecovery::avoid);
         let from = kept.and_then(|kept| kept.source(rank, avoid));
         let image = from.map(|from| from.image);

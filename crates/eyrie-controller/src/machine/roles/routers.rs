@@ -12,11 +12,13 @@ use super::router_process::router;
 use super::Roles;
 use crate::machine::config::Config;
 use crate::machine::images::why::ImageAges;
-use crate::machine::io::Command;
+use crate::machine::io::{Command, ToPeer};
+use crate::machine::outbox::consequence::Consequence;
 use crate::machine::ranks::entry::RankEntry;
 use crate::machine::state::RankStateName;
 use crate::record::{in_words, Record};
 use eyrie_interface::status::Kept;
+use eyrie_router::RouterCommand;
 use eyrie_wire::control::{Role, RoleKind, ToAgent};
 use eyrie_wire::directory::{Directory, KeptUntil};
 use eyrie_wire::role_address::Addr;
@@ -63,6 +65,13 @@ impl Hosting<'_> {
         let node = entry.node();
         let role = self.router_in_words(id);
         self.out.record(Record::RoleStarted { role, node });
+        let of_it = self.roles.ranks_at(id);
+        let still: Vec<Rank> = of_it.filter(|rank| self.ranks[*rank].log().is_needless()).collect();
+        if !still.is_empty() {
+            // It may have taken over from one that is lost: they need nothing that this one had.
+            let serve = RouterCommand::Serve(still);
+            self.out.push(Command::Send(ToPeer::Router(id, serve)));
+        }
         self.publish_directory();
     }
 
@@ -80,7 +89,9 @@ impl Hosting<'_> {
         let epoch = self.roles.next_epoch();
         let primaries = self.roles.primaries().to_vec();
         let kept_until = KeptUntil::Received;
-        let directory = Directory { epoch, primaries, routers, kept_until, ..Directory::default() };
+        let gateway = self.config.gateway_router();
+        let most = Directory { epoch, primaries, routers, kept_until, ..Directory::default() };
+        let directory = Directory { gateway, ..most };
         self.tell_gateway(&directory);
         self.out.push(Command::Directory(directory));
     }
@@ -104,6 +115,7 @@ impl Hosting<'_> {
             self.out.record(Record::RoleLost { role, node: old, cause, ranks: imaged });
             ranks.iter().for_each(|rank| self.lose_log(*rank, id));
             self.roles.not_heard(id, self.ranks.numbers());
+            self.out.follows(Consequence::RouterLost);
         }
         if self.out.has_ended() {
             return;
@@ -124,7 +136,7 @@ impl Hosting<'_> {
     /// its new router refuses it.
     fn lose_log(&mut self, rank: Rank, router: RouterId) {
         let r = &mut self.ranks[rank];
-        if !r.is_living() {
+        if !r.is_living() || r.log().is_needless() {
             return;
         }
         let lost_messages = r.log_mut().lose();
@@ -164,7 +176,7 @@ impl Hosting<'_> {
         let r = &self.ranks[instance.rank];
         let lost = r.is(RankStateName::Lost) && r.instance() == instance;
         let before = self.roles.get(RoleKind::Router, id.0).and_then(RoleEntry::before);
-        if lost && before != Some(r.node()) {
+        if lost && !r.log().is_needless() && before != Some(r.node()) {
             let rank = instance.rank;
             let text = format!(
                 "rank {rank} cannot be recovered: router {id} was lost with what that rank had told it, just \
@@ -207,6 +219,7 @@ impl Hosting<'_> {
     fn move_unreached_routers(&mut self) {
         let silent = self.nodes.silent(self.out.now());
         let silent: Vec<NodeId> = silent.into_iter().map(|(node, _)| node).collect();
+        let mut has_moved = false;
         for id in 0..self.config.routers {
             let Some(entry) = self.roles.get(RoleKind::Router, id) else { continue };
             let node = entry.node();
@@ -226,6 +239,10 @@ impl Hosting<'_> {
             if better.is_some() && places.can_lose_log(RouterId(id)) {
                 self.out.send_agent(node, ToAgent::StopRole(role));
                 self.router_lost(RouterId(id), cause, false);
+                has_moved = true;
+            } else if has_moved {
+                // It may have moved to the node that would be given up: the next look decides.
+                return;
             } else {
                 let here = self.roles.of_kind_on(RoleKind::Router, node);
                 let is_needed = here.into_iter().any(|id| !places.can_lose_log(RouterId(id)));

@@ -1,7 +1,7 @@
 //! What users are answered.
 
 use eyrie_interface::answer::Outcome;
-use eyrie_interface::proposal::Proposal;
+use eyrie_interface::proposal::{Arrangement, Proposal};
 use serde::{Deserialize, Serialize};
 
 /// Number of a request of a user.
@@ -16,6 +16,8 @@ pub enum Answer {
     Checkpoints(Vec<Outcome>),
     /// What should move.
     Proposal(Box<Proposal>),
+    /// Where ranks should be.
+    Arrangement(Box<Arrangement>),
     /// It cannot be done: a text for the user.
     Refused(String),
 }

@@ -8,8 +8,10 @@ use crate::machine::config::Config;
 use crate::machine::moves::Moves;
 use crate::machine::nodes::Nodes;
 use crate::machine::outbox::Outbox;
+use crate::machine::placement::Destinations;
 use crate::machine::ranks::Ranks;
 use eyrie_interface::proposal::{Goal, Proposal};
+use eyrie_placement::Placement;
 use eyrie_units::time;
 use eyrie_wire::control::{NodeUsage, RankUsage, ToAgent};
 use eyrie_wire::{NodeId, Rank};
@@ -25,6 +27,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// What is measured for users, and proposed to them.
 pub struct Balancing<'a> {
     pub config: &'a Config,
+    pub placement: &'a Placement,
     pub out: &'a mut Outbox,
     pub nodes: &'a Nodes,
     pub ranks: &'a Ranks,
@@ -99,7 +102,15 @@ impl Balancing<'_> {
             }
         }
         let seen: Vec<Seen<'_>> = heard.iter().map(|(node, used)| self.seen(*node, used)).collect();
-        propose(goal, &seen, self.out.speed())
+        let destinations = Destinations {
+            config: self.config,
+            nodes: self.nodes,
+            ranks: self.ranks,
+            moves: self.moves,
+        };
+        let occupied = destinations.occupied(&[]);
+        let speed = self.out.speed();
+        self.placement.with_links(occupied.cluster(), |links| propose(goal, &seen, speed, links))
     }
 
     /// What a rank has used on its node, all the time as the same process.

@@ -4,9 +4,9 @@
 use crate::machine::outbox::speed::Speed;
 use eyrie_interface::proposal::{Goal, NodeShare, Proposal, RankShare};
 use eyrie_placement::balance::{
-    balance, consolidate, Balance, Change, Measured, Processors, RankLoad, TooFew, NOISE,
+    balance, consolidate, Balance, Carried, Change, Measured, Processors, RankLoad, TooFew, NOISE,
 };
-use eyrie_placement::{Move, NodeState};
+use eyrie_placement::{Links, Move, NodeState};
 use eyrie_units::{counted, time};
 use eyrie_wire::control::{NodeUsage, RankUsage};
 use eyrie_wire::{NodeId, Rank};
@@ -28,15 +28,25 @@ pub struct Seen<'a> {
 ///
 /// # Errors
 /// Why it cannot be reached, for the user.
-pub fn propose(goal: Goal, seen: &[Seen<'_>], speed: &Speed) -> Result<Proposal, String> {
+pub fn propose(
+    goal: Goal,
+    seen: &[Seen<'_>],
+    speed: &Speed,
+    links: Option<&Links<'_>>,
+) -> Result<Proposal, String> {
     let known = Known::new(seen, speed);
+    let after = |moves: &[(u32, u32)]| {
+        let on = |(rank, at): &(u32, u32)| (*rank, known.nodes[*at as usize].0);
+        links?.busiest_after(&moves.iter().map(on).collect::<Vec<_>>())
+    };
+    let carried = links.is_some().then_some(&after as Carried<'_>);
     match goal {
         Goal::Balance { payback } => {
-            let found = balance(&known.measured, payback.as_secs_f64());
+            let found = balance(&known.measured, payback.as_secs_f64(), carried);
             Ok(known.balanced(seen, &found, payback))
         }
         Goal::Consolidate { nodes } => {
-            let found = consolidate(&known.measured, nodes as usize)
+            let found = consolidate(&known.measured, nodes as usize, carried)
                 .map_err(|why| too_few(why, nodes, known.measured.ranks.len()))?;
             let left = found.left.iter().map(|at| known.nodes[*at as usize]).collect();
             let why = format!(
@@ -325,7 +335,7 @@ mod tests {
                 ranks: usage.ranks.iter().collect(),
             })
             .collect();
-        propose(goal, &seen, &Speed::default())
+        propose(goal, &seen, &Speed::default(), None)
     }
 
     #[test]

@@ -3,8 +3,11 @@
 
 pub mod figures;
 pub mod kind;
+pub mod node_traffic;
 pub mod peers;
+pub mod question;
 pub mod registry;
 pub mod router_here;
 pub mod routers;
 pub mod stores;
+pub mod traffic;

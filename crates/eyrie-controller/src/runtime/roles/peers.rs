@@ -83,12 +83,12 @@ impl RolePeers {
         }
     }
 
-    /// Asks all routers for their figures. Such a question ends with its connection: only this
-    /// process asks.
-    pub fn ask_routers(&self) {
-        self.routers.iter().for_each(|router| router.command(RouterCommand::Stats));
+    /// Asks all routers for figures. Such a question ends with its connection: only this process
+    /// asks.
+    pub fn ask_routers(&self, question: &RouterCommand) {
+        self.routers.iter().for_each(|router| router.command(question.clone()));
         for id in self.numbers(RoleKind::Router) {
-            self.sessions[&(RoleKind::Router, id)].send_passing(encode_long(&RouterCommand::Stats));
+            self.sessions[&(RoleKind::Router, id)].send_passing(encode_long(question));
         }
     }
 

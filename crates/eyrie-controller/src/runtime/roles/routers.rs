@@ -120,7 +120,7 @@ impl Kind for RouterKind {
             RouterEvent::Listening(addr) if !hearing.on_nodes() => {
                 hearing.role_addresses.router_listens(RouterId(role.id), addr.clone())
             }
-            RouterEvent::Stats(stats) => hearing.figures.add(RouterId(role.id), stats.clone()),
+            RouterEvent::Lines(lines) => hearing.figures.set_lines(lines.clone()),
             _ => {}
         }
     }

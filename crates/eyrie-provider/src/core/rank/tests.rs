@@ -1,6 +1,7 @@
 //! A rank over a path in memory, which knows no router: what is above the path knows none either.
 
 use super::*;
+use crate::core::asking::Asked;
 use crate::core::matching::Outcome;
 use crate::core::path::{Found, ImagePoint};
 use crate::core::rma::{Kind, Region};
@@ -63,7 +64,7 @@ impl World for Still {
         0
     }
 
-    fn polled(&mut self, _: u64) {}
+    fn asked(&mut self, _: Asked) {}
 
     fn trace(&mut self, _: What, _: u64, _: u32, _: u64) {}
 }

@@ -76,7 +76,7 @@ impl<H: Host> RouterPath<H> {
     /// copy of them is the same. `live`: the rank does not re-execute.
     fn connect_delivery(&mut self, live: bool) -> Result<(), RankError> {
         let router = self.host.primary_router(self.number);
-        let mut attempts = self.attempts();
+        let mut attempts = self.attempts(router);
         while let Err(e) = self.try_delivery(live)? {
             attempts.failed(&mut self.host, router, e)?;
             self.look_at_directory();
@@ -157,8 +157,11 @@ impl<H: Host> RouterPath<H> {
         refused(e)
     }
 
-    pub(super) fn attempts(&self) -> Attempts {
+    pub(super) fn attempts(&self, router: RouterId) -> Attempts {
         let bound = match self.kept_until {
+            // Its host may be away for hours, while the controller says so: what the domain
+            // computes without it must not be lost.
+            _ if self.host.is_gateway(router) => Duration::MAX,
             KeptUntil::Logged => RECONNECT_TIMEOUT,
             KeptUntil::Received => REPLACE_TIMEOUT,
         };
@@ -207,7 +210,7 @@ impl<H: Host> RouterPath<H> {
         for (k, sender) in self.senders.iter_mut().enumerate() {
             moved.extend(sender.take_misrouted(|destination| primary(destination) == k));
         }
-        let ranks = self.ssn.len() as u32;
+        let ranks = self.sent.len() as u32;
         let own = primary(self.number);
         let kept_until = self.kept_until;
         let new = || Sender::new(ranks, kept_until, false);

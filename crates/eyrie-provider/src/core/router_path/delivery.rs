@@ -10,6 +10,7 @@ use crate::core::matching::Content;
 use crate::core::mutation::{active, Mutation};
 use eyrie_wire::data::{put_plain, Deliver, Determinant, Frame, Header, Piece, Place, MAX_FRAME};
 use eyrie_wire::data::{ObservedPart, Received, Replayed, Resume, Shown};
+use eyrie_wire::traffic::Sent;
 use eyrie_wire::Rank;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -46,9 +47,9 @@ pub struct Delivery<H: Host> {
     /// The payload of the next message that does not come in its frame, as far as it has come.
     ahead: Ahead,
     rsn: u64,
-    /// Where routers may be lost: send sequence number of the last message shown from each source,
+    /// Where routers may be lost: what each source has sent up to its last message that was shown,
     /// for a router that takes over. Empty elsewhere.
-    shown: Vec<u64>,
+    shown: Vec<Sent>,
     /// The last message of which the router knows that it was received, and the bytes of those
     /// behind it.
     reported: u64,
@@ -148,7 +149,7 @@ impl<H: Host> Delivery<H> {
             segments: Vec::new(),
             ahead: Ahead::default(),
             rsn: 0,
-            shown: vec![0; sources as usize],
+            shown: vec![Sent::default(); sources as usize],
             reported: 0,
             unreported_bytes: 0,
             received_before: 0,
@@ -219,12 +220,10 @@ impl<H: Host> Delivery<H> {
         self.files = stream.passes_files();
         self.stream = Some(stream);
         if !self.shown.is_empty() {
-            for (source, ssn) in (0..).zip(&self.shown).filter(|(_, ssn)| **ssn > 0) {
-                put_plain(
-                    &mut self.out,
-                    &Header::Shown(Shown { source: Rank(source), ssn: *ssn }),
-                    &[],
-                );
+            let sources = (0..).map(Rank).zip(&self.shown);
+            for (source, sent) in sources.filter(|(_, sent)| sent.messages > 0) {
+                let shown = Header::Shown(Shown { source, sent: *sent });
+                put_plain(&mut self.out, &shown, &[]);
             }
         }
         if live && !self.shown.is_empty() {
@@ -424,7 +423,7 @@ impl<H: Host> Delivery<H> {
                     self.rsn = deliver.rsn;
                     if let Some(last) = self.shown.get_mut(deliver.source.index()) {
                         if !active(Mutation::ForgetTheTable) {
-                            *last = deliver.ssn;
+                            *last = deliver.sent();
                         }
                         self.unreported_bytes += deliver.size;
                     }

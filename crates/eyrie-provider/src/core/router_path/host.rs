@@ -97,6 +97,9 @@ pub trait Host: ImagePoint {
     /// Whether this router runs on the rank's own host, and dies with it.
     fn is_beside(&self, router: RouterId) -> bool;
 
+    /// Whether this router is that of all ranks of other domains.
+    fn is_gateway(&self, router: RouterId) -> bool;
+
     /// Takes the newest directory, if there is a newer one than the last: the routers whose address
     /// has changed, or that serve other ranks. Cheap when there is none.
     fn changed_routers(&mut self) -> Vec<RouterId>;

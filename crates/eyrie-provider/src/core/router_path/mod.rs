@@ -24,6 +24,7 @@ use super::error::RankError;
 use super::path::{Found, Path, Show, Turn};
 use eyrie_wire::data::{Determinant, Envelope};
 use eyrie_wire::directory::KeptUntil;
+use eyrie_wire::traffic::Sent;
 use eyrie_wire::{Rank, RouterId};
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -47,8 +48,8 @@ pub struct RouterPath<H: Host> {
     followed: bool,
     /// The last clock of which it is known what was visible, while a progress call is under way.
     seen: Determinant,
-    /// Messages sent to each rank.
-    ssn: Vec<u64>,
+    /// What was sent to each rank.
+    sent: Vec<Sent>,
     /// A progress call is under way.
     progressing: bool,
     /// When the send streams were last looked after.
@@ -76,7 +77,7 @@ impl<H: Host> RouterPath<H> {
             kept_until,
             followed: false,
             seen: Determinant { clock: 0, rsn: 0 },
-            ssn: vec![0; ranks as usize],
+            sent: vec![Sent::default(); ranks as usize],
             progressing: false,
             last_look: 0,
             host,
@@ -188,7 +189,7 @@ impl<H: Host> RouterPath<H> {
         let delivery = self.delivery.clone();
         let senders = self.senders.clone();
         let unstored = self.unstored.clone();
-        let ssn = self.ssn.clone();
+        let sent = self.sent.clone();
         let kept_until = self.kept_until;
         move |host| RouterPath {
             host,
@@ -202,7 +203,7 @@ impl<H: Host> RouterPath<H> {
             kept_until,
             followed: false,
             seen: Determinant { clock: 0, rsn: 0 },
-            ssn: ssn.clone(),
+            sent: sent.clone(),
             progressing: false,
             last_look: 0,
         }

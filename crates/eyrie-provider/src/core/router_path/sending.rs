@@ -46,10 +46,13 @@ impl<H: Host> RouterPath<H> {
         if !active(Mutation::SendUnobserved) {
             self.cut_observed();
         }
-        let ssn = self.ssn[destination.index()] + 1;
         let clock = self.replay.clock();
         let size = content.len() as u64;
-        let message = Message { destination, ssn, clock, envelope, size, place: None };
+        let sent = self.sent[destination.index()].and(size);
+        let ssn = sent.messages;
+        let sent_bytes = sent.bytes;
+        let place = None;
+        let message = Message { destination, ssn, clock, envelope, size, sent_bytes, place };
         let mut k = self.host.primary_router(destination).index();
         if self.dies_with(k) {
             self.store_determinants()?;
@@ -71,7 +74,7 @@ impl<H: Host> RouterPath<H> {
                 Err(e) => self.lose_sender(k, &e)?,
             }
         }
-        self.ssn[destination.index()] = ssn;
+        self.sent[destination.index()] = sent;
         self.host.trace(What::Sent, clock, destination.0, ssn);
         self.write_sender(k)
     }
@@ -102,7 +105,7 @@ impl<H: Host> RouterPath<H> {
         if self.senders[k].is_ready() {
             return Ok(());
         }
-        let mut attempts = self.attempts();
+        let mut attempts = self.attempts(RouterId(k as u32));
         while !self.senders[k].is_ready() {
             self.look_at_directory();
             if self.senders[k].stream().is_none() {

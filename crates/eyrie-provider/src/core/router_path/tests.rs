@@ -7,6 +7,7 @@ mod lost;
 
 use super::host::{ConnectError, File, Host, Interest, RouterStream};
 use super::RouterPath;
+use crate::core::asking::Asked;
 use crate::core::matching::Posted;
 use crate::core::path::{ImagePoint, Path};
 use crate::core::rank::{Event, RankCore, Unread};
@@ -81,6 +82,8 @@ struct World {
     told: Vec<(RankInstance, Vec<data::Determinant>, Vec<data::ObservedPart>)>,
     /// The primary router of each rank.
     primaries: Vec<RouterId>,
+    /// The router of all ranks of other domains.
+    gateway: Option<RouterId>,
     /// Those of whom a router has said that they re-execute no more.
     replayed: Vec<RankInstance>,
     /// Where routers may be lost.
@@ -175,6 +178,7 @@ impl World {
             breaks_at_wait: false,
             told: Vec::new(),
             primaries,
+            gateway: None,
             replayed: Vec::new(),
             loss: None,
             random,
@@ -472,6 +476,10 @@ impl Host for TestHost {
         }
     }
 
+    fn is_gateway(&self, router: RouterId) -> bool {
+        self.world.borrow().gateway == Some(router)
+    }
+
     fn is_beside(&self, router: RouterId) -> bool {
         self.world.borrow().is_beside(router, self.instance.rank)
     }
@@ -559,7 +567,7 @@ impl crate::core::world::World for TestHost {
         world.ticks / part
     }
 
-    fn polled(&mut self, _: u64) {}
+    fn asked(&mut self, _: Asked) {}
 
     fn trace(&mut self, _: eyrie_wire::page::What, _: u64, _: u32, _: u64) {}
 }

@@ -99,7 +99,7 @@ fn a_gateway_that_takes_over_goes_on_with_what_its_senders_keep() {
     // A courier of before may say what it has: that does not count.
     router.connected(2, instance(Rank(1), 1), StreamKind::Delivery, false, &mut said);
     for header in [
-        Header::Shown(Shown { source: Rank(0), ssn: 41 }),
+        Header::Shown(Shown { source: Rank(0), sent: sent(41) }),
         Header::Received(Received { rsn: 41 }),
         Header::Resume(Resume { rsn: 41, clock: 0 }),
     ] {
@@ -114,6 +114,42 @@ fn a_gateway_that_takes_over_goes_on_with_what_its_senders_keep() {
     receive(&mut router, &mut said, 2, 2);
     assert!(matches!(said.events[..], [RouterEvent::Heard { .. }]));
     assert!(!say(&mut router, &mut said, 1, &message(44, 5, 1)), "message 43 is missing");
+}
+
+/// A rank leaves the domain with what is not safe, and comes back when it has sent more elsewhere.
+fn a_sender_that_was_in_another_domain_goes_on_with_any_message() {
+    let (mut router, mut said) = one_gateway();
+    router.connected(1, instance(Rank(0), 1), StreamKind::Send, false, &mut said);
+    for ssn in 1..=5 {
+        assert!(say(&mut router, &mut said, 1, &message(ssn, 5, ssn)));
+    }
+    fetch(&mut router, &mut said, 2);
+    receive(&mut router, &mut said, 2, 3);
+    router.command(RouterCommand::Fence(instance(Rank(0), 2)), &mut said);
+    router.command(RouterCommand::ForgetSenders, &mut said);
+    assert_eq!(router.stats().log_bytes, [0, 0], "they are the rank's");
+    // Back, with another incarnation.
+    let back = instance(Rank(0), 4);
+    router.command(RouterCommand::Fence(back), &mut said);
+    router.command(RouterCommand::Leave(vec![Rank(0)]), &mut said);
+    let determinants = Vec::new();
+    let observed = Vec::new();
+    let recover = RouterCommand::Recover { instance: back, determinants, observed };
+    router.command(recover, &mut said);
+    heard(&mut said, 3);
+    router.connected(3, back, StreamKind::Send, false, &mut said);
+    let greeting = heard(&mut said, 3);
+    assert!(greeting.iter().all(|header| !matches!(header, Header::Known(_))), "{greeting:?}");
+    for ssn in [9, 10] {
+        assert!(say(&mut router, &mut said, 3, &message(ssn, 5, ssn)));
+    }
+    let came = fetch(&mut router, &mut said, 4);
+    let ssn = |header: &Header| match header {
+        Header::Deliver(deliver) => Some(deliver.ssn),
+        _ => None,
+    };
+    assert_eq!(came.iter().filter_map(ssn).collect::<Vec<_>>(), [9, 10]);
+    assert!(!say(&mut router, &mut said, 3, &message(12, 5, 1)), "message 11 is missing");
 }
 
 /// A sender gives up a router that says nothing for two minutes.
@@ -169,6 +205,7 @@ pub fn single_rules() {
     a_gateway_acknowledges_only_what_is_safe_elsewhere();
     a_courier_that_knows_nothing_goes_on_behind_what_is_safe();
     a_gateway_that_takes_over_goes_on_with_what_its_senders_keep();
+    a_sender_that_was_in_another_domain_goes_on_with_any_message();
     who_waits_for_a_line_hears_that_the_gateway_lives();
     a_payload_is_announced();
 }

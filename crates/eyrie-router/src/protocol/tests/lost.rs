@@ -59,6 +59,30 @@ impl Process {
     }
 }
 
+/// A rank comes from another domain with all that it has received, and the router that is to serve
+/// it is lost before it has connected, with nothing that the rank needs.
+fn a_rank_that_comes_needs_nothing_of_a_router_that_is_lost() {
+    let bounds = Bounds { memory: 64 << 20, disk: 1 << 30 };
+    let router = || Protocol::new(vec![false, true], bounds, MemoryStore::default());
+    for is_told in [false, true] {
+        let mut said = Said { room: 1000, ..Said::default() };
+        let mut router = router().keeping_until_received(u64::MAX).taking_over();
+        let comes = instance(Rank(1), 5);
+        router.command(RouterCommand::Fence(comes), &mut said);
+        if is_told {
+            router.command(RouterCommand::Serve(vec![Rank(1)]), &mut said);
+        }
+        let determinants = Vec::new();
+        let observed = Vec::new();
+        let recover = RouterCommand::Recover { instance: comes, determinants, observed };
+        router.command(recover, &mut said);
+        router.connected(1, comes, StreamKind::Delivery, false, &mut said);
+        say(&mut router, &mut said, 1, &Header::Received(Received { rsn: 7 }));
+        let resume = Header::Resume(Resume { rsn: 7, clock: 90 });
+        assert_eq!(say(&mut router, &mut said, 1, &resume), is_told);
+    }
+}
+
 impl World {
     /// Lets routers be lost from now on.
     pub fn may_lose_routers(&mut self, bounds: Bounds) {
@@ -121,8 +145,8 @@ impl World {
             loss.adrift.insert(rank, false);
             // Messages that no rank has seen may come in another order.
             self.delivered.retain(|(r, rsn), _| *r != rank || *rsn <= model.rsn);
-            for (source, ssn) in (0..).zip(&model.shown) {
-                self.came.insert((rank, Rank(source)), *ssn);
+            for (source, sent) in (0..).zip(&model.shown) {
+                self.came.insert((rank, Rank(source)), sent.messages);
             }
         }
     }
@@ -151,9 +175,9 @@ impl World {
             return;
         }
         let rsn = process.model.rsn;
-        let table = (0..).zip(process.model.shown.clone()).filter(|(_, ssn)| *ssn > 0);
-        for (source, ssn) in table.collect::<Vec<_>>() {
-            self.put_on_wire(k, conn, &Header::Shown(Shown { source: Rank(source), ssn }), &[]);
+        let table = (0..).map(Rank).zip(process.model.shown.clone());
+        for (source, sent) in table.filter(|(_, sent)| sent.messages > 0).collect::<Vec<_>>() {
+            self.put_on_wire(k, conn, &Header::Shown(Shown { source, sent }), &[]);
         }
         self.put_on_wire(k, conn, &Header::Received(Received { rsn }), &[]);
     }
@@ -216,7 +240,7 @@ fn successor() -> (Protocol<MemoryStore>, Said) {
 fn resume(router: &mut Protocol<MemoryStore>, said: &mut Said, incarnation: u32, rsn: u64) -> bool {
     let conn = 10 + rsn;
     router.connected(conn, instance(Rank(1), incarnation), StreamKind::Delivery, true, said);
-    say(router, said, conn, &Header::Shown(Shown { source: Rank(0), ssn: rsn }));
+    say(router, said, conn, &Header::Shown(Shown { source: Rank(0), sent: sent(rsn) }));
     say(router, said, conn, &Header::Received(Received { rsn }));
     say(router, said, conn, &Header::Resume(Resume { rsn, clock: 9 }))
 }
@@ -241,6 +265,7 @@ fn a_log_goes_on_behind_what_its_rank_has() {
     assert_eq!(said.events.iter().filter(|e| **e == adopted).count(), 1);
     assert_eq!((router.kept.log(Rank(1)).floor(), router.kept.log(Rank(1)).newest()), (3, 5));
     assert_eq!(router.kept.log(Rank(1)).last_ssn(Rank(0)), 5);
+    assert_eq!(traffic(&mut router, &mut said), [(Rank(0), Rank(1), sent(5))]);
     say(&mut router, &mut said, 1, &Header::Determinants);
     assert_eq!(acknowledged(&said), 2, "two were received before");
     // On another connection it goes on in the log.
@@ -316,6 +341,7 @@ fn a_message_is_acknowledged_when_it_was_received_or_its_rank_is_exposed() {
 }
 
 pub fn single_rules() {
+    a_rank_that_comes_needs_nothing_of_a_router_that_is_lost();
     a_log_goes_on_behind_what_its_rank_has();
     a_dead_rank_is_not_adopted();
     a_partial_report_does_not_count();

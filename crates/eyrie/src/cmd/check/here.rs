@@ -50,6 +50,7 @@ pub fn look(args: &CheckArgs) -> HostReport {
         host: eyrie_proc::host::name(),
         findings,
         facts,
+        mpi: mpi.mpi,
         clock_unix_ns: u64::try_from(clock.as_nanos()).unwrap_or(u64::MAX),
     }
 }

@@ -1,13 +1,17 @@
 //! `eyrie check`: what works on this host or on several, and what does not. It never runs the
 //! program, and leaves nothing behind.
 
+mod domains;
 mod here;
 mod mpi;
+mod network;
 mod rank;
 mod remote;
 mod report;
 mod trials;
 
+use super::gateway;
+use super::network::AUTO;
 use clap::Args;
 use eyrie_cli::out;
 use eyrie_controller::hosts;
@@ -28,6 +32,13 @@ use std::path::{Path, PathBuf};
 /// With --hosts or --hostfile all of them are checked at once over ssh, which must ask for no
 /// password, and compared: what must be the same for a rank to move from one to another is the
 /// kernel, the processor's instructions, the program and every library that it loads.
+///
+/// With --network the network of the hosts is shown instead: where each of them is in it, where
+/// that is known from, and how sure it is.
+///
+/// With --domains each site of the file does that for its own hosts. Then the gateway of each is
+/// tried on its host: it listens as it would in a job, and each other one connects and measures the
+/// way.
 #[derive(Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct CheckArgs {
@@ -37,6 +48,20 @@ pub struct CheckArgs {
     /// A file with a host on each line
     #[arg(long, value_name = "FILE")]
     hostfile: Option<PathBuf>,
+    /// The file of domains of `eyrie run --domains`: each site checks its hosts, their gateways
+    /// call each other, and what the sites have is compared
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "hostfile"])]
+    domains: Option<PathBuf>,
+    /// Show the network that a job on these hosts would have, and how sure that is, instead of
+    /// checking them: the words of `eyrie run --network`, or auto, which is found out
+    #[arg(
+        long,
+        value_name = "NETWORK|auto",
+        num_args = 0..=1,
+        default_missing_value = AUTO,
+        conflicts_with_all = ["domains", "program"]
+    )]
+    network: Option<String>,
     /// Print all that was found as one JSON object
     #[arg(long)]
     json: bool,
@@ -67,6 +92,10 @@ const EXAMPLES: &str = "Examples:
       eyrie check ./solver input.dat
   Can its ranks move between these hosts?
       eyrie check --hosts n[0-3] ./solver input.dat
+  Which network do these hosts seem to have?
+      eyrie check --network --hosts n[0-15]
+  Would a job run over these sites?
+      eyrie check --domains sites.toml ./solver input.dat
   Only what is not well:
       eyrie check ./solver | grep -v ^ok
 
@@ -76,8 +105,14 @@ pub fn run(args: CheckArgs) -> anyhow::Result<i32> {
     if !args.trial.is_empty() {
         return try_one(&args.trial);
     }
+    if let Some(file) = &args.domains {
+        return domains::run(file, &args);
+    }
     let hosts = hosts::named(args.hosts.as_deref(), args.hostfile.as_deref());
     let hosts = hosts.map_err(anyhow::Error::msg)?.unwrap_or_default();
+    if let Some(words) = &args.network {
+        return network::run(words, hosts, args.json);
+    }
     let hosts: Vec<String> = hosts.into_iter().map(|host| host.name).collect();
     let here = here::look(&args);
     if hosts.is_empty() {
@@ -112,6 +147,7 @@ fn try_one(words: &[OsString]) -> anyhow::Result<i32> {
             let known = ask_library(path(1), path(2), path(3)).map_err(anyhow::Error::msg)?;
             out::line(serde_json::to_string(&known)?)?;
         }
+        Some("gateway") => gateway::serve(words.get(1).map(OsString::as_os_str))?,
         Some("rank") => be_a_rank(path(1), path(2)).map_err(anyhow::Error::msg)?,
         _ => anyhow::bail!("there is no such trial"),
     }

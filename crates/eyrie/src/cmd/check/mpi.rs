@@ -2,6 +2,7 @@
 //! run; a Python that would run it is asked which MPI it loads.
 
 use super::rank::Found;
+use super::report::Mpi;
 use super::trials::{with_remedy, TRIALS};
 use anyhow::Context;
 use eyrie_controller::runtime::program;
@@ -43,7 +44,9 @@ pub struct Looked {
     pub facts: Facts,
     /// Files that the program loads while it runs.
     pub loaded: Vec<String>,
-    /// The library, where ranks can be tried with it.
+    /// The library, and what it says that it is; as far as that is known.
+    pub mpi: Option<Mpi>,
+    /// It, where ranks can be tried with it.
     pub library: Option<Found>,
     /// Where the trial of a rank may have its files.
     pub scratch: Option<Scratch>,
@@ -82,7 +85,7 @@ pub fn look(argv: &[OsString], base: Option<&Path>) -> Looked {
             findings.push(none_named());
         }
         let facts = facts(None, &libraries);
-        return Looked { findings, facts, loaded: Vec::new(), library: None, scratch };
+        return Looked { findings, facts, loaded: Vec::new(), mpi: None, library: None, scratch };
     };
     let dir = scratch.as_ref().map(|scratch| scratch.0.as_path());
     if let (Some(dir), false) = (dir, libraries.is_empty()) {
@@ -100,10 +103,16 @@ pub fn look(argv: &[OsString], base: Option<&Path>) -> Looked {
     let library = library(&facts, &loaded);
     let (library_path, mut env) = with_places_of(&facts, program.env);
     env.push((LIBRARY_PATH.into(), library_path.clone()));
+    let mut mpi = None;
     let judged = match (&library, &libraries[..]) {
         (None, _) => no_library(&program.exe),
         (Some(path), [provider, calls, _]) if dir.is_some() => {
-            judge(path, TRIALS.library(path, provider, calls, &env))
+            let asked = TRIALS.library(path, provider, calls, &env);
+            mpi = asked.as_ref().ok().map(|known| Mpi {
+                path: path.to_string_lossy().into_owned(),
+                name: name_of(&known.version),
+            });
+            judge(path, asked)
         }
         // That it could not be asked is said already.
         (Some(path), libraries) => {
@@ -119,7 +128,7 @@ pub fn look(argv: &[OsString], base: Option<&Path>) -> Looked {
     let can_be_tried = judged.level != Level::Fail && libraries.len() == 3;
     let library = library.filter(|_| can_be_tried).map(|library| Found { library, library_path });
     findings.push(judged);
-    Looked { findings, facts, loaded, library, scratch }
+    Looked { findings, facts, loaded, mpi, library, scratch }
 }
 
 /// Our provider, libeyrie-calls and libeyrie-pmix, when all are there.
@@ -251,15 +260,10 @@ fn judge(path: &Path, asked: Result<Library, String>) -> Finding {
             return Finding::fail(SUBJECT, format!("{shown} cannot be loaded: {why}"), INSTALL)
         }
     };
-    let says = |label: &str| {
-        let mut lines = known.version.lines();
-        lines.find_map(|line| line.strip_prefix(label)).map(str::trim).unwrap_or_default()
-    };
-    let version = says("MPICH Version:");
-    let device = says("MPICH Device:");
+    let version = said(&known.version, "MPICH Version:");
+    let device = said(&known.version, "MPICH Device:");
     let fail = |why: String| Finding::fail(SUBJECT, format!("{shown} {why}"), INSTALL);
-    let open_mpi = known.version.strip_prefix("Open MPI v");
-    let open_mpi = open_mpi.and_then(|rest| rest.split(',').next());
+    let open_mpi = open_mpi(&known.version);
     if let Some(old) = open_mpi.filter(|version| number(version) < Some((5, 0))) {
         return fail(format!("is Open MPI {old}: the oldest that Eyrie starts is 5.0"));
     }
@@ -270,7 +274,7 @@ fn judge(path: &Path, asked: Result<Library, String>) -> Finding {
         Some((major, minor)) => format!("libfabric {major}.{minor}"),
         // It opens the one that it brings in MPI_Init: a rank is tried after this.
         None if known.version.starts_with("Intel(R) MPI") && known.has_calls => {
-            let name = known.version.lines().next().unwrap_or_default();
+            let name = name_of(&known.version);
             return Finding::ok(
                 SUBJECT,
                 format!("{shown} is {name}; it loads libfabric in MPI_Init"),
@@ -283,11 +287,7 @@ fn judge(path: &Path, asked: Result<Library, String>) -> Finding {
             "has {fabric}, which does not load Eyrie's provider (FI_PROVIDER_PATH)"
         ));
     }
-    let name = match (version, open_mpi) {
-        ("", Some(version)) => format!("Open MPI {version}"),
-        ("", None) => known.version.lines().next().unwrap_or("an unknown MPI").to_string(),
-        (version, _) => format!("MPICH {version} ({device})"),
-    };
+    let name = name_of(&known.version);
     let text = format!("{shown} is {name}; its {fabric} loads Eyrie's provider");
     if !known.has_calls {
         return Finding::fail(
@@ -300,6 +300,26 @@ fn judge(path: &Path, asked: Result<Library, String>) -> Finding {
         _ if open_mpi.is_some() => Finding::ok(SUBJECT, text),
         Some(number) if number >= OLDEST => Finding::ok(SUBJECT, text),
         _ => Finding::warn(SUBJECT, text, "MPICH 4.3 or newer is what is tested"),
+    }
+}
+
+/// What a library says of itself behind this label.
+fn said<'a>(version: &'a str, label: &str) -> &'a str {
+    let mut lines = version.lines();
+    lines.find_map(|line| line.strip_prefix(label)).map(str::trim).unwrap_or_default()
+}
+
+/// The version of an Open MPI.
+fn open_mpi(version: &str) -> Option<&str> {
+    version.strip_prefix("Open MPI v")?.split(',').next()
+}
+
+/// A library's name and version in short, from what it says of itself.
+fn name_of(version: &str) -> String {
+    match (said(version, "MPICH Version:"), open_mpi(version)) {
+        ("", Some(version)) => format!("Open MPI {version}"),
+        ("", None) => version.lines().next().unwrap_or("an unknown MPI").to_string(),
+        (mpich, _) => format!("MPICH {mpich} ({})", said(version, "MPICH Device:")),
     }
 }
 

@@ -19,8 +19,19 @@ pub struct HostReport {
     pub host: String,
     pub findings: Vec<Finding>,
     pub facts: Facts,
+    /// The MPI library, as far as it could be asked.
+    #[serde(default)]
+    pub mpi: Option<Mpi>,
     /// Its clock when it was done, nanoseconds since 1970.
     pub clock_unix_ns: u64,
+}
+
+/// An MPI library.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Mpi {
+    pub path: String,
+    /// What it says that it is: name, version and device.
+    pub name: String,
 }
 
 impl HostReport {
@@ -30,7 +41,7 @@ impl HostReport {
 }
 
 /// A host that was asked.
-#[derive(Clone, Serialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Answer {
     /// As the user calls it.
     pub host: String,
@@ -52,11 +63,11 @@ pub fn skew(clock_ns: u64, asked_ns: u64, answered_ns: u64) -> f64 {
 }
 
 /// Several hosts, beside this one.
-#[derive(Serialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Several {
-    here: HostReport,
-    hosts: Vec<Answer>,
-    differences: Vec<Difference>,
+    pub here: HostReport,
+    pub hosts: Vec<Answer>,
+    pub differences: Vec<Difference>,
 }
 
 impl Several {
@@ -97,35 +108,41 @@ impl Several {
     }
 }
 
-impl fmt::Display for Several {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        host(f, "this host", &self.here.findings)?;
+impl Several {
+    /// All of it, a line each. `here`: what the host is called that has asked the others.
+    pub fn lines(&self, here: &str) -> Vec<Finding> {
+        let mut lines = host(here, &self.here.findings);
         for answer in &self.hosts {
             match (&answer.report, &answer.error) {
-                (Some(report), _) => host(f, &answer.host, &report.findings)?,
-                (None, Some(error)) => writeln!(f, "{error}")?,
-                (None, None) => {}
+                (Some(report), _) => lines.extend(host(&answer.host, &report.findings)),
+                (None, error) => lines.extend(error.clone()),
             }
-            if answer.clock_skew_s.abs() > SKEW_MAX.as_secs_f64() {
-                writeln!(f, "{}", wrong_clock(answer))?;
-            }
+            lines.extend(wrong_clock(&answer.host, answer.clock_skew_s));
         }
-        for d in &self.differences {
-            let level = match d.severity {
-                Severity::Refuse => Level::Fail,
-                Severity::Warn => Level::Warn,
-            };
-            let subject = format!("{} and {}", d.host, d.than);
-            let text = d.text.clone();
-            writeln!(f, "{}", Finding { level, subject, text, remedy: String::new() })?;
-        }
+        lines.extend(self.differences.iter().map(line_of));
         let answered = self.hosts.iter().filter(|a| a.report.is_some()).count();
         if answered > 1 && self.differences.is_empty() {
             let text = format!("ranks can move between these {answered} hosts");
-            writeln!(f, "{}", Finding::ok("hosts", text))?;
+            lines.push(Finding::ok("hosts", text));
         }
-        Ok(())
+        lines
     }
+}
+
+impl fmt::Display for Several {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        self.lines("this host").iter().try_for_each(|line| writeln!(f, "{line}"))
+    }
+}
+
+/// A difference as a line.
+pub fn line_of(difference: &Difference) -> Finding {
+    let level = match difference.severity {
+        Severity::Refuse => Level::Fail,
+        Severity::Warn => Level::Warn,
+    };
+    let subject = format!("{} and {}", difference.host, difference.than);
+    Finding { level, subject, text: difference.text.clone(), remedy: String::new() }
 }
 
 fn has_program(facts: &Facts) -> bool {
@@ -137,28 +154,30 @@ fn of_files(d: &Difference) -> bool {
 }
 
 /// A host in a line, and one for each thing that is not well there.
-fn host(f: &mut fmt::Formatter, name: &str, findings: &[Finding]) -> fmt::Result {
+fn host(name: &str, findings: &[Finding]) -> Vec<Finding> {
     let well = findings.iter().filter(|finding| finding.level == Level::Ok).count();
     let mpi = findings.iter().find(|f| f.subject == "MPI" && f.level == Level::Ok);
     let mpi = mpi.map(|f| format!(", MPI: {}", f.text)).unwrap_or_default();
     let text = format!("{well} of {} checks are well{mpi}", findings.len());
     let level = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
-    writeln!(f, "{}", Finding { level, ..Finding::ok(name, text) })?;
+    let mut lines = vec![Finding { level, ..Finding::ok(name, text) }];
     for finding in findings.iter().filter(|finding| finding.level != Level::Ok) {
         let subject = format!("{name}: {}", finding.subject);
-        writeln!(f, "{}", Finding { subject, ..finding.clone() })?;
+        lines.push(Finding { subject, ..finding.clone() });
     }
-    Ok(())
+    lines
 }
 
-fn wrong_clock(answer: &Answer) -> Finding {
-    let seconds = answer.clock_skew_s;
+/// What is to be said of a clock that is wrong by so many seconds at least, if that is much.
+pub fn wrong_clock(host: &str, seconds: f64) -> Option<Finding> {
     let way = if seconds > 0.0 { "ahead" } else { "behind" };
-    Finding::warn(
-        &format!("{}: clock", answer.host),
-        format!("it is at least {:.1} s {way}", seconds.abs()),
-        "set it (chrony, ntpd): times in logs and of files mean something else there",
-    )
+    (seconds.abs() > SKEW_MAX.as_secs_f64()).then(|| {
+        Finding::warn(
+            &format!("{host}: clock"),
+            format!("it is at least {:.1} s {way}", seconds.abs()),
+            "set it (chrony, ntpd): times in logs and of files mean something else there",
+        )
+    })
 }
 
 #[cfg(test)]
@@ -168,7 +187,7 @@ mod tests {
     fn report(level: Level, version: &str) -> HostReport {
         let finding = Finding { level, ..Finding::warn("disk", "small", "name another") };
         let facts = eyrie_host::gather(version, None, &[]);
-        HostReport { host: "x".into(), findings: vec![finding], facts, clock_unix_ns: 0 }
+        HostReport { host: "x".into(), findings: vec![finding], facts, mpi: None, clock_unix_ns: 0 }
     }
 
     /// Each name is a host of its own.

@@ -2,6 +2,7 @@
 //! domains and gives each domain its part, and the controller of another domain reads what it was
 //! given.
 
+use super::environment::passed;
 use super::line::Line;
 use super::order::{self, Order, Part};
 use super::sites::Site;
@@ -9,11 +10,11 @@ use anyhow::{bail, Context};
 use eyrie_controller::domains::file::{self, From, InFile, Via};
 use eyrie_controller::domains::{nodes, shares};
 use eyrie_controller::hosts::{self, Host};
+use eyrie_controller::runtime::Ways;
 use eyrie_supervision::place;
 use eyrie_wire::domains::{Domain, Domains, LineKey};
 use eyrie_wire::{DomainId, Rank};
-use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::ffi::OsStr;
 use std::path::Path;
 
 /// The part of this process.
@@ -30,6 +31,21 @@ impl Begun {
         match self {
             Begun::Home(part, _) | Begun::Site(part, _) => part,
         }
+    }
+
+    /// How commands reach the sites of the domains that this process starts. `ssh`: the command
+    /// that takes ssh's arguments; `eyrie`: that of eyrie at the sites.
+    pub fn ways(&self, ssh: &OsStr, eyrie: &Path) -> Ways {
+        let Begun::Home(_, sites) = self else { return Ways::default() };
+        let destination = |site: &Site| {
+            let destination = match &site.via {
+                Via::Ssh(destination) => Some(destination.clone()),
+                Via::Here | Via::Manual => None,
+            };
+            (site.order.part.name().to_string(), destination)
+        };
+        let destinations = sites.iter().map(destination).collect();
+        Ways { ssh: ssh.into(), eyrie: eyrie.into(), destinations }
     }
 
     /// What users must know of it.
@@ -52,24 +68,8 @@ pub struct Usual {
 /// Hosts of the allocation of Slurm that this process runs in.
 type Allocation<'a> = &'a dyn Fn() -> anyhow::Result<Option<Vec<Host>>>;
 
-/// Variables of the environment that are a host's or a session's own.
-const OWN: [&str; 14] = [
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "PWD",
-    "OLDPWD",
-    "SHLVL",
-    "_",
-    "HOSTNAME",
-    "HOST",
-    "TMPDIR",
-    "MAIL",
-    "DISPLAY",
-    "XAUTHORITY",
-];
-const OWN_PREFIXES: [&str; 6] = ["SSH_", "SLURM", "SALLOC_", "SBATCH_", "XDG_", "DBUS_"];
+/// A file without the domain of this process.
+const NO_OWN: &str = "no domain is the one that this command runs in";
 
 /// Reads the file of domains, or with `-` the order on standard input. `name`: the domain that it
 /// must be for.
@@ -85,36 +85,54 @@ pub fn begin(
     if file == Path::new("-") {
         return site(name);
     }
-    let shown = file.display();
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {shown}"))?;
-    let dir = file.parent().unwrap_or(Path::new(""));
-    home(&text, dir, usual, allocation).with_context(|| shown.to_string())
+    home(read(file, &usual, allocation)?, usual)
 }
 
 /// The controller of another domain.
 fn site(name: Option<&str>) -> anyhow::Result<Begun> {
-    // Nothing may be read ahead: what follows the order comes later.
-    let mut line = File::from(rustix::io::dup(std::io::stdin())?);
-    let Order { part, environment, is_watched } = order::read(&mut line)?;
+    // The program's input is at home.
+    let mut line = Line::take_stdin()?;
+    let Order { part, environment, is_watched } = order::read(&mut line.0)?;
     if let Some(name) = name.filter(|name| *name != part.name()) {
         bail!("the order is for domain {}, not for {name}: take the other file", part.name());
     }
     for (name, value) in environment {
         std::env::set_var(name, value);
     }
-    // The program's input is at home.
-    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
-    Ok(Begun::Site(part, is_watched.then_some(Line(line))))
+    Ok(Begun::Site(part, is_watched.then_some(line)))
 }
 
 /// A domain with its hosts, as far as they are known.
-struct Known {
-    in_file: InFile,
-    hosts: Option<Vec<Host>>,
-    spares: u32,
+pub struct Known {
+    pub in_file: InFile,
+    pub hosts: Option<Vec<Host>>,
+    pub spares: u32,
 }
 
-fn home(text: &str, dir: &Path, usual: Usual, allocation: Allocation) -> anyhow::Result<Begun> {
+/// The domains of a file, and as all of them would know them in a job.
+pub struct FileOfDomains {
+    pub known: Vec<Known>,
+    pub all: Vec<Domain>,
+}
+
+/// Reads the file of domains.
+///
+/// # Errors
+/// Names what is wrong, and the remedy.
+pub fn read(file: &Path, usual: &Usual, allocation: Allocation) -> anyhow::Result<FileOfDomains> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {shown}"))?;
+    let dir = file.parent().unwrap_or(Path::new(""));
+    read_text(&text, dir, usual, allocation).with_context(|| shown.to_string())
+}
+
+/// As [`read`]; paths in it begin in `dir`.
+fn read_text(
+    text: &str,
+    dir: &Path,
+    usual: &Usual,
+    allocation: Allocation,
+) -> anyhow::Result<FileOfDomains> {
     let wrong = anyhow::Error::msg;
     let mut known = Vec::new();
     for in_file in file::parse(text).map_err(wrong)? {
@@ -123,19 +141,32 @@ fn home(text: &str, dir: &Path, usual: Usual, allocation: Allocation) -> anyhow:
         let spares = in_file.spares.unwrap_or(usual.spares);
         known.push(Known { in_file, hosts, spares });
     }
-    let apart = known.iter().map(|Known { in_file, hosts, .. }| {
+    check_apart(&known)?;
+    let all = domains(&known, usual.ranks).map_err(wrong)?;
+    Ok(FileOfDomains { known, all })
+}
+
+/// Refuses hosts that are in two of them.
+pub fn check_apart<'a>(known: impl IntoIterator<Item = &'a Known>) -> anyhow::Result<()> {
+    let apart = known.into_iter().map(|Known { in_file, hosts, .. }| {
         (in_file.name.as_str(), hosts.as_deref().unwrap_or_default(), in_file.gateway.host.as_str())
     });
-    nodes::check_apart(apart).map_err(wrong)?;
-    let all = domains(&known, usual.ranks).map_err(wrong)?;
+    nodes::check_apart(apart).map_err(anyhow::Error::msg)
+}
+
+fn home(FileOfDomains { known, all }: FileOfDomains, usual: Usual) -> anyhow::Result<Begun> {
     let job = usual.job.unwrap_or_else(|| format!("job-{}", std::process::id()));
     let kvsname = place::new_name();
+    let is_here = |known: &Known| known.in_file.via == Via::Here;
+    let shows = known.iter().position(is_here);
+    let shows = shows.context(NO_OWN)?;
+    let shows = DomainId(shows as u32);
     let keys = keys(all.len());
     let mut own = None;
     let mut sites = Vec::new();
     for (id, (Known { in_file, hosts, spares }, keys)) in (0..).zip(known.into_iter().zip(keys)) {
         let part = Part {
-            domains: Domains { own: DomainId(id), all: all.clone(), keys },
+            domains: Domains { own: DomainId(id), all: all.clone(), keys, shows },
             job: job.clone(),
             kvsname: kvsname.clone(),
             hosts,
@@ -143,22 +174,26 @@ fn home(text: &str, dir: &Path, usual: Usual, allocation: Allocation) -> anyhow:
             launcher: in_file.launcher,
             gateway: in_file.gateway.host,
             port: in_file.gateway.port,
+            joins: false,
         };
         match in_file.via {
             Via::Here => own = Some(part),
             via => {
                 let is_watched = via != Via::Manual;
-                let environment = environment(std::env::vars_os());
+                let environment = passed(std::env::vars_os());
                 sites.push(Site { via, order: Order { part, environment, is_watched } });
             }
         }
     }
-    let own = own.context("no domain is the one that this command runs in")?;
+    let own = own.context(NO_OWN)?;
     Ok(Begun::Home(own, sites))
 }
 
 /// The hosts of a domain; `None`: they are known where it is started by hand.
-fn hosts_of(
+///
+/// # Errors
+/// When a file cannot be read, or there is no allocation.
+pub fn hosts_of(
     domain: &InFile,
     dir: &Path,
     allocation: Allocation,
@@ -215,16 +250,6 @@ fn keys(domains: usize) -> Vec<Vec<Option<LineKey>>> {
     keys
 }
 
-/// What ranks in other domains get of these variables.
-fn environment(all: impl Iterator<Item = (OsString, OsString)>) -> Vec<(OsString, OsString)> {
-    let is_own = |name: &OsStr| {
-        let bytes = name.as_encoded_bytes();
-        OWN.iter().any(|own| name == *own)
-            || OWN_PREFIXES.iter().any(|prefix| bytes.starts_with(prefix.as_bytes()))
-    };
-    all.filter(|(name, _)| !is_own(name)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,7 +274,7 @@ mod tests {
         let dir = tempfile::tempdir()?;
         std::fs::write(dir.path().join("cloud.hosts"), "c:4\ne:4\n")?;
         let usual = Usual { ranks, spares: 0, job: Some("job".into()) };
-        home(text, dir.path(), usual, &|| Ok(None))
+        home(read_text(text, dir.path(), &usual, &|| Ok(None))?, usual)
     }
 
     #[test]
@@ -290,13 +315,5 @@ mod tests {
         refused("spares = 1", "spares = 2", None, "domain cloud: of 2 hosts, 2 cannot be spares");
         refused("0,9", "0,9", Some(12), "2 ranks do not fit into the 8 slots");
         refused("0,9", "0,12", None, "domain lab: ranks: rank 12 is not one of the job's 10");
-    }
-
-    #[test]
-    fn a_site_keeps_its_own_variables() {
-        let all = ["PATH", "HOME", "SLURM_JOB_ID", "SSH_CONNECTION", "OMP_NUM_THREADS"];
-        let passed = environment(all.iter().map(|name| (name.into(), "x".into())));
-        let names: Vec<_> = passed.iter().map(|(name, _)| name.to_str().unwrap()).collect();
-        assert_eq!(names, ["PATH", "OMP_NUM_THREADS"]);
     }
 }

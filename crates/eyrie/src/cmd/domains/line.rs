@@ -1,47 +1,42 @@
-//! The line to the command that has started the job, in the controller of another domain. It brings
-//! signals and a bad end. When it breaks off the job ends, but not before its own control has had
-//! time to do that.
+//! The line to the `eyrie run` that has started a domain's controller, or resumed it. It brings a
+//! bad end, which the gateways may not. Its own end means nothing where these have a line.
 
 use super::order::Told;
-use eyrie_controller::runtime::Stop;
+use eyrie_controller::runtime::{FromOutside, Stop};
 use eyrie_transport::frame;
-use rustix::process::{getpid, kill_process, Signal};
 use std::fs::File;
+use std::io;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
 
-/// How long after its end the job may end by what the domains tell each other.
-const GRACE: Duration = Duration::from_secs(5);
-
-/// The line, whose next bytes are what follows the order.
+/// The line. Behind the order, if it brings one, come things that are told.
 pub struct Line(pub File);
 
 impl Line {
-    /// From now on signals that it brings are signals to this process. `stops`: what ends the job.
-    pub fn listen(mut self, stops: Sender<Stop>) {
-        let stop = move |code, cause: &str| {
-            // The job may have ended.
-            let _ = stops.send(Stop { code, cause: cause.into() });
-        };
-        std::thread::spawn(move || {
-            self.hear(|told| match told {
-                Told::Signal(number) => {
-                    // Another number is none of those that are passed on; this process is there.
-                    let signal = Signal::from_named_raw(number);
-                    let _ = signal.map(|signal| kill_process(getpid(), signal));
-                }
-                Told::Ended { code } => stop(code, "it has ended where it was started"),
-            });
-            std::thread::sleep(GRACE);
-            stop(1, "the `eyrie run` that has started the job has ended, or the way to it is cut");
-        });
+    /// The standard input of this process, which is empty from now on.
+    ///
+    /// # Errors
+    /// Those of the system calls.
+    pub fn take_stdin() -> io::Result<Line> {
+        // Nothing may be read ahead: what follows comes later.
+        let line = File::from(rustix::io::dup(io::stdin())?);
+        rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+        Ok(Line(line))
+    }
+
+    /// From now on the job hears what it brings.
+    pub fn listen(self, job: Sender<FromOutside>) {
+        std::thread::spawn(move || self.hear(&job));
     }
 
     /// Hears what is told until the line breaks off.
-    fn hear(&mut self, mut told: impl FnMut(Told)) {
-        while let Ok(next) = frame::read(&mut self.0) {
-            told(next);
+    fn hear(mut self, job: &Sender<FromOutside>) {
+        // The job may have ended.
+        let tell = |told| drop(job.send(told));
+        while let Ok(Told::Ended { code }) = frame::read(&mut self.0) {
+            let cause = "it has ended where it was started".into();
+            tell(FromOutside::Stop(Stop { code, cause }));
         }
+        tell(FromOutside::Unwatched);
     }
 }
 
@@ -51,13 +46,14 @@ mod tests {
     use std::io::Seek;
 
     #[test]
-    fn all_is_heard_until_the_line_ends() {
+    fn a_bad_end_is_told_and_then_that_the_line_has_ended() {
         let mut file = tempfile::tempfile().unwrap();
-        let all = [Told::Signal(15), Told::Signal(2), Told::Ended { code: 3 }];
-        all.iter().for_each(|told| frame::write(&mut file, told).unwrap());
+        frame::write(&mut file, &Told::Ended { code: 3 }).unwrap();
         file.rewind().unwrap();
-        let mut heard = Vec::new();
-        Line(file).hear(|told| heard.push(told));
-        assert_eq!(heard, all);
+        let (job, heard) = std::sync::mpsc::channel();
+        Line(file).hear(&job);
+        let heard: Vec<_> = heard.try_iter().collect();
+        assert!(matches!(&heard[0], FromOutside::Stop(Stop { code: 3, .. })), "{heard:?}");
+        assert_eq!(heard[1..], [FromOutside::Unwatched]);
     }
 }

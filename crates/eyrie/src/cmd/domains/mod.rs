@@ -4,11 +4,17 @@
 //! line.
 
 mod begin;
+mod environment;
 mod line;
+mod more;
 mod order;
 mod output;
 mod sites;
+mod ssh;
+mod watch;
 
-pub use begin::{begin, Begun, Usual};
-pub use order::Part;
+pub use begin::{begin, read, Begun, FileOfDomains, Known, Usual};
+pub use line::Line;
+pub use more::new_domains;
+pub use order::{this_version, Part};
 pub use sites::{Command, Sites};

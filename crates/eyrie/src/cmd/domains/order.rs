@@ -1,11 +1,11 @@
 //! What the controller of another domain is told over its standard input: its part of the job and
-//! the variables of the environment, and then signals and the end, as they come. Who can read it
+//! the variables of the environment, and then a bad end, when it comes. Who can read it
 //! can pretend to be the gateway of that domain. So it goes over ssh, or lies in a file that only
 //! the user can read.
 
 use anyhow::{bail, Context};
 use eyrie_controller::hosts::Host;
-use eyrie_controller::runtime::InDomain;
+use eyrie_controller::runtime::{InDomain, Ways};
 use eyrie_interface::options::LaunchBy;
 use eyrie_transport::frame;
 use eyrie_wire::domains::Domains;
@@ -29,6 +29,8 @@ pub struct Part {
     /// The host of its gateway, and the port at which that listens.
     pub gateway: String,
     pub port: u16,
+    /// It joins a running job.
+    pub joins: bool,
 }
 
 impl Part {
@@ -39,9 +41,10 @@ impl Part {
 
     /// What the domain's controller is told of the domains. `gateway`: the node that its own
     /// gateway runs on.
-    pub fn in_domain(&self, gateway: NodeId) -> InDomain {
-        let Part { domains, kvsname, port, .. } = self;
-        InDomain { domains: domains.clone(), gateway, port: *port, kvsname: kvsname.clone() }
+    /// `ways`: to the sites of the others.
+    pub fn in_domain(&self, gateway: NodeId, ways: Ways) -> InDomain {
+        let Part { domains, kvsname, port, joins, .. } = self.clone();
+        InDomain { domains, gateway, port, kvsname, ways, joins }
     }
 }
 
@@ -58,14 +61,12 @@ pub struct Order {
 /// What follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Told {
-    /// A signal to the job.
-    Signal(i32),
     /// The job has ended badly where it was started, which the gateways may not have said.
     Ended { code: i32 },
 }
 
-/// Both sides must be of the same version.
-fn this_version() -> String {
+/// What two controllers must have in common.
+pub fn this_version() -> String {
     format!("{}, protocol {}", env!("CARGO_PKG_VERSION"), eyrie_wire::VERSION)
 }
 
@@ -113,7 +114,12 @@ pub mod tests {
         };
         let all = vec![domain("home", 0), domain("cloud", 1)];
         Part {
-            domains: Domains { own: DomainId(1), all, keys: vec![Some(LineKey::new()), None] },
+            domains: Domains {
+                own: DomainId(1),
+                all,
+                keys: vec![Some(LineKey::new()), None],
+                shows: DomainId(0),
+            },
             job: "job".into(),
             kvsname: "kvs".into(),
             hosts: None,
@@ -121,6 +127,7 @@ pub mod tests {
             launcher: Some(LaunchBy::Slurm),
             gateway: "gw".into(),
             port: 7411,
+            joins: false,
         }
     }
 
@@ -130,10 +137,10 @@ pub mod tests {
         let order = Order { part: part(), environment, is_watched: true };
         let mut bytes = Vec::new();
         write(&mut bytes, &order).unwrap();
-        frame::write(&mut bytes, &Told::Signal(15)).unwrap();
+        frame::write(&mut bytes, &Told::Ended { code: 15 }).unwrap();
         let mut input = &bytes[..];
         assert_eq!(read(&mut input).unwrap(), order);
-        assert_eq!(frame::read::<Told>(&mut input).unwrap(), Told::Signal(15));
+        assert_eq!(frame::read::<Told>(&mut input).unwrap(), Told::Ended { code: 15 });
         let refused = |bytes: &[u8]| format!("{:#}", read(&mut { bytes }).unwrap_err());
         assert!(refused(b"").contains("give a FILE"));
         assert!(refused(b"[domain.home]\n").contains("give a FILE"));

@@ -1,51 +1,38 @@
 //! The controllers of the other domains, as the command has them that starts the job: an ssh for
-//! each, which brings its output back, and whose end is watched. They end by what the domains tell
-//! each other; only what has not ended within a bound is left behind, and said.
+//! each, which brings its errors back, and whose end is looked at (`watch.rs`). Those of domains
+//! that join later are started in the same way. They end by what the domains tell each other; only
+//! what has not ended within a bound is left behind, and said.
 
-use super::order::{self, Order, Told};
-use super::output;
+use super::environment::passed;
+use super::order::{self, Order, Part, Told};
+use super::ssh::{Connection, Ssh};
+use super::watch::{Do, Place, Watch};
 use anyhow::Context;
 use eyrie_cli::out;
 use eyrie_controller::domains::file::Via;
-use eyrie_controller::runtime::{self, Beside, Stop};
-use eyrie_host::shell::{self, quoted};
-use eyrie_supervision::{in_own_session, with_no_signal_blocked};
-use eyrie_transport::frame;
+use eyrie_controller::hosts::Host;
+use eyrie_controller::runtime::{
+    self, Beside, FromOutside, LineChange, LineIs, NewSite, Spared, Stop,
+};
+use eyrie_host::shell::{self, quoted, SSH_FAILED};
+use eyrie_interface::request::NewDomain;
+use eyrie_wire::domains::Domains;
+use eyrie_wire::DomainId;
 use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
-use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{channel, sync_channel, Receiver, RecvTimeoutError, Sender, SyncSender};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long ssh may take to reach a site, in seconds.
-const CONNECT_TIMEOUT_S: u32 = 30;
-/// A connection that is silent for this many minutes ends: lines between sites break.
-const SILENT_MINUTES: u32 = 30;
-/// How much waits for a site which is not reached, mostly signals.
-const MAX_TOLD: usize = 64;
-/// How long after the end of another domain's controller the job may end by what that has told:
-/// when it has ended well, with an error, and when it was not started.
-const GRACE: Duration = Duration::from_secs(15);
-const GRACE_OF_ERROR: Duration = Duration::from_secs(5);
-const GRACE_OF_NONE: Duration = Duration::from_secs(1);
-/// What ssh ends with when it is ssh that has failed, and the shell that it starts when there is no
-/// such command or directory.
-const SSH_FAILED: i32 = 255;
-const NOT_FOUND: [i32; 2] = [126, 127];
 /// How long the controllers of other domains may take to end after the job has ended here, until it
-/// is said; how long when it has ended well, since what their ranks have printed may be on a line
-/// that is broken; and how long once their connections are closed.
+/// is said; and how long once their connections are closed.
 const END_TIMEOUT: Duration = Duration::from_secs(25);
-const OUTPUT_OF_ALL_TIMEOUT: Duration = Duration::from_secs(16 * 60);
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the rest of what they have printed may take.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -57,6 +44,34 @@ pub struct Site {
     pub order: Order,
 }
 
+impl Site {
+    /// That of a domain that joins. `domains`: as it is to know them; `own`: the part of the domain
+    /// that lets it join.
+    fn joining(
+        domains: Domains,
+        new: NewDomain,
+        own: &Part,
+        environment: Vec<(OsString, OsString)>,
+    ) -> Site {
+        let NewDomain { hosts, spares, launcher, gateway, via, .. } = new;
+        let via = via.map_or(Via::Manual, Via::Ssh);
+        let host = |(name, slots)| Host { name, slots };
+        let part = Part {
+            domains,
+            job: own.job.clone(),
+            kvsname: own.kvsname.clone(),
+            hosts: hosts.map(|hosts| hosts.into_iter().map(host).collect()),
+            spares: spares.unwrap_or(0),
+            launcher,
+            gateway: gateway.host,
+            port: gateway.port,
+            joins: true,
+        };
+        let is_watched = via != Via::Manual;
+        Site { via, order: Order { part, environment, is_watched } }
+    }
+}
+
 /// The words of the command that a site's shell runs, but for the order.
 pub struct Command {
     pub eyrie: PathBuf,
@@ -65,20 +80,38 @@ pub struct Command {
     /// How many of the last ones are the program's.
     pub program: usize,
     pub cwd: PathBuf,
+    /// What of them a controller needs that takes the place of one that has died.
+    pub dir: Option<PathBuf>,
+    pub log: Option<PathBuf>,
 }
 
 impl Command {
     /// What the shell of a site runs to be a domain's controller.
     fn at(&self, name: &str) -> OsString {
+        self.line(of_domain(&self.args, self.program, name))
+    }
+
+    /// What the shell of a site runs to go on with the job there, if its controller has died.
+    fn resume(&self, job: &str) -> OsString {
+        let log = self.log.iter().flat_map(|log| ["--log".as_ref(), log.as_os_str()]);
+        let dir = self.dir.iter().flat_map(|dir| ["--dir".as_ref(), dir.as_os_str()]);
+        let words = log.chain(["resume".as_ref(), "--if-dead".as_ref()]).chain(dir);
+        self.line(words.chain([OsStr::new(job)]).map(OsStr::to_os_string).collect())
+    }
+
+    /// As users type that.
+    fn resume_by_hand(&self, job: &str) -> String {
+        let dir = self.dir.as_ref().map(|dir| format!(" --dir {}", dir.display()));
+        format!("eyrie resume{} {job}", dir.unwrap_or_default())
+    }
+
+    fn line(&self, words: Vec<OsString>) -> OsString {
         let mut line = OsString::from("cd ");
         line.push(quoted(self.cwd.as_os_str()));
         // As where the shell does not find a command.
         line.push(" || exit 127; exec ");
-        line.push(quoted(self.eyrie.as_os_str()));
-        for word in of_domain(&self.args, self.program, name) {
-            line.push(" ");
-            line.push(quoted(&word));
-        }
+        let args = words.iter().map(OsString::as_os_str);
+        line.push(shell::words([self.eyrie.as_os_str()].into_iter().chain(args)));
         line
     }
 }
@@ -94,155 +127,165 @@ fn of_domain(args: &[OsString], program: usize, name: &str) -> Vec<OsString> {
     args[..at].iter().chain(&ours).chain(args.iter().skip(after)).cloned().collect()
 }
 
-/// The domain of a controller, and where it was started.
-struct Place {
-    name: String,
-    destination: String,
+/// A domain whose controller was started over ssh.
+struct Remote {
+    domain: DomainId,
+    watch: Watch,
+    ssh: Ssh,
+    /// What its shell runs to resume its controller.
+    resume: OsString,
+    /// The last connection.
+    connection: Connection,
+    /// It has ended.
+    has_ended: bool,
 }
-
-/// The controller of a domain that was started.
-struct Started {
-    place: Arc<Place>,
-    child: Child,
-    output: [JoinHandle<()>; 2],
-}
-
-impl Started {
-    fn pid(&self) -> Pid {
-        Pid::from_child(&self.child)
-    }
-}
-
-/// Where goes what sites are told, a queue for each. When there is none any more, their lines end.
-type Queues = Arc<Mutex<Vec<SyncSender<Told>>>>;
 
 /// The controllers of the other domains.
 pub struct Sites {
-    started: Vec<Started>,
-    /// Orders that lie in files for the user, who starts these.
-    files: Vec<PathBuf>,
-    told: Queues,
     /// A signal has come that asks for the end.
     asked: Arc<AtomicBool>,
     /// Its end says that the job has ended here.
     over: Option<Sender<()>>,
-    watching: Option<JoinHandle<HashMap<Pid, i32>>>,
+    watching: Option<JoinHandle<Watched>>,
+}
+
+/// What was started, and what starts more.
+struct Starter {
+    command: Command,
+    /// The command that takes ssh's arguments.
+    ssh: OsString,
+    spared: Spared,
+    to_job: Sender<FromOutside>,
+    started: Started,
+}
+
+/// What was started.
+#[derive(Default)]
+struct Started {
+    remotes: Vec<Remote>,
+    /// Orders that lie in files for the user, who starts these.
+    files: Vec<PathBuf>,
+}
+
+impl Starter {
+    /// Starts a domain's controller, or shows how it is started by hand. `now`: since the start of
+    /// the first ones.
+    ///
+    /// # Errors
+    /// When a process cannot be made, or a file not written.
+    fn start(&mut self, Site { via, order }: Site, now: Duration) -> anyhow::Result<()> {
+        let name = order.part.name().to_string();
+        let words = self.command.at(&name);
+        match via {
+            Via::Here => {}
+            Via::Ssh(destination) => {
+                let domain = order.part.domains.own;
+                let job = order.part.job.clone();
+                let (program, spared) = (self.ssh.clone(), self.spared.clone());
+                let stops = self.to_job.clone();
+                let ssh = Ssh { program, destination, name, spared, stops };
+                let connection = ssh.start(&words, Some(order))?;
+                let place = Place { name: ssh.name.clone(), destination: ssh.destination.clone() };
+                let watch = Watch::new(place, self.command.resume_by_hand(&job), now);
+                let resume = self.command.resume(&job);
+                let has_ended = false;
+                let remote = Remote { domain, watch, ssh, resume, connection, has_ended };
+                self.started.remotes.push(remote);
+            }
+            Via::Manual => {
+                // Another one of this name may have been started and have ended.
+                let number = order.part.domains.own;
+                let file = format!("eyrie-{}-{name}.{number}.order", order.part.job);
+                let file = self.command.cwd.join(file);
+                by_hand(&order, &file, &words)?;
+                self.started.files.push(file);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Sites {
     /// Starts them, and says what the job is to know of them. `ssh`: the command that takes ssh's
-    /// arguments.
+    /// arguments; `own`: the part of this process's domain.
     ///
     /// # Errors
     /// When a process cannot be made, or a file not written.
     pub fn start(
         sites: Vec<Site>,
-        command: &Command,
+        own: &Part,
+        command: Command,
         ssh: &OsStr,
     ) -> anyhow::Result<(Sites, Beside)> {
-        let (stop, stops) = channel();
-        let mut all = Sites {
-            started: Vec::new(),
-            files: Vec::new(),
-            told: Arc::default(),
-            asked: Arc::default(),
-            over: None,
-            watching: None,
-        };
-        for Site { via, order } in sites {
-            match via {
-                Via::Here => {}
-                Via::Ssh(destination) => {
-                    let (told, to_tell) = sync_channel(MAX_TOLD);
-                    let words = (destination.as_str(), command.at(order.part.name()));
-                    all.started.push(start(order, ssh, words, to_tell, &stop)?);
-                    lock(&all.told).push(told);
-                }
-                Via::Manual => {
-                    let name = format!("eyrie-{}-{}.order", order.part.job, order.part.name());
-                    let file = command.cwd.join(name);
-                    by_hand(&order, &file, &command.at(order.part.name()))?;
-                    all.files.push(file);
-                }
-            }
-        }
-        let places: HashMap<Pid, Arc<Place>> =
-            all.started.iter().map(|site| (site.pid(), Arc::clone(&site.place))).collect();
-        let spared = places.keys().copied().collect();
+        let (to_job, from_outside) = channel();
         let (ended, ends) = channel();
+        let (lines, changes) = channel();
+        let (joins, joining) = channel();
         let (over, is_over) = channel();
-        all.over = Some(over);
-        all.watching = Some(std::thread::spawn(move || watch(&places, &ends, &is_over, &stop)));
-        pass_signals(Arc::clone(&all.told), Arc::clone(&all.asked));
-        Ok((all, Beside { spared, ended, stops }))
+        let spared = Spared::default();
+        let started = Started::default();
+        let (ssh, of_starter) = (ssh.into(), spared.clone());
+        let mut starter = Starter { command, ssh, spared: of_starter, to_job, started };
+        for site in sites {
+            starter.start(site, Duration::ZERO)?;
+        }
+        let own = own.clone();
+        let watching = Watching { starter, own, has_left: false, ends, changes, joining, is_over };
+        let asked = Arc::new(AtomicBool::new(false));
+        note_signals(Arc::clone(&asked));
+        let watching = Some(std::thread::spawn(move || watching.run()));
+        let all = Sites { asked, over: Some(over), watching };
+        Ok((all, Beside { spared, ended, lines, joins: Some(joins), from_outside }))
     }
 
-    /// The job has ended here, with this code. Waits for the ends of the others; returns the exit
-    /// code.
-    pub fn finish(mut self, code: i32) -> i32 {
+    /// The job has ended here, with this code: all of its output is here. Waits for the ends of the
+    /// others, unless the job goes on there.
+    pub fn finish(mut self, code: i32) {
         self.over = None;
-        let codes = self.watching.take().and_then(|watching| watching.join().ok());
-        let mut codes = codes.unwrap_or_default();
+        let watched = self.watching.take().and_then(|watching| watching.join().ok());
+        let Watched { mut started, has_left } = watched.unwrap_or_default();
+        let mut remotes = std::mem::take(&mut started.remotes);
+        if has_left {
+            // They see that no `eyrie run` watches them any more.
+            remotes.iter_mut().for_each(|remote| remote.connection.kill());
+            return;
+        }
         self.asked.store(false, Ordering::Relaxed);
         if code != 0 {
-            for site in lock(&self.told).iter() {
+            for remote in &remotes {
                 // One that is not reached finds out by the end of its line.
-                let _ = site.try_send(Told::Ended { code });
+                remote.connection.tell(Told::Ended { code });
             }
         }
-        let mut have_ended = self.await_ends(END_TIMEOUT, &mut codes);
-        if !have_ended && code == 0 {
-            self.say_of_living(&codes, "what is printed there may be on its way; Ctrl-C ends that");
-            have_ended = self.await_ends(OUTPUT_OF_ALL_TIMEOUT, &mut codes);
-        }
-        if !have_ended {
-            self.say_of_living(&codes, "the connection to it is closed");
+        if !self.await_ends(END_TIMEOUT, &mut remotes) {
+            for Remote { watch, .. } in remotes.iter().filter(|remote| !remote.has_ended) {
+                let name = watch.name();
+                out::say(format!(
+                    "eyrie: domain {name}: its controller has not ended yet: the connection to it \
+                     is closed"
+                ));
+            }
             // They find out that the line to them has ended.
-            lock(&self.told).clear();
-            self.await_ends(CLOSED_TIMEOUT, &mut HashMap::new());
+            remotes.iter_mut().for_each(|remote| remote.connection.close());
+            self.await_ends(CLOSED_TIMEOUT, &mut remotes);
         }
-        for site in &mut self.started {
-            // What has ended meanwhile is gone, or is reaped here.
-            let _ = site.child.kill();
-            let _ = site.child.wait();
-        }
+        remotes.iter_mut().for_each(|remote| remote.connection.kill());
         let until = Instant::now() + OUTPUT_TIMEOUT;
-        let has_said_all = |site: &Started| site.output.iter().all(|output| output.is_finished());
-        while !self.started.iter().all(has_said_all) && Instant::now() < until {
+        while !remotes.iter().all(|remote| remote.connection.has_said_all())
+            && Instant::now() < until
+        {
             std::thread::sleep(LOOK);
         }
-        match code {
-            0 => codes.into_values().find(|code| *code != 0).unwrap_or(0),
-            code => code,
-        }
-    }
-
-    /// Says of those that have not ended that it is so, and what follows.
-    fn say_of_living(&self, codes: &HashMap<Pid, i32>, what: &str) {
-        for site in self.living(codes) {
-            let name = &site.place.name;
-            out::say(format!("eyrie: domain {name}: its controller has not ended yet: {what}"));
-        }
-    }
-
-    fn living<'a>(&'a self, codes: &'a HashMap<Pid, i32>) -> impl Iterator<Item = &'a Started> {
-        self.started.iter().filter(|site| !codes.contains_key(&site.pid()))
     }
 
     /// Whether all have ended within this time, and before a signal asks not to wait.
-    fn await_ends(&mut self, within: Duration, codes: &mut HashMap<Pid, i32>) -> bool {
+    fn await_ends(&self, within: Duration, remotes: &mut [Remote]) -> bool {
         let until = Instant::now() + within;
         loop {
-            for site in &mut self.started {
-                let pid = site.pid();
-                match site.child.try_wait() {
-                    Ok(None) => {}
-                    Ok(Some(status)) => drop(codes.insert(pid, status.code().unwrap_or(1))),
-                    // The job has reaped it; what is known of it stays.
-                    Err(_) => drop(codes.entry(pid).or_insert(0)),
-                }
+            for remote in remotes.iter_mut() {
+                remote.has_ended |= remote.connection.has_ended();
             }
-            if codes.len() >= self.started.len() {
+            if remotes.iter().all(|remote| remote.has_ended) {
                 return true;
             }
             if Instant::now() >= until || self.asked.swap(false, Ordering::Relaxed) {
@@ -255,6 +298,14 @@ impl Sites {
 
 impl Drop for Sites {
     fn drop(&mut self) {
+        self.over = None;
+        // What was started goes with it.
+        drop(self.watching.take().map(JoinHandle::join));
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
         for file in &self.files {
             // The user may have removed it.
             let _ = std::fs::remove_file(file);
@@ -262,68 +313,10 @@ impl Drop for Sites {
     }
 }
 
-fn lock(queues: &Queues) -> MutexGuard<'_, Vec<SyncSender<Told>>> {
-    queues.lock().unwrap_or_else(|e| e.into_inner())
-}
-
-/// Starts the controller of a domain over ssh.
-fn start(
-    order: Order,
-    ssh: &OsStr,
-    (destination, words): (&str, OsString),
-    to_tell: Receiver<Told>,
-    stops: &Sender<Stop>,
-) -> anyhow::Result<Started> {
-    let name = order.part.name().to_string();
-    let failed = || format!("domain {name}: cannot start {}", ssh.to_string_lossy());
-    let mut process = shell::ssh(ssh, CONNECT_TIMEOUT_S, destination);
-    // Options of ssh may also follow the destination.
-    process.args(["-o", "ServerAliveInterval=60", "-o"]);
-    process.arg(format!("ServerAliveCountMax={SILENT_MINUTES}"));
-    process.arg(words);
-    process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // The terminal's Ctrl-C reaches `eyrie run` alone.
-    with_no_signal_blocked(in_own_session(&mut process));
-    let mut child = process.spawn().with_context(failed)?;
-    let (Some(stdin), Some(stdout), Some(stderr)) =
-        (child.stdin.take(), child.stdout.take(), child.stderr.take())
-    else {
-        anyhow::bail!("{}: it has no streams", failed());
-    };
-    std::thread::spawn(move || tell(stdin, &order, &to_tell));
-    let stops = stops.clone();
-    let out = std::thread::spawn(move || {
-        if let Err(e) = output::pass(stdout, io::stdout(), None) {
-            let _ = stops.send(not_written(&e));
-        }
-    });
-    let as_own = name.clone();
-    // What cannot be said there cannot be said.
-    let err = std::thread::spawn(move || drop(output::pass(stderr, io::stderr(), Some(&as_own))));
-    let place = Arc::new(Place { name, destination: destination.into() });
-    Ok(Started { place, child, output: [out, err] })
-}
-
-/// Why the job ends when standard output cannot be written.
-fn not_written(e: &io::Error) -> Stop {
-    let reader_left = e.kind() == io::ErrorKind::BrokenPipe;
-    let code = if reader_left { out::READER_LEFT } else { 1 };
-    Stop { code, cause: format!("standard output: {e}") }
-}
-
-/// Tells a site its order, and then what else comes, until there is no more to come. When it breaks
-/// off the site has ended, which is seen by ssh's end.
-fn tell(mut to: ChildStdin, order: &Order, more: &Receiver<Told>) {
-    let mut written = order::write(&mut to, order).and_then(|()| to.flush());
-    while let (Ok(()), Ok(told)) = (&written, more.recv()) {
-        written = frame::write(&mut to, &told).and_then(|()| to.flush());
-    }
-}
-
-/// Passes the signals to this process on.
-fn pass_signals(to: Queues, asked: Arc<AtomicBool>) {
+/// Notes signals that ask for the end: it is not waited then.
+fn note_signals(asked: Arc<AtomicBool>) {
     let Ok(mut signals) = signal_hook::iterator::Signals::new(runtime::passed_signals()) else {
-        // Each domain ends by what another one tells it, if not so soon.
+        // Then it is waited as long as it takes.
         return;
     };
     std::thread::spawn(move || {
@@ -331,66 +324,111 @@ fn pass_signals(to: Queues, asked: Arc<AtomicBool>) {
             if [SIGHUP, SIGINT, SIGTERM].contains(&signal) {
                 asked.store(true, Ordering::Relaxed);
             }
-            for site in lock(&to).iter() {
-                // One that is not reached hears of the end of the job later.
-                let _ = site.try_send(Told::Signal(signal));
-            }
         }
     });
 }
 
-/// Has the job ended when the controller of another domain has, and the job does not end by what
-/// that has told. Returns the exit codes of those that have ended when the job is over.
-fn watch(
-    places: &HashMap<Pid, Arc<Place>>,
-    ends: &Receiver<(Pid, Option<i32>)>,
-    is_over: &Receiver<()>,
-    stop: &Sender<Stop>,
-) -> HashMap<Pid, i32> {
-    let mut codes = HashMap::new();
-    let mut due: Option<(Instant, Stop)> = None;
-    loop {
-        while let Ok((pid, code)) = ends.try_recv() {
-            let code = code.unwrap_or(1);
-            codes.insert(pid, code);
-            if let (None, Some(place)) = (&due, places.get(&pid)) {
-                let (within, why) = why(place, code);
-                due = Some((Instant::now() + within, why));
+/// The other domains when the job has ended here.
+#[derive(Default)]
+struct Watched {
+    started: Started,
+    /// It goes on there.
+    has_left: bool,
+}
+
+/// What looks at the other domains while the job runs here.
+struct Watching {
+    starter: Starter,
+    /// The part of this process's domain.
+    own: Part,
+    /// The domain here has ended, and the job goes on.
+    has_left: bool,
+    ends: Receiver<(Pid, Option<i32>)>,
+    changes: Receiver<LineChange>,
+    joining: Receiver<NewSite>,
+    is_over: Receiver<()>,
+}
+
+impl Watching {
+    /// Does what is to be done until the job has ended here; returns what there is then.
+    fn run(mut self) -> Watched {
+        let begun = Instant::now();
+        while let Err(RecvTimeoutError::Timeout) = self.is_over.recv_timeout(LOOK) {
+            let now = begun.elapsed();
+            while let Ok(new) = self.joining.try_recv() {
+                self.start(new, now);
+            }
+            self.hear_of_lines(now);
+            let Starter { started: Started { remotes, .. }, to_job, .. } = &mut self.starter;
+            while let Ok((pid, code)) = self.ends.try_recv() {
+                let of_it = remotes.iter_mut().find(|r| r.connection.pid() == pid);
+                let Some(remote) = of_it else { continue };
+                remote.has_ended = true;
+                let done = remote.watch.ended(code.unwrap_or(1), now);
+                done.into_iter().for_each(|done| remote.carry_out(done, now, to_job));
+            }
+            for remote in remotes {
+                if let Some(done) = remote.watch.look(now) {
+                    remote.carry_out(done, now, to_job);
+                }
             }
         }
-        match is_over.recv_timeout(LOOK) {
-            Err(RecvTimeoutError::Timeout) => {}
-            _ => return codes,
+        self.hear_of_lines(begun.elapsed());
+        Watched { started: self.starter.started, has_left: self.has_left }
+    }
+
+    fn hear_of_lines(&mut self, now: Duration) {
+        while let Ok(LineChange { domain, line }) = self.changes.try_recv() {
+            self.has_left |= domain == self.own.name() && line == LineIs::Over;
+            let remotes = self.starter.started.remotes.iter_mut();
+            remotes.filter(|r| r.watch.name() == domain).for_each(|remote| remote.line(line, now));
         }
-        if due.as_ref().is_some_and(|(at, _)| Instant::now() >= *at) {
-            if let Some((_, why)) = due.take() {
-                // The job may just have ended.
-                let _ = stop.send(why);
-            }
+    }
+
+    /// Starts the controller of a domain that joins.
+    fn start(&mut self, NewSite { domains, new }: NewSite, now: Duration) {
+        let domain = domains.own;
+        let environment = passed(std::env::vars_os());
+        let site = Site::joining(domains, new, &self.own, environment);
+        if let Err(e) = self.starter.start(site, now) {
+            let stop = Stop { code: 1, cause: format!("{e:#}") };
+            // The job may just have ended.
+            let _ = self.starter.to_job.send(FromOutside::DomainLost { domain, stop });
         }
     }
 }
 
-/// Why the job ends when the controller of a domain has ended with this code, and after how long.
-fn why(Place { name, destination }: &Place, code: i32) -> (Duration, Stop) {
-    let stop = |text: String| Stop { code: code.max(1), cause: format!("domain {name}: {text}") };
-    match code {
-        SSH_FAILED => {
-            let text = format!(
-                "its controller at {destination} has died or cannot be reached: `ssh -o \
-                 BatchMode=yes {destination} true` must work, with a key without a question"
-            );
-            (GRACE_OF_NONE, Stop { code: 1, ..stop(text) })
+impl Remote {
+    /// The line to the domain has changed.
+    fn line(&mut self, line: LineIs, now: Duration) {
+        self.watch.line(line, now);
+        if line == LineIs::Never {
+            // It is told by that as well, if there was no line yet.
+            self.connection.close();
         }
-        code if NOT_FOUND.contains(&code) => {
-            let text = format!(
-                "its controller was not started at {destination}: the same Eyrie must be there, or \
-                 be named by --agent-path, and the directory in which this command runs"
-            );
-            (GRACE_OF_NONE, stop(text))
+    }
+
+    fn carry_out(&mut self, done: Do, now: Duration, job: &Sender<FromOutside>) {
+        match done {
+            Do::Say(text) => out::say(format!("eyrie: {text}")),
+            Do::Stop(stop) => {
+                let domain = self.domain;
+                // The job may just have ended.
+                drop(job.send(FromOutside::DomainLost { domain, stop }))
+            }
+            Do::Resume => {
+                self.watch.connected(now);
+                match self.ssh.start(&self.resume, None) {
+                    Ok(connection) => (self.connection, self.has_ended) = (connection, false),
+                    Err(e) => {
+                        out::say(format!("eyrie: {e:#}"));
+                        // As when ssh does not reach the host: it is tried again.
+                        let done = self.watch.ended(SSH_FAILED, now);
+                        done.into_iter().for_each(|done| self.carry_out(done, now, job));
+                    }
+                }
+            }
         }
-        0 => (GRACE, stop("its controller has ended before the job".into())),
-        _ => (GRACE_OF_ERROR, stop(format!("its controller has ended with code {code}"))),
     }
 }
 
@@ -434,29 +472,17 @@ mod tests {
             args: words("run --domains f ./a it's"),
             program: 2,
             cwd: "/home/me".into(),
+            dir: Some("/scratch".into()),
+            log: None,
         };
         assert_eq!(
             command.at("cloud"),
             "cd /home/me || exit 127; exec '/opt/my eyrie/eyrie' run --domains - --as cloud ./a 'it'\\''s'"
         );
-    }
-
-    #[test]
-    fn the_end_of_a_site_ends_the_job_unless_that_ends_by_itself() {
-        let pid = Pid::from_raw(7).unwrap();
-        let place = Place { name: "cloud".into(), destination: "me@login".into() };
-        let places = HashMap::from([(pid, Arc::new(place))]);
-        let (ended, ends) = channel();
-        let (over, is_over) = channel();
-        let (stop, stops) = channel();
-        let watching = std::thread::spawn(move || watch(&places, &ends, &is_over, &stop));
-        // As ssh ends when it reaches no host.
-        ended.send((pid, Some(255))).unwrap();
-        let why = stops.recv().unwrap();
-        assert_eq!(why.code, 1);
-        let begin = "domain cloud: its controller at me@login has died or cannot";
-        assert!(why.cause.starts_with(begin), "{why:?}");
-        drop(over);
-        assert_eq!(watching.join().unwrap(), HashMap::from([(pid, 255)]));
+        assert_eq!(
+            command.resume("j"),
+            "cd /home/me || exit 127; exec '/opt/my eyrie/eyrie' resume --if-dead --dir /scratch j"
+        );
+        assert_eq!(command.resume_by_hand("j"), "eyrie resume --dir /scratch j");
     }
 }

@@ -3,8 +3,8 @@
 use super::args;
 use clap::Args;
 use eyrie_cli::out;
+use eyrie_exporter::listen::address;
 use eyrie_monitor::sync::Conductor;
-use eyrie_monitor::watch::client::address;
 use eyrie_units::positive_duration;
 use std::net::SocketAddr;
 use std::path::PathBuf;

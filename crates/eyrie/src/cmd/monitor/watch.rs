@@ -7,6 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use eyrie_cli::out::{self, Output};
 use eyrie_controller::runtime::appended;
+use eyrie_exporter::listen::address;
 use eyrie_monitor::health::{Event, HealthState, Rules};
 use eyrie_monitor::json;
 use eyrie_monitor::names::CommandLines;
@@ -15,7 +16,6 @@ use eyrie_monitor::reader::Kind;
 use eyrie_monitor::sampling_thread::{Config, Started};
 use eyrie_monitor::shared::Shared;
 use eyrie_monitor::sync::Mode;
-use eyrie_monitor::watch::client::address;
 use eyrie_monitor::watch::remote::Remote;
 use eyrie_monitor::watch::{Judgement, Limit, Options, Watch};
 use eyrie_units::{nanoseconds, positive_duration, share};
@@ -183,6 +183,7 @@ fn config(args: &WatchArgs) -> anyhow::Result<Config> {
         capacity: args.room.map(|n| n as usize),
         ring_bytes: args.ring,
         node_all: args.whole_node,
+        lock_memory: true,
         real_time: true,
         pin: args.pin,
         nice: args.nice,

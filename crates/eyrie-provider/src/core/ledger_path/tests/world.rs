@@ -4,6 +4,7 @@
 use super::keeper::Keeper;
 use super::window::{Hint, Window};
 use super::{Ledgers, LedgersJob};
+use crate::core::asking::Asked;
 use crate::core::ledger_path::host::{AdmissionError, LedgerHost, Windows, WindowsOf};
 use crate::core::ledger_path::LedgerPath;
 use crate::core::path::{ImagePoint, Path};
@@ -385,7 +386,7 @@ impl crate::core::world::World for TestHost {
         self.world.ticks.get() / part
     }
 
-    fn polled(&mut self, _: u64) {}
+    fn asked(&mut self, _: Asked) {}
 
     fn trace(&mut self, _: eyrie_wire::page::What, _: u64, _: u32, _: u64) {}
 }

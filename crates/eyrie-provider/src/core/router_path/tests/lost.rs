@@ -2,6 +2,7 @@
 //! An empty router replaces the lost one after some time. What the ranks compute must be the same.
 
 use super::*;
+use crate::core::error::RankError;
 use crate::core::mutation;
 use eyrie_wire::data::Header;
 use eyrie_wire::{Incarnation, Rank};
@@ -317,6 +318,29 @@ fn a_message_that_a_lost_router_alone_had_logged_is_not_lost() {
     assert!(received == (0..3).map(|tag| (tag, content.clone())).collect::<Vec<_>>());
 }
 
+/// The host of a gateway may be away for hours. Any other router is replaced sooner.
+fn who_needs_a_gateway_waits_for_it_however_long_that_takes() {
+    for is_gateway in [true, false] {
+        let (world, mut ranks) = pair_with(2, None);
+        let away = Duration::from_secs(10_000);
+        {
+            let mut world = world.borrow_mut();
+            world.gateway = is_gateway.then_some(RouterId(1));
+            world.lose(1, &[Incarnation(1), Incarnation(1)]);
+            let up_at = world.now + away;
+            if let Some(loss) = &mut world.loss {
+                loss.up_at[1] = up_at;
+            }
+        }
+        let sent = ranks[0].send(Rank(1), tagged(1), b"late");
+        match (is_gateway, sent) {
+            (true, Ok(())) => assert!(world.borrow().now >= away),
+            (false, Err(RankError::OutOfReach { router: RouterId(1), .. })) => {}
+            (_, sent) => panic!("gateway: {is_gateway}: {sent:?}"),
+        }
+    }
+}
+
 /// A successor knows when a rank spoke last with the lost router: nothing may be shown to the next
 /// incarnation before that.
 fn what_was_seen_before_the_loss_is_known_after_it() {
@@ -485,6 +509,7 @@ fn single_rules() {
     who_observes_again_re_executes();
     a_rank_that_re_executes_goes_on_without_its_router();
     a_message_that_a_lost_router_alone_had_logged_is_not_lost();
+    who_needs_a_gateway_waits_for_it_however_long_that_takes();
     what_was_seen_before_the_loss_is_known_after_it();
 }
 

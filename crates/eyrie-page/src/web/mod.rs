@@ -1,0 +1,201 @@
+//! The page over HTTP: what is served where, and how connections are kept within bounds. It must
+//! never do anything for one that [`guard`] refuses.
+
+mod acting;
+mod assets;
+mod failure;
+mod guard;
+mod live;
+mod looking;
+mod owner;
+mod shared;
+mod token;
+
+use crate::jobs::{Jobs, Source};
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::middleware::{from_fn_with_state, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::Router;
+use failure::Failure;
+use guard::Guard;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use shared::Shared;
+use std::future::Future;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+pub use token::Token;
+use tokio::sync::Semaphore;
+
+/// Most connections at a time. Further ones wait.
+const CONNECTIONS: usize = 256;
+/// How long a request may take to arrive.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
+/// Longest request in bytes, without its head.
+const LONGEST: usize = 1 << 20;
+/// The pause after a connection that could not be accepted: out of descriptors, or the like.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long after the end of its job a page is served that ends with it, while someone looks: they
+/// are told within a part of it.
+const LAST_NEWS: Duration = Duration::from_millis(400);
+
+/// The page, ready to be served.
+pub struct Page {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+}
+
+impl Page {
+    /// Listens there. Only one that has the token can act; without a token no one can.
+    ///
+    /// # Errors
+    /// When it cannot listen there, or a file of events cannot be read or has something else.
+    pub fn open(listen: SocketAddr, source: Source, token: Option<&Token>) -> anyhow::Result<Page> {
+        let jobs = Jobs::open(source)?;
+        let listener = TcpListener::bind(listen).map_err(|e| {
+            anyhow::anyhow!("cannot listen at {listen}: {e}; choose another port with --listen")
+        })?;
+        Page::at(listener, jobs, token)
+    }
+
+    /// The page of the jobs in a directory, on a listener that is there.
+    ///
+    /// # Errors
+    /// When the listener cannot be used.
+    pub fn on(listener: TcpListener, base: PathBuf, token: &Token) -> anyhow::Result<Page> {
+        Page::at(listener, Jobs::open(Source::Living(base))?, Some(token))
+    }
+
+    fn at(listener: TcpListener, jobs: Jobs, token: Option<&Token>) -> anyhow::Result<Page> {
+        listener.set_nonblocking(true)?;
+        let guard = Guard::new(token, guard::own_names());
+        Ok(Page { listener, shared: Arc::new(Shared::new(jobs, guard)) })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves it, for ever.
+    ///
+    /// # Errors
+    /// When the listener cannot be used.
+    pub fn serve(self) -> std::io::Result<()> {
+        self.serve_until(|_| std::future::pending())
+    }
+
+    /// Serves it until this job has ended, and those who look know that.
+    ///
+    /// # Errors
+    /// When the listener cannot be used.
+    pub fn serve_job(self, name: &str) -> std::io::Result<()> {
+        let name = name.to_string();
+        self.serve_until(|shared| async move {
+            until_over(&shared, &name).await;
+            if shared.jobs.has_viewers() {
+                tokio::time::sleep(LAST_NEWS).await;
+            }
+        })
+    }
+
+    fn serve_until<F: Future<Output = ()>>(
+        self,
+        end: impl FnOnce(Arc<Shared>) -> F,
+    ) -> std::io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(2 * shared::ASKING)
+            .build()?;
+        let Page { listener, shared } = self;
+        let end = end(shared.clone());
+        let served = runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            tokio::select! {
+                served = accept(listener, router(shared)) => served,
+                () = end => Ok(()),
+            }
+        });
+        // Threads that wait for jobs do not matter any more.
+        runtime.shutdown_background();
+        served
+    }
+}
+
+/// Serves what comes, for ever.
+async fn accept(listener: tokio::net::TcpListener, router: Router) -> std::io::Result<()> {
+    let closed = Router::new().fallback(|| async {
+        Failure::forbidden("this page is another user's: only they can look at it")
+    });
+    let is_private = listener.local_addr()?.ip().is_loopback();
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(place) = room.clone().acquire_owned().await else { return Ok(()) };
+        let Ok((stream, other)) = listener.accept().await else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        let all = [router.clone(), closed.clone()];
+        tokio::spawn(async move {
+            let [open, closed] = all;
+            let ours = !is_private || is_ours(&stream, other).await;
+            let service = TowerToHyperService::new(if ours { open } else { closed });
+            let connection = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(REQUEST_PATIENCE)
+                .serve_connection(TokioIo::new(stream), service);
+            // One that breaks is the other side's affair.
+            let _ = connection.await;
+            drop(place);
+        });
+    }
+}
+
+/// Waits until this job has ended. One that there is not has yet to begin.
+async fn until_over(shared: &Arc<Shared>, name: &str) {
+    let watch = loop {
+        match looking::find(shared, name.into()).await {
+            Ok(watch) => break watch,
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    };
+    let mut news = watch.news();
+    while !watch.is_over() && news.changed().await.is_ok() {}
+}
+
+/// Whether this user, or root, is at the other end.
+async fn is_ours(stream: &tokio::net::TcpStream, other: SocketAddr) -> bool {
+    let Ok(ours) = stream.local_addr() else { return false };
+    tokio::task::spawn_blocking(move || owner::is_ours(ours, other)).await.unwrap_or(false)
+}
+
+fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/api/live", get(live::all))
+        .route("/api/access", get(acting::access))
+        .route("/api/jobs/{job}/live", get(live::job))
+        .route("/api/jobs/{job}/events", get(looking::events))
+        .route("/api/jobs/{job}/request", post(acting::request))
+        .route("/", get(assets::page))
+        .route("/job/{job}", get(assets::page))
+        .route("/{file}", get(assets::file))
+        .fallback(|| async { Failure::not_found("there is no such page") })
+        .layer(DefaultBodyLimit::max(LONGEST))
+        .layer(from_fn_with_state(shared.clone(), admitted))
+        .with_state(shared)
+}
+
+/// Stands before all that is served.
+async fn admitted(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    guard::fence_in(match shared.guard.admit(request.method(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(refused) => refused.into_response(),
+    })
+}
