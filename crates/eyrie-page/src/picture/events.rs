@@ -15,13 +15,14 @@ impl Picture {
         self.version += 1;
         self.time = self.time.max(time);
         self.event_at = Some(time);
+        // While a recovery that ends with this event is still known to go on.
+        self.count(record);
         self.of_job(record);
         self.of_node(record);
         self.of_health(time, record);
         self.of_rank(time, record);
         self.of_image(time, record);
         self.of_move(time, record);
-        self.count(record);
         self.event_at = None;
     }
 
@@ -293,6 +294,9 @@ impl Picture {
 
     /// What a job has been through, for one that does not say it itself.
     fn count(&mut self, record: &Record) {
+        // Moves end with the same event, and are no recoveries.
+        let recoveries = &self.recoveries;
+        let is_failure = |rank| recoveries.has(|of| of.rank == rank && !of.is_over());
         self.summary.edit(self.version, |of| match record {
             Record::JobStarted { ranks, .. } => of.ranks = *ranks,
             Record::Checkpoint { bytes, .. } => {
@@ -305,7 +309,7 @@ impl Picture {
             Record::RoleLost { .. } => of.roles_lost += 1,
             Record::Resumed => of.resumes += 1,
             Record::SpareUsed { .. } => of.spares_used += 1,
-            Record::Recovered { total, .. } => {
+            Record::Recovered { instance, total, .. } if is_failure(instance.rank) => {
                 of.recoveries += 1;
                 of.longest_recovery = of.longest_recovery.max(*total);
             }

@@ -6,7 +6,7 @@ use crate::job_time::JobTime;
 use eyrie_interface::record::Phases;
 use eyrie_interface::Record;
 use eyrie_wire::Rank;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The counts over all events.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub struct Counts {
     pub move_bytes: u64,
     /// When the newest image of each rank began to count, in seconds of the job.
     pub images: BTreeMap<Rank, f64>,
+    /// Ranks that have failed and have not recovered.
+    failed: BTreeSet<Rank>,
 }
 
 impl Counts {
@@ -40,6 +42,7 @@ impl Counts {
             move_pauses: Histogram::default(),
             move_bytes: 0,
             images: BTreeMap::new(),
+            failed: BTreeSet::new(),
         }
     }
 
@@ -58,10 +61,14 @@ impl Counts {
                 self.checkpoints.add(*total);
                 self.images.insert(*rank, event.time);
             }
-            Record::Recovered { messages, phases, total, .. } => {
-                self.recoveries.add(*total);
-                self.phases = sum(self.phases, *phases);
+            Record::RankFailed { instance, .. } => drop(self.failed.insert(instance.rank)),
+            Record::Recovered { instance, messages, phases, total, .. } => {
                 self.replayed += messages;
+                // Moves end with the same event, and are no recoveries.
+                if self.failed.remove(&instance.rank) {
+                    self.recoveries.add(*total);
+                    self.phases = sum(self.phases, *phases);
+                }
             }
             Record::MoveRound { bytes, .. } => self.move_bytes += bytes,
             Record::RankMoved { pause, .. } => self.move_pauses.add(*pause),
@@ -98,7 +105,7 @@ mod tests {
         let mut counts = Counts::new();
         let ms = Duration::from_millis;
         let instance = RankInstance { rank: Rank(1), incarnation: Incarnation(2) };
-        for (time, placed) in [(1.0, 10), (2.0, 30)] {
+        for (time, placed, has_failed) in [(1.0, 10, true), (2.0, 30, true), (3.0, 50, false)] {
             let checkpoint = Record::Checkpoint {
                 rank: Rank(1),
                 image: ImageId(1),
@@ -108,15 +115,19 @@ mod tests {
                 total: ms(placed),
             };
             hear(&mut counts, time, checkpoint);
+            if has_failed {
+                let cause = "killed".into();
+                hear(&mut counts, time, Record::RankFailed { instance, node: NodeId(0), cause });
+            }
             let phases = Phases { placed: ms(placed), replayed: ms(1), ..Phases::default() };
             let (node, image, total) = (NodeId(0), None, phases.total());
             let recovered = Record::Recovered { instance, node, image, messages: 7, phases, total };
             hear(&mut counts, time, recovered);
         }
         assert_eq!((counts.phases.placed, counts.phases.replayed), (ms(40), ms(2)));
-        assert_eq!((counts.replayed, counts.of("recovered"), counts.of("note")), (14, 2, 0));
+        assert_eq!((counts.replayed, counts.of("recovered"), counts.of("note")), (21, 3, 0));
         assert!((counts.recoveries.sum() - 0.042).abs() < 1e-9);
-        assert_eq!(counts.images, [(Rank(1), 2.0)].into());
+        assert_eq!(counts.images, [(Rank(1), 3.0)].into());
         hear(&mut counts, 3.0, Record::RankFinished { rank: Rank(1), code: 0 });
         assert!(counts.images.is_empty());
     }

@@ -8,7 +8,7 @@ use eyrie_interface::answer::Arranged;
 use eyrie_interface::options::RUN_TIME;
 use eyrie_interface::proposal::{Arrangement, Links};
 use eyrie_interface::Request;
-use eyrie_units::{bytes, counted, duration, time};
+use eyrie_units::{bytes, counted, duration, nanoseconds, time};
 use std::path::Path;
 use std::time::Duration;
 
@@ -52,9 +52,8 @@ fn in_full(found: &Arrangement, hosts: &Hosts, left: Duration) -> String {
     rows.extend(found.moves.iter().map(|(rank, from, to)| {
         vec![rank.to_string(), hosts.name(from.0), format!("moves to node {}", hosts.name(to.0))]
     }));
-    let seconds = |s: f64| time(Duration::try_from_secs_f64(s.max(0.0)).unwrap_or(Duration::MAX));
     let moves = counted(found.moves.len() as u64, "move");
-    let (gain, cost) = (seconds(found.gain), seconds(found.cost));
+    let (gain, cost) = (nanoseconds(found.gain * 1e9), nanoseconds(found.cost * 1e9));
     let pays = if found.pays { "" } else { ": they do not pay, and nothing moves" };
     format!(
         "{}\nnow {now}\nthen {}\n{moves}: the job gains {gain} in the {} that are left, and may \

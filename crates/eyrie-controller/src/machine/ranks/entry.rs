@@ -397,7 +397,7 @@ impl RankEntry {
         let recovery = self.state.recovery()?;
         let signal = match recovery.death() {
             Death::Signal(signal) => Some(signal),
-            Death::Outside => None,
+            Death::Outside | Death::Stopped => None,
         };
         let again = self.crashes.note(signal, mark, recovery.died_from())?;
         signal.map(|s| (s, again))

@@ -364,7 +364,7 @@ impl RankState {
             }
             (RankStateName::Lost, Step::Came { now, fence }) => {
                 let none = Duration::ZERO;
-                let recovery = RankRecovery::after(None, now, Death::Outside, none, None);
+                let recovery = RankRecovery::after(None, now, Death::Stopped, none, None);
                 RankState::Lost { fence, recovery }
             }
             (RankStateName::Finished, Step::Exited { code } | Step::CameFinished { code }) => {

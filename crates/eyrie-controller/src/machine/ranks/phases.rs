@@ -17,6 +17,8 @@ pub enum Death {
     Signal(i32),
     /// By no fault of the rank: its node, its restore.
     Outside,
+    /// It did not die: it was stopped to be moved or saved, or comes from where it was saved.
+    Stopped,
 }
 
 /// A recovery under way.
@@ -39,7 +41,7 @@ impl RankRecovery {
     /// That of a rank of a saved job.
     pub fn of_saved_job() -> RankRecovery {
         RankRecovery {
-            death: Death::Outside,
+            death: Death::Stopped,
             died_from: None,
             from: None,
             avoid: None,
@@ -58,6 +60,9 @@ impl RankRecovery {
         detected: Duration,
         died_from: Option<ImageId>,
     ) -> RankRecovery {
+        // One that failed stays one also where its rank is stopped meanwhile.
+        let has_failed = failed.is_some_and(RankRecovery::is_of_failure);
+        let death = if death == Death::Stopped && has_failed { Death::Outside } else { death };
         let before =
             failed.map_or(Duration::ZERO, |v| v.phases.total() + now.saturating_sub(v.mark));
         RankRecovery {
@@ -73,6 +78,11 @@ impl RankRecovery {
 
     pub fn death(&self) -> Death {
         self.death
+    }
+
+    /// Whether it is the recovery of a rank that has failed.
+    pub fn is_of_failure(&self) -> bool {
+        self.death != Death::Stopped
     }
 
     /// The image that the dead incarnation was started from.
@@ -170,6 +180,16 @@ mod tests {
         assert_eq!((phases.detected, phases.placed, phases.fetched), (s(12), s(1), s(3)));
         assert_eq!((phases.restored, phases.replayed), (s(3), s(3)));
         assert_eq!(phases.total(), s(30 - 10 + 2));
+    }
+
+    #[test]
+    fn a_rank_that_is_stopped_has_not_failed_unless_it_had_before() {
+        let after = |failed, death| RankRecovery::after(failed, s(1), death, s(0), None);
+        let moved = after(None, Death::Stopped);
+        assert!(!moved.is_of_failure() && !RankRecovery::of_saved_job().is_of_failure());
+        let failed = after(Some(&moved), Death::Signal(9));
+        assert!(failed.is_of_failure());
+        assert!(after(Some(&failed), Death::Stopped).is_of_failure());
     }
 
     #[test]

@@ -237,9 +237,11 @@ impl Recovery<'_> {
         let Some(recovery) = r.caught_up(now, messages) else { return };
         let phases = recovery.phases();
         let total = phases.total();
-        self.out.summary_mut().recoveries += 1;
-        self.out.summary_mut().longest_recovery =
-            self.out.summary_mut().longest_recovery.max(total);
+        if recovery.is_of_failure() {
+            let summary = self.out.summary_mut();
+            summary.recoveries += 1;
+            summary.longest_recovery = summary.longest_recovery.max(total);
+        }
         let image = recovery.from().map(|from| from.image);
         self.out.record(Record::Recovered { instance, node, image, messages, phases, total });
         self.out.follows(Consequence::RankArrived(instance.rank));

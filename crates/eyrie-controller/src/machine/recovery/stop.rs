@@ -80,7 +80,7 @@ impl Stop<'_> {
     /// happens while it is being fenced.
     pub fn stop(&mut self, rank: Rank) {
         let node = self.ranks[rank].node();
-        let Some((instance, capture)) = self.replace(rank, Death::Outside, None) else { return };
+        let Some((instance, capture)) = self.replace(rank, Death::Stopped, None) else { return };
         self.out.send_agent(node, ToAgent::Kill(instance));
         self.drop_capture(rank, capture, "the rank was stopped meanwhile");
         self.fence(rank);

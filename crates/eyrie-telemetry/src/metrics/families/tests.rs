@@ -140,6 +140,7 @@ fn text(ranks: u32, nodes: u32) -> String {
             pause: ms(2),
             total: ms(20),
         },
+        Record::RankFailed { instance: instance(0), node: NodeId(0), cause: "killed".into() },
         Record::Recovered {
             instance: instance(0),
             node: NodeId(0),

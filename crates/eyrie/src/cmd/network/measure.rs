@@ -8,7 +8,7 @@ use eyrie_controller::runtime::{is_here, Launcher};
 use eyrie_gateway::trial::{Fault, Reached};
 use eyrie_host::shell;
 use eyrie_topology::guess::{self, By, Groups};
-use eyrie_units::{bytes, time};
+use eyrie_units::{bytes, nanoseconds};
 use eyrie_wire::domains::LineKey;
 use eyrie_wire::DomainId;
 use std::ffi::{OsStr, OsString};
@@ -75,9 +75,8 @@ pub fn look(
 
 fn in_words(groups: &Groups) -> String {
     let Groups { within, between, by, .. } = *groups;
-    let seconds = |s: f64| time(Duration::try_from_secs_f64(s).unwrap_or_default());
     let [within, between] = match by {
-        By::RoundTrip => [within, between].map(seconds),
+        By::RoundTrip => [within, between].map(|s| nanoseconds(s * 1e9)),
         By::Rate => [within, between].map(|rate| format!("{}/s", bytes(rate as u64))),
     };
     let (most, least) = match by {
@@ -150,11 +149,10 @@ impl Measured {
         };
         let (soon, late) = ends(|way| way.round_trip_s);
         let (slow, fast) = ends(|way| way.bytes_per_s);
-        let seconds = |s: f64| time(Duration::try_from_secs_f64(s).unwrap_or_default());
         format!(
             "round trips of {} to {} and {}/s to {}/s",
-            seconds(soon),
-            seconds(late),
+            nanoseconds(soon * 1e9),
+            nanoseconds(late * 1e9),
             bytes(slow as u64),
             bytes(fast as u64)
         )
