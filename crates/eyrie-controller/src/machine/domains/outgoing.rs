@@ -3,6 +3,7 @@
 //! sent again. What waits is bounded by the windows of the ranks' streams, which open when the
 //! other domain has written it. It must never lose a byte, nor tell one twice.
 
+use eyrie_units::counted;
 use eyrie_wire::control::StandardStream;
 use eyrie_wire::{NodeId, RankInstance};
 use serde::{Deserialize, Serialize};
@@ -116,7 +117,7 @@ impl Outgoing {
             return Vec::new();
         }
         let left_out = std::mem::take(&mut self.left_out);
-        let says = (left_out > 0).then(|| format!("{left_out} lines were left out"));
+        let says = (left_out > 0).then(|| format!("{} left out", counted(left_out, "line")));
         says.into_iter().chain([text]).collect()
     }
 }
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!(out.lines("a".into(), 0), ["a"]);
         assert!(out.lines("b".into(), MAX_LETTERS_BEFORE_LINES).is_empty());
         assert!(out.lines("c".into(), MAX_LETTERS_BEFORE_LINES).is_empty());
-        assert_eq!(out.lines("d".into(), 9), ["2 lines were left out", "d"]);
+        assert_eq!(out.lines("d".into(), 9), ["2 lines left out", "d"]);
         assert_eq!(out.lines("e".into(), 9), ["e"]);
     }
 }

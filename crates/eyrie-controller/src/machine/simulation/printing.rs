@@ -219,10 +219,16 @@ impl Cluster {
         self.queue.push(Due(self.now, self.made, line));
     }
 
-    /// A line of another domain comes: each once, and in order.
+    /// A line of another domain comes: each once, and in order, but for those that it has left out,
+    /// as it says.
     pub fn show_line(&mut self, text: &str) {
         let (domain, number) = text.split_once(": ").expect("a domain and its line");
         let last = self.printing.lines_of.entry(domain.into()).or_default();
+        let left_out = number.strip_suffix(" left out").and_then(|said| said.split_once(' '));
+        if let Some((left_out, _)) = left_out {
+            *last += left_out.parse::<u64>().expect("how many lines");
+            return;
+        }
         assert_eq!(number.parse(), Ok(*last + 1), "the next line of {domain}");
         *last += 1;
     }
