@@ -7,12 +7,13 @@ a test wants it.
 
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 
 import jobs
 from hosts import Hosts, HostsJob, batch, mac
-from jobs import PATIENCE_S, await_condition, check, command_line
+from jobs import PATIENCE_S, await_condition, check, command_line, kill
 
 # A site's hosts are 10.77.SITE.N, gateways are 10.78.0.SITE.
 PRIVATE, WIDE = "10.77", "10.78.0"
@@ -365,6 +366,18 @@ class SitesJob(HostsJob):
         # Home routers come first: there are two of them at least.
         number, pid = max(self.roles("router", site).items(), default=(0, None))
         return (number, pid) if number >= HOME_ROUTERS else None
+
+    def replace_gateway(self, site):
+        """Kills it, and waits until another one is there."""
+        number, pid = self.gateway(site)
+        check(kill(pid, signal.SIGKILL), f"no gateway at site {site}")
+
+        def another():
+            check(not self.has_ended(), f"the job has ended: {self.stderr()[-1500:]}")
+            found = self.gateway(site)
+            return found and found[0] == number and found[1] != pid
+
+        await_condition(another, f"another gateway at site {site}")
 
     def ranks_at(self, site):
         """The ranks of a site, by what it has started."""

@@ -16,8 +16,10 @@ use std::time::Duration;
 
 /// How long each step may take.
 pub const STEP: Duration = Duration::from_secs(5);
-/// A line is lost when the other host does not answer for this long.
+/// A line is lost when the other host does not answer, or takes nothing, for this long.
 const LINE_TIMEOUT: Duration = Duration::from_secs(6);
+/// The same of a connection with an image: stores wait for each other for as long.
+const IMAGE_TIMEOUT: Duration = Duration::from_secs(60);
 const PROBE_EVERY: Duration = Duration::from_secs(2);
 
 /// Where to connect to.
@@ -94,6 +96,14 @@ pub fn connect_line(gateway: &str) -> io::Result<Stream> {
         }
     }
     Err(last)
+}
+
+/// An image goes over this line from now on.
+///
+/// # Errors
+/// When the kernel refuses it.
+pub fn prepare_image(line: &impl AsFd) -> io::Result<()> {
+    Ok(sockopt::set_tcp_user_timeout(line, IMAGE_TIMEOUT.as_millis() as u32)?)
 }
 
 /// Has the kernel find out soon that the other host of a line is gone.

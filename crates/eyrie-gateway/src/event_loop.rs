@@ -324,8 +324,12 @@ impl Loop {
                 self.lines.extend(Line::to(&self.domains, id, self.ranks));
             }
         }
-        let directory = self.directory.clone();
-        self.follow(directory);
+        // Connections that others have made here have the rights that were theirs.
+        self.out.router.command(RouterCommand::Domains(self.domains.clone()));
+        // The first directory may be still to come.
+        if self.directory != Directory::default() {
+            self.follow(self.directory.clone());
+        }
     }
 
     /// The domain has ended: nothing is asked of it or taken from it any more.
@@ -619,9 +623,6 @@ impl Loop {
             self.lost(token, "it takes too long");
         }
         for at in 0..self.lines.len() {
-            if self.lines[at].over {
-                continue;
-            }
             self.call(at, now);
             self.sign(at, now);
             let Line { courier, links, .. } = &mut self.lines[at];
@@ -647,6 +648,9 @@ impl Loop {
 
     /// Has connections made that are due.
     fn call(&mut self, at: usize, now: Instant) {
+        if self.lines[at].over {
+            return;
+        }
         let fetches = self.fetching == Fetching::On;
         let Loop { lines, directory, secret, domains, home, away, .. } = self;
         let line = &mut lines[at];

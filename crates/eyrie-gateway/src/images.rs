@@ -2,8 +2,9 @@
 //! domain's rank from its own gateway, as from any store. That one asks the other gateway, which
 //! asks the stores of its domain. What goes to and fro is passed on in blocks and not looked at:
 //! the store that receives an image verifies it. Each image is served by threads of its own, so
-//! none of this waits for messages, nor they for it. It must never give an image to a domain that
-//! has no line here, nor ask a store for anything but an image of its domain's own ranks.
+//! none of this waits for messages, nor they for it. It must never give an image to a domain but
+//! the one to which the ranks go, nor ask a store for anything but an image of its domain's own
+//! ranks.
 
 use crate::blocks::{Reader, Writer, BLOCK};
 use crate::dial;
@@ -16,6 +17,7 @@ use eyrie_wire::control::{Claim, StoreAt};
 use eyrie_wire::domains::Domains;
 use eyrie_wire::role_address::Addr;
 use eyrie_wire::{DomainId, Rank};
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -26,6 +28,8 @@ const STEP: Duration = Duration::from_secs(10);
 /// Most images that are under way to other domains at a time; others are refused, and asked for
 /// again by their stores.
 const MAX_GIVEN: usize = 64;
+/// Most connections that say to be for an image and have not proven it: the oldest one goes first.
+const MAX_CALLERS: usize = 64;
 /// What a store's answer begins with where it has no such image, and the length of that.
 const NONE: [u8; 4] = [0; 4];
 
@@ -33,9 +37,11 @@ const NONE: [u8; 4] = [0; 4];
 pub struct Images {
     secret: Secret,
     domains: Mutex<Domains>,
-    /// The stores of this domain.
-    stores: Mutex<Vec<StoreAt>>,
+    /// The stores of this domain, and the domain that may have their images.
+    stores: Mutex<(Vec<StoreAt>, Option<DomainId>)>,
     given: Mutex<usize>,
+    /// Connections that have not proven themselves, by their numbers, and the next number.
+    callers: Mutex<(BTreeMap<u64, Stream>, u64)>,
 }
 
 fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -46,7 +52,8 @@ impl Images {
     /// For these domains; `secret` is that of the own one.
     pub fn new(secret: Secret, domains: Domains) -> Images {
         let domains = Mutex::new(domains);
-        Images { secret, domains, stores: Mutex::default(), given: Mutex::new(0) }
+        let callers = Mutex::default();
+        Images { secret, domains, stores: Mutex::default(), given: Mutex::new(0), callers }
     }
 
     /// Ranks have gone from one domain to another.
@@ -54,39 +61,70 @@ impl Images {
         *locked(&self.domains) = domains;
     }
 
-    /// The stores of this domain are these from now on.
-    pub fn set_stores(&self, stores: Vec<StoreAt>) {
-        *locked(&self.stores) = stores;
+    /// The stores of this domain are these from now on, and only domain `to` may have their images.
+    pub fn set_stores(&self, stores: Vec<StoreAt>, to: Option<DomainId>) {
+        *locked(&self.stores) = (stores, to);
     }
 
     /// Serves a connection of another domain's gateway, whose preamble has come.
     pub fn give(self: &Arc<Images>, from: DomainId, stream: Stream) {
         let Some(key) = locked(&self.domains).key(from).map(|key| key.secret()) else { return };
-        {
-            let mut given = locked(&self.given);
-            if *given >= MAX_GIVEN {
-                return;
-            }
-            *given += 1;
-        }
+        let Ok(number) = self.call(&stream) else { return };
         let images = Arc::clone(self);
         let serve = move || {
-            if let Err(e) = images.give_image(&key, stream) {
+            let proven = images.prove(from, &key, stream);
+            locked(&images.callers).0.remove(&number);
+            let given = proven.and_then(|(claim, line)| images.give_one(&claim, line));
+            if let Err(e) = given {
                 tracing::info!(domain = %from, "no image went there: {e}");
             }
-            *locked(&images.given) -= 1;
         };
         if std::thread::Builder::new().name("gateway-image".into()).spawn(serve).is_err() {
-            *locked(&self.given) -= 1;
+            locked(&self.callers).0.remove(&number);
         }
     }
 
-    fn give_image(&self, key: &Secret, mut line: Stream) -> io::Result<()> {
+    /// Notes a connection that has to prove itself, and ends the oldest such one if there are too
+    /// many.
+    fn call(&self, stream: &Stream) -> io::Result<u64> {
+        let mut callers = locked(&self.callers);
+        let (open, next) = &mut *callers;
+        if open.len() >= MAX_CALLERS {
+            if let Some((_, oldest)) = open.pop_first() {
+                // It may be closed already.
+                let _ = oldest.shutdown(Shutdown::Both);
+            }
+        }
+        *next += 1;
+        open.insert(*next, stream.try_clone()?);
+        Ok(*next)
+    }
+
+    /// What a domain asks for that has proven to be it.
+    fn prove(&self, from: DomainId, key: &Secret, mut line: Stream) -> io::Result<(Claim, Stream)> {
         line.set_nonblocking(false)?;
         line.set_timeout(Some(STEP))?;
-        let claim = handshake::accept(&mut line, key, |claim| self.may_give(claim));
-        let claim = claim.map_err(|e| io::Error::other(e.to_string()))?;
-        let (store, begun) = self.store_with(&claim)?;
+        let claim = handshake::accept(&mut line, key, |claim| self.may_give(from, claim));
+        Ok((claim.map_err(|e| io::Error::other(e.to_string()))?, line))
+    }
+
+    /// Gives an image, unless too many are under way.
+    fn give_one(&self, claim: &Claim, line: Stream) -> io::Result<()> {
+        {
+            let mut given = locked(&self.given);
+            if *given >= MAX_GIVEN {
+                return Err(io::Error::other("too many are under way"));
+            }
+            *given += 1;
+        }
+        let ended = self.give_image(claim, line);
+        *locked(&self.given) -= 1;
+        ended
+    }
+
+    fn give_image(&self, claim: &Claim, mut line: Stream) -> io::Result<()> {
+        dial::prepare_image(&line)?;
+        let (store, begun) = self.store_with(claim)?;
         Writer::new().write(&begun, &mut line)?;
         relay(store, line)
     }
@@ -95,7 +133,10 @@ impl Images {
     ///
     /// # Errors
     /// Why not.
-    fn may_give(&self, claim: &Claim) -> Result<(), String> {
+    fn may_give(&self, from: DomainId, claim: &Claim) -> Result<(), String> {
+        if locked(&self.stores).1 != Some(from) {
+            return Err("images only for the domain to which the ranks go".into());
+        }
         match claim {
             Claim::ImageCopy { rank, .. } if locked(&self.domains).own().has(*rank) => Ok(()),
             _ => Err("images of this domain's own ranks only".into()),
@@ -104,7 +145,7 @@ impl Images {
 
     /// A connection to a store that has the image, and what it has said already.
     fn store_with(&self, claim: &Claim) -> io::Result<(Stream, [u8; NONE.len()])> {
-        let stores = locked(&self.stores).clone();
+        let stores = locked(&self.stores).0.clone();
         let mut last = io::Error::new(io::ErrorKind::NotFound, "this domain has no store");
         for store in stores {
             let Some(addr) = &store.addr else { continue };
@@ -134,6 +175,7 @@ impl Images {
         line.write_all(&Preamble { kind: Kind::Image, from: own }.encode())?;
         let proven = handshake::connect(&mut line, &key, claim);
         proven.map_err(|e| io::Error::other(e.to_string()))?;
+        dial::prepare_image(&line)?;
         Ok(line)
     }
 }

@@ -93,7 +93,7 @@ impl Gateway {
             RouterCommand::ToDomain { domain, letter } => {
                 self.mailbox.put(Input::Letter { domain, letter });
             }
-            RouterCommand::Stores(stores) => self.images.set_stores(stores),
+            RouterCommand::Stores { stores, to } => self.images.set_stores(stores, to),
             RouterCommand::Domains(domains) => {
                 self.images.set_domains(domains.clone());
                 self.mailbox.put(Input::Domains(domains));

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 
 /// Most bytes of all ranks of a line: more is never under way.
 const MAX_BYTES: usize = 256 << 20;
+/// What keeping a frame takes besides its own bytes.
+const EACH: usize = 64;
 
 /// What waits, by ranks.
 #[derive(Default)]
@@ -31,7 +33,7 @@ impl Stalled {
     /// # Errors
     /// When more has come than can have been under way.
     pub fn push(&mut self, rank: Rank, frame: &[u8]) -> Result<(), &'static str> {
-        self.bytes += frame.len();
+        self.bytes += frame.len() + EACH;
         self.ranks.entry(rank).or_default().push_back(frame.to_vec());
         if self.bytes > MAX_BYTES {
             return Err("more comes for ranks that have no room than was under way");
@@ -42,13 +44,13 @@ impl Stalled {
     /// Takes the first frame that waits for a rank, to be offered.
     pub fn take(&mut self, rank: Rank) -> Option<Vec<u8>> {
         let frame = self.ranks.get_mut(&rank)?.pop_front()?;
-        self.bytes -= frame.len();
+        self.bytes -= frame.len() + EACH;
         Some(frame)
     }
 
     /// It must wait on.
     pub fn put_back(&mut self, rank: Rank, frame: Vec<u8>) {
-        self.bytes += frame.len();
+        self.bytes += frame.len() + EACH;
         self.ranks.entry(rank).or_default().push_front(frame);
     }
 
@@ -64,7 +66,7 @@ impl Stalled {
     /// The stream of a rank is over.
     pub fn forget(&mut self, rank: Rank) {
         let frames = self.ranks.remove(&rank).unwrap_or_default();
-        self.bytes -= frames.iter().map(Vec::len).sum::<usize>();
+        self.bytes -= frames.iter().map(|frame| frame.len() + EACH).sum::<usize>();
     }
 }
 
@@ -91,7 +93,7 @@ mod tests {
         stalled.forget(other);
         assert!(stalled.ranks().is_empty());
         assert_eq!(stalled.bytes, 0);
-        let much = vec![0; MAX_BYTES];
+        let much = vec![0; MAX_BYTES - EACH];
         stalled.push(one, &much).unwrap();
         assert!(stalled.push(other, &[0]).is_err());
     }

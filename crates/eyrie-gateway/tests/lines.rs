@@ -259,6 +259,17 @@ fn a_trunk_is_for_the_ranks_of_its_domain_and_only_to_receive() {
 }
 
 #[test]
+fn a_trunk_ends_when_the_ranks_of_its_domain_have_gone() {
+    let mut domains = Domains::start();
+    let port = domains.sites[1].gateway.port();
+    let mut trunk = call(port, 1, 0, &domains.key.secret(), &Claim::Trunk).unwrap();
+    trunk.set_timeout(Some(PATIENCE)).unwrap();
+    domains.sites[1].give(DomainId(0), DomainId(1));
+    let ended = trunk.read(&mut [0; 64]).expect_err("it has the right to nothing");
+    assert_eq!(ended.kind(), std::io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
 fn a_rank_without_room_holds_no_other_one_back() {
     let mut domains = Domains::start();
     domains.sites[1].direct_but(Some(Rank(2)));

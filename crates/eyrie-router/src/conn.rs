@@ -6,7 +6,7 @@ use eyrie_transport::seal::{Keys, Sealed};
 use eyrie_transport::Stream;
 use eyrie_wire::auth::Secret;
 use eyrie_wire::data::MAX_FRAME;
-use eyrie_wire::domains::Domain;
+use eyrie_wire::domains::{Domain, Domains};
 use eyrie_wire::Rank;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::collections::VecDeque;
@@ -138,6 +138,14 @@ impl Conn {
     /// Whether it comes from the domain of this rank.
     pub fn is_of_line_for(&self, rank: Rank) -> bool {
         self.line.as_ref().is_some_and(|line| line.domain.has(rank))
+    }
+
+    /// Whether it comes from one of these domains, as that is now.
+    pub fn is_of_one_of(&self, domains: &Domains) -> bool {
+        self.line.as_ref().is_some_and(|line| {
+            let mut living = domains.others().filter(|(id, _)| domains.key(*id).is_some());
+            living.any(|(_, domain)| *domain == *line.domain)
+        })
     }
 
     /// Reads once what is there. `Ok(false)` at the end of the stream.

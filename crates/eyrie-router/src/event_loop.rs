@@ -17,6 +17,7 @@ use eyrie_wire::data::{
     put, put_plain, Determinant, Frame, Header, ObservedPart, StreamKind, MAX_INLINE,
 };
 use eyrie_wire::directory::KeptUntil;
+use eyrie_wire::domains::Domains;
 use eyrie_wire::{Incarnation, Rank, RankInstance, RouterId};
 use rustc_hash::FxHashMap;
 use rustix::buffer::spare_capacity;
@@ -690,6 +691,7 @@ impl Loop {
                     let written = saved::write(&self.protocol, &at, (self.wires.id, &self.secret));
                     self.wires.event(RouterEvent::Saved(written.map_err(|e| e.to_string())));
                 }
+                Order::Command(RouterCommand::Domains(domains)) => self.end_lines(&domains),
                 Order::Command(command) => {
                     if let RouterCommand::Fence(instance) = command {
                         self.drain(instance.rank);
@@ -700,6 +702,15 @@ impl Loop {
         }
         self.write_touched();
         false
+    }
+
+    /// Ranks have gone from one domain to another, or a domain has ended: who has connected before
+    /// as one of these has other rights now, and connects anew.
+    fn end_lines(&mut self, domains: &Domains) {
+        let lines = self.wires.conns.iter().filter(|(_, conn)| conn.is_of_line());
+        let changed = lines.filter(|(_, conn)| !conn.is_of_one_of(domains));
+        let changed: Vec<ConnId> = changed.map(|(id, _)| *id).collect();
+        changed.into_iter().for_each(|id| self.drop_conn(id));
     }
 
     /// Reads what the rank's send stream still holds. What an old incarnation has given to the

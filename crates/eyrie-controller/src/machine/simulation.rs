@@ -1454,7 +1454,7 @@ impl Cluster {
                 );
                 r.truncated_to = Some(position);
             }
-            RouterCommand::Stores(_) => {}
+            RouterCommand::Stores { .. } => {}
             RouterCommand::Directory(ref directory) => {
                 assert_eq!(directory.routers.len() as u32, self.routers);
             }

@@ -165,6 +165,8 @@ impl Site {
                 break addr;
             }
         };
+        // It may hear of the domains before it has a directory.
+        self.learn(self.domains.clone());
         self.direct();
     }
 
@@ -172,6 +174,13 @@ impl Site {
     pub fn end_domain(&mut self, domain: DomainId) {
         let mut domains = self.domains.clone();
         domains.end(domain);
+        self.learn(domains);
+    }
+
+    /// The ranks of one domain go to another one.
+    pub fn give(&mut self, from: DomainId, to: DomainId) {
+        let mut domains = self.domains.clone();
+        domains.give(from, to);
         self.learn(domains);
     }
 
@@ -221,6 +230,7 @@ impl Site {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let (_, event) = self.events.recv_deadline(deadline).expect("an event comes");
+            assert!(!matches!(event, RouterEvent::Fatal { .. }), "{event:?}");
             if let Some(found) = has(&event) {
                 return found;
             }

@@ -216,7 +216,7 @@ impl<M: Memory> Core<M> {
             | RouterCommand::Leave(_)
             | RouterCommand::ForgetSenders
             | RouterCommand::Directory(_)
-            | RouterCommand::Stores(_)
+            | RouterCommand::Stores { .. }
             | RouterCommand::Domains(_)
             | RouterCommand::Fetch(_)
             | RouterCommand::ToDomain { .. } => {}

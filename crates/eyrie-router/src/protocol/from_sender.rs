@@ -83,6 +83,10 @@ impl<S: Store> FromSender<'_, S> {
             Header::Repeat(r) => self.repeat(rank, r, out)?,
             Header::Determinants | Header::DeterminantsPart | Header::Flush => {}
             Header::Piece(p) => self.write_piece(id, *p, frame.payload)?,
+            // No image would make room for it, nor would cutting the logs of others.
+            Header::SegmentRequest(s) if s.bytes > self.space.largest_segment() => {
+                return Err("a message is larger than the log may be: raise --log-disk");
+            }
             Header::SegmentRequest(s) => {
                 let FromSender { conns, room, space, .. } = self;
                 lacks_space = !GiveSegments { conns, room, space }.give(id, s.bytes, out);

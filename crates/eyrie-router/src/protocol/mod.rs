@@ -289,9 +289,9 @@ impl<S: Store> Protocol<S> {
             RouterCommand::ForgetSenders => self.forget_senders(out),
             // The loop carries it out, since it has the file.
             RouterCommand::Save(_) => {}
-            // A gateway's, which carries them out itself.
+            // A gateway's, which carries them out itself, and the loop those that it has of them.
             RouterCommand::Directory(_)
-            | RouterCommand::Stores(_)
+            | RouterCommand::Stores { .. }
             | RouterCommand::Domains(_)
             | RouterCommand::Fetch(_)
             | RouterCommand::ToDomain { .. } => {}

@@ -42,8 +42,9 @@ pub enum RouterCommand {
     Traffic,
     /// To a gateway: where the routers of its domain are.
     Directory(Directory),
-    /// To a gateway: where the stores of its domain are, from which others fetch images.
-    Stores(Vec<StoreAt>),
+    /// To a gateway: where the stores of its domain are, and the domain that may fetch images from
+    /// them: that to which the ranks go. `None`: no domain may.
+    Stores { stores: Vec<StoreAt>, to: Option<DomainId> },
     /// To a gateway: ranks have gone from one domain to another, or a domain has come or ended.
     Domains(Domains),
     /// To a gateway: all ranks of its domain have left it, after they were fenced. They keep what
@@ -163,6 +164,6 @@ pub enum RouterEvent {
 impl Said for RouterEvent {
     /// Figures are asked for again by who needs them.
     fn is_passing(&self) -> bool {
-        matches!(self, RouterEvent::Stats(_) | RouterEvent::Traffic(_))
+        matches!(self, RouterEvent::Stats(_) | RouterEvent::Traffic(_) | RouterEvent::Lines(_))
     }
 }

@@ -1253,10 +1253,21 @@ fn a_piece_outside_of_its_senders_segments_is_refused() {
     assert!(!say(&mut router, &mut said, 3, &wrapping), "a segment of an earlier connection");
 }
 
+fn a_segment_that_can_never_be_made_is_refused_and_no_sender_waits_for_it() {
+    let (mut router, mut said) = one_router();
+    for bytes in [u64::MAX, 1 << 50] {
+        router.connected(1, instance(Rank(0), 1), StreamKind::Send, false, &mut said);
+        let request = Header::SegmentRequest(SegmentRequest { bytes });
+        assert!(!say(&mut router, &mut said, 1, &request));
+        assert!(!router.room.waits());
+    }
+}
+
 fn single_rules() {
     lost::single_rules();
     gateway::single_rules();
     a_piece_outside_of_its_senders_segments_is_refused();
+    a_segment_that_can_never_be_made_is_refused_and_no_sender_waits_for_it();
     a_message_that_comes_twice_is_logged_once();
     a_gap_in_the_sequence_is_refused();
     another_envelope_is_a_divergence_and_other_content_is_reported_once();

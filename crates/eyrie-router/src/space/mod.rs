@@ -76,6 +76,11 @@ impl<S: Store> Space<S> {
         }
     }
 
+    /// Bytes of the largest segment that can be made, when nothing else takes room.
+    pub fn largest_segment(&self) -> u64 {
+        self.segments.memory_limit().max(self.bounds.disk)
+    }
+
     /// Makes a segment for at least `bytes` bytes; returns its number.
     ///
     /// # Errors

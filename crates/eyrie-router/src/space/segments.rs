@@ -91,6 +91,11 @@ impl<S: Store> Segments<S> {
         }
     }
 
+    /// Bytes that segments may take in memory.
+    pub fn memory_limit(&self) -> u64 {
+        self.memory_limit
+    }
+
     /// Bytes of segments in memory that are in use.
     pub fn memory(&self) -> u64 {
         self.memory - self.pool.len() as u64 * self.standard_bytes

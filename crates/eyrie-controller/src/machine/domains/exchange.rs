@@ -43,7 +43,10 @@ impl Exchange<'_> {
             self.out.record(Record::LineDown { domain });
         }
         if is_gone && !up {
-            return self.drop_line(id);
+            // The next gateway is told with its configuration.
+            return if changes {
+                self.drop_line(id)
+            };
         }
         self.send(id, letters);
     }
@@ -337,7 +340,7 @@ impl Exchange<'_> {
 
 /// Whether an entry can be one of this domain's ranks. That a text is one of them is not seen in
 /// it; it is taken only where no other rank has put its key.
-fn is_of(domains: &Domains, id: DomainId, entry: &Entry) -> bool {
+pub(super) fn is_of(domains: &Domains, id: DomainId, entry: &Entry) -> bool {
     let Entry::Addresses { first, last, .. } = entry else { return true };
     let domain = domains.all.get(id.index());
     domain.is_some_and(|domain| (first.0..=last.0).all(|rank| domain.has(Rank(rank))))

@@ -47,6 +47,7 @@ impl HandingOver<'_> {
         let now = self.out.now();
         let departure = Departure::new(to, way, Some(request), now).and_leave(leave);
         self.handover.departure = Some(departure);
+        self.tell_gateway_of_stores();
         self.note(MovePhase::Requested);
         self.tell_all(DomainSays::Gives { to: Some(to) });
     }
@@ -145,6 +146,7 @@ impl HandingOver<'_> {
         let can = |departure: &mut Departure| !departure.is_final();
         let Some(departure) = self.handover.departure.take_if(can) else { return };
         let now = self.out.now();
+        self.tell_gateway_of_stores();
         self.tell_all(DomainSays::Gives { to: None });
         if departure.has_stopped_fetching() {
             self.tell_gateway(RouterCommand::Fetch(true));
@@ -501,6 +503,7 @@ impl HandingOver<'_> {
         }
         self.note(MovePhase::Resumed);
         let Some(departure) = self.handover.departure.take() else { return };
+        self.tell_gateway_of_stores();
         let request = departure.request();
         if departure.is_followed_by_end() {
             return self.out.follows(Consequence::DomainLeaves { to: from, request });

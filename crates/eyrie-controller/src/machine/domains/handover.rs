@@ -210,7 +210,7 @@ impl HandingOver<'_> {
         }
     }
 
-    /// Where the stores are, from which other domains fetch images.
+    /// Where the stores are, and which domain may fetch images from them.
     pub fn tell_gateway_of_stores(&mut self) {
         let at = |store: StoreId| {
             let on_node = self.roles.addr(RoleKind::Store, store.0);
@@ -218,6 +218,7 @@ impl HandingOver<'_> {
             StoreAt { store, addr }
         };
         let stores = self.stores.for_images().map(at).collect();
-        self.tell_gateway(RouterCommand::Stores(stores));
+        let to = self.handover.departure.as_ref().map(Departure::to);
+        self.tell_gateway(RouterCommand::Stores { stores, to });
     }
 }

@@ -4,6 +4,7 @@
 //! rank that its domain has not given.
 
 use super::arriving::{spread, Arrival, Fetched, MovedRanks, Room};
+use super::exchange::is_of;
 use super::handover::HandingOver;
 use crate::machine::images::store_choice::StoreChoice;
 use crate::machine::images::stores::{copy_image, discard};
@@ -223,7 +224,11 @@ impl HandingOver<'_> {
         let of_it: BTreeSet<Rank> = self.ranks_of(from).into_iter().collect();
         let told: BTreeSet<Rank> = moved.ranks.iter().map(|moved| moved.rank).collect();
         let arrival = self.handover.arrival.as_mut().filter(|arrival| arrival.from() == from);
-        let Some(arrival) = arrival.filter(|arrival| !arrival.has_moved() && told == of_it) else {
+        let domains = self.config.domains.as_ref();
+        let are_known = domains
+            .is_some_and(|domains| moved.entries.iter().all(|entry| is_of(domains, from, entry)));
+        let is_sound = |arrival: &&mut Arrival| !arrival.has_moved() && told == of_it && are_known;
+        let Some(arrival) = arrival.filter(is_sound) else {
             let name = self.name(from);
             return self.out.note(format!(
                 "domain {name} is not believed: it gives ranks away that are not its own, or that \

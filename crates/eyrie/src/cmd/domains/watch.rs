@@ -94,6 +94,10 @@ impl Watch {
             return;
         }
         let up = line == LineIs::Up;
+        // It was started after all: what has ended is the connection to it.
+        if up && self.line.is_none() && matches!(self.state, State::Stops { .. }) {
+            self.state = State::Ended { resume_at: now + ASK_AGAIN };
+        }
         if self.line.is_none_or(|(was_up, _)| was_up != up) {
             self.line = Some((up, now));
         }
@@ -244,6 +248,14 @@ mod tests {
         let begin = "domain cloud: its controller at me@login has died or cannot";
         assert!(code == 1 && cause.starts_with(begin), "{cause}");
         assert_eq!(watch.look(s(99)), None, "it is told once");
+    }
+
+    #[test]
+    fn a_line_that_comes_when_the_connection_has_just_ended_shows_that_it_was_started() {
+        let mut watch = watch();
+        assert_eq!(watch.ended(255, s(3)), None);
+        watch.line(LineIs::Up, s(3));
+        assert_eq!(watch.look(s(60)), Some(Do::Resume));
     }
 
     #[test]
