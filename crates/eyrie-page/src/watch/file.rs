@@ -230,7 +230,8 @@ mod tests {
         let (_, watch) = follow(path.clone(), Viewers::default()).unwrap();
         await_row(&watch, has_ended);
         // It writes the file anew, and more than there was.
-        let started = |ranks| line(0, &STARTED.replace("\"ranks\":2", &format!("\"ranks\":{ranks}")));
+        let started =
+            |ranks| line(0, &STARTED.replace("\"ranks\":2", &format!("\"ranks\":{ranks}")));
         std::fs::write(&path, started(3) + ENDED + &line(2, r#""saving""#)).unwrap();
         await_row(&watch, |row| row.summary.ranks == 3);
         // It is put in the place of the other one.

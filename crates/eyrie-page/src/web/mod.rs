@@ -12,6 +12,7 @@ mod shared;
 mod token;
 
 use crate::jobs::{Jobs, Source};
+use crate::watch::Watch;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{from_fn_with_state, Next};
 use axum::response::{IntoResponse, Response};
@@ -95,14 +96,17 @@ impl Page {
         self.serve_until(|_| std::future::pending())
     }
 
-    /// Serves it until this job has ended, and those who look know that.
+    /// Serves it until this job has ended, and those who look know that. `found` is called when the
+    /// job is there.
     ///
     /// # Errors
     /// When the listener cannot be used.
-    pub fn serve_job(self, name: &str) -> std::io::Result<()> {
+    pub fn serve_job(self, name: &str, found: impl FnOnce()) -> std::io::Result<()> {
         let name = name.to_string();
         self.serve_until(|shared| async move {
-            until_over(&shared, &name).await;
+            let watch = job_named(&shared, &name).await;
+            found();
+            until_over(&watch).await;
             if shared.jobs.has_viewers() {
                 tokio::time::sleep(LAST_NEWS).await;
             }
@@ -188,14 +192,18 @@ async fn asked(
     tokio::task::spawn_blocking(move || is_ours(ours, other)).await.unwrap_or(false)
 }
 
-/// Waits until this job has ended. One that there is not has yet to begin.
-async fn until_over(shared: &Arc<Shared>, name: &str) {
-    let watch = loop {
+/// Waits until this job has begun.
+async fn job_named(shared: &Arc<Shared>, name: &str) -> Arc<Watch> {
+    loop {
         match looking::find(shared, name.into()).await {
-            Ok(watch) => break watch,
+            Ok(watch) => return watch,
             Err(_) => tokio::time::sleep(PAUSE).await,
         }
-    };
+    }
+}
+
+/// Waits until this job has ended.
+async fn until_over(watch: &Watch) {
     let mut news = watch.news();
     while !watch.is_over() && news.changed().await.is_ok() {}
 }
