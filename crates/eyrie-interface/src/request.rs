@@ -193,8 +193,8 @@ impl Request {
             | Request::Drain { .. }
             | Request::MigrateDomain { .. }
             | Request::Rearrange { .. } => IMAGE_PATIENCE,
-            // And its agents may take as long again.
-            Request::Measure { over, .. } => 2 * PATIENCE + *over,
+            // And its agents may take as long again. The job refuses what is too long.
+            Request::Measure { over, .. } => over.saturating_add(2 * PATIENCE),
             Request::Join { .. } => JOIN_PATIENCE,
             Request::Status
             | Request::Traffic
@@ -209,6 +209,19 @@ impl Request {
             | Request::Trace { .. }
             | Request::WayTo { .. }
             | Request::Undrain { .. } => PATIENCE,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_to_a_measurement_is_waited_for_however_long_it_is_asked_for() {
+        for over in [Duration::ZERO, Duration::from_secs(600), Duration::MAX] {
+            let request = Request::Measure { over, goal: Goal::Consolidate { nodes: 1 } };
+            assert!(request.patience() >= over.max(PATIENCE), "{over:?}");
         }
     }
 }

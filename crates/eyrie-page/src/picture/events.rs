@@ -176,12 +176,13 @@ impl Picture {
         }
     }
 
-    /// A rank has failed, or its node is lost: its recovery begins.
+    /// A rank has failed, or its node is lost: its recovery begins, and its move is given up.
     fn lose(&mut self, rank: Rank, node: Option<NodeId>, cause: &Cause, time: f64) {
         let known = self.recoveries.has(|of| {
             of.rank == rank && !of.is_over() && of.placed.is_none() && of.restored.is_none()
         });
         self.rank(rank, |rank| rank.lose());
+        self.end_move(rank, time);
         // It was said of its node already.
         if known {
             return;
@@ -222,8 +223,13 @@ impl Picture {
 
     fn of_move(&mut self, time: f64, record: &Record) {
         match record {
-            Record::MoveRound { rank, node, bytes, took, .. } => {
+            Record::MoveRound { rank, node, round, bytes, took, .. } => {
                 let took = took.as_secs_f64();
+                let goes_on = |of: &MovePicture| of.rank == *rank && !of.is_over();
+                // The one before was cancelled, which has no event.
+                if *round == 1 && self.moves.has(|of| goes_on(of) && !of.rounds.is_empty()) {
+                    self.end_move(*rank, time);
+                }
                 self.begin_move(*rank, time);
                 self.moving(*rank, |of| of.round(*node, *bytes, took));
             }

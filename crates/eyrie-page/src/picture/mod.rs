@@ -204,11 +204,6 @@ impl Picture {
         self.head.get()
     }
 
-    /// Whether no news follow.
-    pub fn is_over(&self) -> bool {
-        matches!(self.head().news, News::Over { .. })
-    }
-
     /// Whether the job has said that it ended.
     pub fn has_ended(&self) -> bool {
         matches!(self.head().state, JobState::Ended { .. })

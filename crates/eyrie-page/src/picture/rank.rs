@@ -115,11 +115,11 @@ impl RankPicture {
             RankState::Starting => Activity::Starts,
             RankState::Finished => Activity::Finished,
             RankState::Elsewhere => Activity::Elsewhere,
+            RankState::Lost => Activity::Lost,
             _ if self.moving => Activity::Moves,
             RankState::Running if self.imaging => Activity::Imaged,
             RankState::Running if self.waits() => Activity::Waits,
             RankState::Running => Activity::Computes,
-            RankState::Lost => Activity::Lost,
             RankState::Restoring => Activity::Restored,
             RankState::Replaying => Activity::Replays,
         };

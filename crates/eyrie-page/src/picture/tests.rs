@@ -191,6 +191,41 @@ fn a_move_goes_round_by_round() {
     assert_eq!((moves.len(), moves[1].ended, moves[1].pause), (2, Some(2.5), None));
 }
 
+#[test]
+fn a_move_that_is_given_up_ends() {
+    let mut picture = started();
+    let rank = Rank(3);
+    let round = |round| Record::MoveRound {
+        rank,
+        node: NodeId(2),
+        image: ImageId(u64::from(round)),
+        round,
+        bytes: 100,
+        took: Duration::from_millis(10),
+    };
+    picture.event(1.0, &round(1));
+    picture.event(1.1, &round(2));
+    // The rank fails on its way.
+    let failed = Record::RankFailed { instance: instance(3, 1), node: NodeId(1), cause: cause() };
+    picture.event(1.5, &failed);
+    assert_eq!(doing(&picture)[3], Activity::Lost);
+    let ends = |picture: &Picture| {
+        let moves = picture.moves.since(0).into_iter();
+        moves.map(|of| (of.began, of.ended, of.pause)).collect::<Vec<_>>()
+    };
+    assert_eq!(ends(&picture), [(1.0, Some(1.5), None)]);
+    // A move that was cancelled has no event: the next one begins with its first round.
+    picture.event(2.0, &round(1));
+    picture.event(2.1, &round(2));
+    picture.event(3.0, &round(1));
+    let wanted = [(1.0, Some(1.5), None), (2.0, Some(3.0), None), (3.0, None, None)];
+    assert_eq!(ends(&picture), wanted);
+    // Its node is lost.
+    let lost = Record::NodeLost { node: NodeId(1), cause: cause(), ranks: vec![rank] };
+    picture.event(3.5, &lost);
+    assert_eq!(ends(&picture)[2], (3.0, Some(3.5), None));
+}
+
 /// What a job says of itself that is as `started` makes it.
 fn status(moves: Vec<MoveStatus>) -> Status {
     let ranks = (0..4).map(|rank| RankStatus {
@@ -292,9 +327,6 @@ fn a_job_that_has_ended_stays_as_it_was() {
     // An answer that was on its way.
     picture.status(&status(vec![]));
     assert_eq!(doing(&picture)[3], Activity::Lost);
-    assert!(!picture.is_over());
-    picture.set_news(News::Over { why: None });
-    assert!(picture.is_over());
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! How a job is followed by its file of events, also while that is written, and after the job.
+//! How a job is followed by its file of events, also while that is written, and after the job: a
+//! later one may write into the same file.
 
 use super::viewers::Viewers;
 use super::watched::Watch;
@@ -10,10 +11,15 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How often it is looked whether the file has grown.
+/// How often it is looked whether the file has grown, while its job runs.
 const PAUSE: Duration = Duration::from_millis(100);
+/// How often it is looked whether the file is another one, or was written anew; and after the job
+/// whether it has grown.
+const LOOK: Duration = Duration::from_secs(1);
+/// So many of its first bytes tell a file from another one: the times of its first events differ.
+const HEAD: u64 = 256;
 /// Lines that are taken at once: who looks is not held up by more.
 const LINES: usize = 1000;
 
@@ -72,13 +78,9 @@ fn name_by_path(path: &Path) -> String {
 fn follow_lines(watch: &Watch, mut file: Tail, first: Vec<String>) {
     let mut lines = first;
     loop {
-        let refs: Vec<&str> = lines.iter().map(String::as_str).collect();
-        watch.hear(&refs);
+        watch.hear_from_file(&lines);
         if lines.is_empty() {
-            if watch.has_ended() {
-                return watch.end("");
-            }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(if watch.has_ended() { LOOK } else { PAUSE });
         }
         match file.lines() {
             Ok(more) => lines = more,
@@ -91,22 +93,29 @@ fn follow_lines(watch: &Watch, mut file: Tail, first: Vec<String>) {
     }
 }
 
-/// The file as it is read. Others may empty it meanwhile.
+/// The file as it is read. Others may write it anew meanwhile, or put another one in its place.
 struct Tail {
+    path: PathBuf,
     input: BufReader<File>,
     /// Where the next line begins.
     at: u64,
+    /// Its first bytes.
+    head: Vec<u8>,
+    looked: Instant,
 }
 
 impl Tail {
     fn open(path: &Path) -> io::Result<Tail> {
-        Ok(Tail { input: BufReader::new(File::open(path)?), at: 0 })
+        let mut file = File::open(path)?;
+        let head = head_of(&mut file)?;
+        let (input, looked) = (BufReader::new(file), Instant::now());
+        Ok(Tail { path: path.into(), input, at: 0, head, looked })
     }
 
     /// The whole lines that follow, as far as they are there.
     fn lines(&mut self) -> io::Result<Vec<String>> {
-        if self.input.get_ref().metadata()?.len() < self.at {
-            self.go_to(0)?;
+        if self.looked.elapsed() >= LOOK {
+            self.look()?;
         }
         let mut lines = Vec::new();
         while lines.len() < LINES {
@@ -114,7 +123,7 @@ impl Tail {
             let read = self.input.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)?;
             if line.last() != Some(&b'\n') {
                 if read > 0 {
-                    self.go_to(self.at)?;
+                    self.input.seek(SeekFrom::Start(self.at))?;
                 }
                 break;
             }
@@ -124,19 +133,41 @@ impl Tail {
         Ok(lines)
     }
 
-    fn go_to(&mut self, at: u64) -> io::Result<()> {
-        self.at = at;
-        self.input.seek(SeekFrom::Start(at)).map(drop)
+    /// Begins again where the file begins otherwise than before.
+    fn look(&mut self) -> io::Result<()> {
+        self.looked = Instant::now();
+        let found = match Tail::open(&self.path) {
+            Ok(found) => found,
+            // Its last lines may still come.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        if found.head.starts_with(&self.head) {
+            // It was shorter, perhaps.
+            self.head = found.head;
+        } else {
+            *self = found;
+        }
+        Ok(())
     }
+}
+
+/// The first bytes of a file, which is at its beginning before and after.
+fn head_of(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    file.by_ref().take(HEAD).read_to_end(&mut head)?;
+    file.rewind()?;
+    Ok(head)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::picture::JobState;
+    use crate::watch::watched::tests::ENDED;
     use crate::watch::watched::Seen;
     use std::fs::OpenOptions;
     use std::io::Write;
-    use std::time::Instant;
 
     fn line(seq: u64, rest: &str) -> String {
         format!("{{\"seq\":{seq},\"time\":{seq}.0,\"event\":{rest}}}\n")
@@ -144,7 +175,6 @@ mod tests {
 
     const STARTED: &str =
         r#""job_started","job":"melt","ranks":2,"nodes":1,"spares":1,"hosts":[],"routers":1"#;
-    const ENDED: &str = r#""job_ended","code":3,"cause":"why","summary":{"elapsed":1.0,"ranks":2,"checkpoints":0,"checkpoints_failed":0,"checkpoint_bytes":0,"rank_failures":0,"nodes_lost":0,"roles_lost":0,"resumes":0,"spares_used":0,"recoveries":0,"longest_recovery":0.0}"#;
 
     fn await_row(watch: &Watch, is: impl Fn(&crate::picture::Row) -> bool) {
         let until = Instant::now() + Duration::from_secs(60);
@@ -183,8 +213,36 @@ mod tests {
         await_row(&watch, |row| row.summary.ranks == 1);
         let (piece, _) = watch.piece(seen);
         assert!(piece.contains(r#""whole":true"#) && piece.contains(r#""next":1"#), "{piece}");
-        write(&line(1, ENDED));
-        await_row(&watch, |row| matches!(row.head.news, News::Over { .. }));
+        write(ENDED);
+        await_row(&watch, has_ended);
+    }
+
+    fn has_ended(row: &crate::picture::Row) -> bool {
+        matches!(row.head.state, JobState::Ended { .. })
+    }
+
+    #[test]
+    fn a_later_run_into_the_same_file_is_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events");
+        let first = line(0, STARTED) + ENDED;
+        std::fs::write(&path, &first).unwrap();
+        let (_, watch) = follow(path.clone(), Viewers::default()).unwrap();
+        await_row(&watch, has_ended);
+        // It writes the file anew, and more than there was.
+        let started =
+            |ranks| line(0, &STARTED.replace("\"ranks\":2", &format!("\"ranks\":{ranks}")));
+        std::fs::write(&path, started(3) + ENDED + &line(2, r#""saving""#)).unwrap();
+        await_row(&watch, |row| row.summary.ranks == 3);
+        // It is put in the place of the other one.
+        let other = dir.path().join("other");
+        std::fs::write(&other, started(4)).unwrap();
+        std::fs::rename(&other, &path).unwrap();
+        await_row(&watch, |row| row.summary.ranks == 4 && !has_ended(row));
+        // It goes on after the end of the one before.
+        let mut file = OpenOptions::new().append(true).open(&path).unwrap();
+        file.write_all((ENDED.to_string() + &started(5)).as_bytes()).unwrap();
+        await_row(&watch, |row| row.summary.ranks == 5 && !has_ended(row));
     }
 
     #[test]

@@ -10,4 +10,6 @@ mod watched;
 pub use file::{follow as follow_file, Unreadable};
 pub use job::follow as follow_job;
 pub use viewers::{Viewers, Viewing};
+#[cfg(test)]
+pub use watched::tests::ENDED;
 pub use watched::{Seen, Watch};

@@ -25,7 +25,6 @@ pub struct Watch {
     /// The version of the picture.
     version: Sender<Version>,
     viewers: Viewers,
-    begun: Instant,
 }
 
 /// What is known of it.
@@ -34,6 +33,8 @@ struct Known {
     picture: Picture,
     history: History,
     output: Output,
+    /// Since when no news follow.
+    over: Option<Instant>,
 }
 
 /// News of a job for one who looks.
@@ -60,10 +61,8 @@ pub struct Seen {
 
 impl Watch {
     pub fn new(name: &str, viewers: Viewers) -> Watch {
-        let picture = Picture::new(name);
-        let known =
-            Mutex::new(Known { picture, history: History::default(), output: Output::default() });
-        Watch { known, version: Sender::new(0), viewers, begun: Instant::now() }
+        let known = Mutex::new(Known::new(Picture::new(name)));
+        Watch { known, version: Sender::new(0), viewers }
     }
 
     /// Tells when there are news.
@@ -93,18 +92,18 @@ impl Watch {
         serde_json::to_string(&known.history.find(wanted, before, most)).unwrap_or_default()
     }
 
-    /// Since when it is watched.
-    pub fn begun(&self) -> Instant {
-        self.begun
-    }
-
     pub fn row(&self) -> Row {
         self.lock().picture.row()
     }
 
     /// Whether no news follow.
     pub fn is_over(&self) -> bool {
-        self.lock().picture.is_over()
+        self.over_since().is_some()
+    }
+
+    /// Since when no news follow.
+    pub fn over_since(&self) -> Option<Instant> {
+        self.lock().over
     }
 
     /// Whether the job has said that it ended.
@@ -117,9 +116,24 @@ impl Watch {
         &self.viewers
     }
 
-    /// Takes lines of the event stream.
+    /// Takes lines of the event stream. Those that were heard before are passed over.
     pub fn hear(&self, lines: &[&str]) {
-        self.change(|known| lines.iter().for_each(|line| known.hear(line)));
+        let heard = lines.iter().filter_map(|line| Heard::read(line));
+        self.change(|known| heard.for_each(|heard| known.hear(&heard)));
+    }
+
+    /// Takes lines of a file of events. Another job may write into it, which begins with its first
+    /// event.
+    pub fn hear_from_file(&self, lines: &[String]) {
+        let heard = lines.iter().filter_map(|line| Heard::read(line));
+        self.change(|known| {
+            for heard in heard {
+                if heard.seq() == 0 && known.history.next() > 0 {
+                    *known = Known::new(known.picture.begin_anew());
+                }
+                known.hear(&heard);
+            }
+        });
     }
 
     /// Takes what the job says of itself.
@@ -172,8 +186,11 @@ impl Watch {
 
     /// Nothing more comes: the job has ended, or the reason why nothing is known of that.
     pub fn end(&self, why: &str) {
-        let why = (!self.has_ended()).then(|| why.to_string());
-        self.set_news(News::Over { why });
+        self.change(|known| {
+            let why = (!known.picture.has_ended()).then(|| why.to_string());
+            known.picture.set_news(News::Over { why });
+            known.over = Some(Instant::now());
+        });
     }
 
     fn change(&self, change: impl FnOnce(&mut Known)) {
@@ -194,21 +211,52 @@ impl Watch {
 }
 
 impl Known {
-    fn hear(&mut self, line: &str) {
-        let Some(heard) = Heard::read(line) else { return };
-        let seq = heard.seq();
-        if seq == 0 && self.history.next() > 0 {
-            // Another job writes into this file.
-            self.picture = self.picture.begin_anew();
-            self.history = History::default();
-            self.output = Output::default();
-        } else if seq < self.history.next() {
+    fn new(picture: Picture) -> Known {
+        Known { picture, history: History::default(), output: Output::default(), over: None }
+    }
+
+    fn hear(&mut self, heard: &Heard) {
+        if heard.seq() < self.history.next() {
             return;
         }
-        match &heard {
+        match heard {
             Heard::Known(line, _) => self.picture.event(line.time, &line.record),
             Heard::Unknown { time, .. } => self.picture.unknown_event(*time),
         }
         self.history.add(heard.entry(self.picture.hosts()));
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use eyrie_wire::control::StandardStream::Stdout;
+
+    /// The event that a job has ended, as a line.
+    pub const ENDED: &str = concat!(
+        r#"{"seq":1,"time":1.0,"event":"job_ended","code":3,"cause":"why","summary":{"#,
+        r#""elapsed":1.0,"ranks":2,"checkpoints":0,"checkpoints_failed":0,"checkpoint_bytes":0,"#,
+        r#""rank_failures":0,"nodes_lost":0,"roles_lost":0,"resumes":0,"spares_used":0,"#,
+        r#""recoveries":0,"longest_recovery":0.0}}"#,
+        "\n"
+    );
+
+    #[test]
+    fn events_that_come_again_change_nothing() {
+        let watch = Watch::new("melt", Viewers::default());
+        let lines: Vec<String> = (0..3)
+            .map(|seq| format!(r#"{{"seq":{seq},"time":{seq}.0,"event":"note","text":"n"}}"#))
+            .collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        watch.hear(&lines);
+        let printed = Printed { gap: false, pieces: vec![(Stdout, "kept\n".into())] };
+        watch.add_output(&printed);
+        let (_, seen) = watch.piece(Seen::default());
+        // As those of a job that goes on with another controller do.
+        watch.hear(&lines);
+        let (piece, _) = watch.piece(seen);
+        assert!(piece.contains(r#""whole":false"#) && piece.contains(r#""events":[]"#), "{piece}");
+        let (all, _) = watch.piece(Seen::default());
+        assert!(all.contains("kept") && all.contains(r#""next":3"#), "{all}");
     }
 }

@@ -4,13 +4,15 @@
 use super::failure::Failure;
 use super::looking::blocking;
 use super::shared::Shared;
-use axum::extract::{Path, State};
+use super::REQUEST_PATIENCE;
+use axum::extract::{FromRequest, Path, Request as Asked, State};
 use axum::http::{header, HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use eyrie_controller::runtime::jobdir;
 use eyrie_controller::runtime::users::ask;
 use eyrie_interface::Request;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Whether the one who asks may act, and whether anyone can.
 pub async fn access(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
@@ -22,16 +24,16 @@ pub async fn access(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Re
 pub async fn request(
     State(shared): State<Arc<Shared>>,
     Path(name): Path<String>,
-    headers: HeaderMap,
-    body: String,
+    asked: Asked,
 ) -> Result<Response, Failure> {
-    shared.guard.may_act(&headers)?;
+    // One that may not act can let its request's body come slowly, or never.
+    shared.guard.may_act(asked.headers())?;
     let is_json = |kind: &axum::http::HeaderValue| kind.as_bytes() == b"application/json";
-    if !headers.get(header::CONTENT_TYPE).is_some_and(is_json) {
+    if !asked.headers().get(header::CONTENT_TYPE).is_some_and(is_json) {
         return Err(Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "write application/json"));
     }
     let bad = |why: String| Failure::new(StatusCode::BAD_REQUEST, why);
-    let request = Request::parse(&body).map_err(bad)?;
+    let request = Request::parse(&body_of(asked, REQUEST_PATIENCE).await?).map_err(bad)?;
     if !is_offered(&request) {
         return Err(bad("the page does not ask jobs for this; there are commands for it".into()));
     }
@@ -45,6 +47,18 @@ pub async fn request(
     });
     let refused = |e: anyhow::Error| Failure::new(StatusCode::CONFLICT, format!("{e:#}"));
     Ok(json(asked.await?.map_err(refused)?.to_string()))
+}
+
+/// The body of a request, which must have come within this time.
+async fn body_of(asked: Asked, within: Duration) -> Result<String, Failure> {
+    match tokio::time::timeout(within, String::from_request(asked, &())).await {
+        Ok(body) => body.map_err(|e| Failure::new(e.status(), e.body_text())),
+        Err(_) => {
+            let within = eyrie_units::time(within);
+            let why = format!("the request has not arrived within {within}");
+            Err(Failure::new(StatusCode::REQUEST_TIMEOUT, why))
+        }
+    }
 }
 
 /// What the page has a button for.
@@ -77,4 +91,21 @@ fn is_offered(request: &Request) -> bool {
 
 fn json(text: String) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+    use futures_util::stream::pending;
+    use std::convert::Infallible;
+
+    #[test]
+    fn a_body_that_does_not_come_is_not_waited_for_for_ever() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let read = |body| runtime.block_on(body_of(Asked::new(body), Duration::from_millis(20)));
+        assert_eq!(read(Body::from("{}")).unwrap(), "{}");
+        let never = Body::from_stream(pending::<Result<&[u8], Infallible>>());
+        assert_eq!(read(never).unwrap_err().status, StatusCode::REQUEST_TIMEOUT);
+    }
 }

@@ -12,6 +12,7 @@ mod shared;
 mod token;
 
 use crate::jobs::{Jobs, Source};
+use crate::watch::Watch;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{from_fn_with_state, Next};
 use axum::response::{IntoResponse, Response};
@@ -28,10 +29,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 pub use token::Token;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Most connections at a time. Further ones wait.
 const CONNECTIONS: usize = 256;
+/// Most connections of other users at a time: each is told that it is refused. Further ones are
+/// closed at once, so that they take no place from ours.
+const STRANGERS: usize = 16;
 /// How long a request may take to arrive.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
 /// Longest request in bytes, without its head.
@@ -92,14 +96,17 @@ impl Page {
         self.serve_until(|_| std::future::pending())
     }
 
-    /// Serves it until this job has ended, and those who look know that.
+    /// Serves it until this job has ended, and those who look know that. `found` is called when the
+    /// job is there.
     ///
     /// # Errors
     /// When the listener cannot be used.
-    pub fn serve_job(self, name: &str) -> std::io::Result<()> {
+    pub fn serve_job(self, name: &str, found: impl FnOnce()) -> std::io::Result<()> {
         let name = name.to_string();
         self.serve_until(|shared| async move {
-            until_over(&shared, &name).await;
+            let watch = job_named(&shared, &name).await;
+            found();
+            until_over(&watch).await;
             if shared.jobs.has_viewers() {
                 tokio::time::sleep(LAST_NEWS).await;
             }
@@ -119,7 +126,7 @@ impl Page {
         let served = runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             tokio::select! {
-                served = accept(listener, router(shared)) => served,
+                served = accept(listener, router(shared), owner::is_ours) => served,
                 () = end => Ok(()),
             }
         });
@@ -129,51 +136,76 @@ impl Page {
     }
 }
 
-/// Serves what comes, for ever.
-async fn accept(listener: tokio::net::TcpListener, router: Router) -> std::io::Result<()> {
+/// Serves what comes, for ever. `is_ours`: whether this user, or root, is at the other end of a
+/// connection, by its two addresses.
+async fn accept(
+    listener: tokio::net::TcpListener,
+    router: Router,
+    is_ours: impl Fn(SocketAddr, SocketAddr) -> bool + Clone + Send + 'static,
+) -> std::io::Result<()> {
     let closed = Router::new().fallback(|| async {
         Failure::forbidden("this page is another user's: only they can look at it")
     });
     let is_private = listener.local_addr()?.ip().is_loopback();
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let [room, strangers] = [CONNECTIONS, STRANGERS].map(|most| Arc::new(Semaphore::new(most)));
     loop {
-        let Ok(place) = room.clone().acquire_owned().await else { return Ok(()) };
         let Ok((stream, other)) = listener.accept().await else {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let all = [router.clone(), closed.clone()];
-        tokio::spawn(async move {
-            let [open, closed] = all;
-            let ours = !is_private || is_ours(&stream, other).await;
-            let service = TowerToHyperService::new(if ours { open } else { closed });
-            let connection = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(REQUEST_PATIENCE)
-                .serve_connection(TokioIo::new(stream), service);
-            // One that breaks is the other side's affair.
-            let _ = connection.await;
-            drop(place);
-        });
+        // A place is taken only by one whose it is known to be.
+        if !is_private || asked(is_ours.clone(), &stream, other).await {
+            let Ok(place) = room.clone().acquire_owned().await else { return Ok(()) };
+            serve(stream, router.clone(), true, place);
+        } else if let Ok(place) = strangers.clone().try_acquire_owned() {
+            serve(stream, closed.clone(), false, place);
+        }
     }
 }
 
-/// Waits until this job has ended. One that there is not has yet to begin.
-async fn until_over(shared: &Arc<Shared>, name: &str) {
-    let watch = loop {
-        match looking::find(shared, name.into()).await {
-            Ok(watch) => break watch,
-            Err(_) => tokio::time::sleep(PAUSE).await,
-        }
-    };
-    let mut news = watch.news();
-    while !watch.is_over() && news.changed().await.is_ok() {}
+/// Serves a connection, which has this place until it ends.
+fn serve(
+    stream: tokio::net::TcpStream,
+    router: Router,
+    keep_alive: bool,
+    place: OwnedSemaphorePermit,
+) {
+    tokio::spawn(async move {
+        let connection = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(REQUEST_PATIENCE)
+            .keep_alive(keep_alive)
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        // One that breaks is the other side's affair.
+        let _ = connection.await;
+        drop(place);
+    });
 }
 
-/// Whether this user, or root, is at the other end.
-async fn is_ours(stream: &tokio::net::TcpStream, other: SocketAddr) -> bool {
+/// What `is_ours` says of this connection. It reads lists of the kernel's.
+async fn asked(
+    is_ours: impl Fn(SocketAddr, SocketAddr) -> bool + Send + 'static,
+    stream: &tokio::net::TcpStream,
+    other: SocketAddr,
+) -> bool {
     let Ok(ours) = stream.local_addr() else { return false };
-    tokio::task::spawn_blocking(move || owner::is_ours(ours, other)).await.unwrap_or(false)
+    tokio::task::spawn_blocking(move || is_ours(ours, other)).await.unwrap_or(false)
+}
+
+/// Waits until this job has begun.
+async fn job_named(shared: &Arc<Shared>, name: &str) -> Arc<Watch> {
+    loop {
+        match looking::find(shared, name.into()).await {
+            Ok(watch) => return watch,
+            Err(_) => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+/// Waits until this job has ended.
+async fn until_over(watch: &Watch) {
+    let mut news = watch.news();
+    while !watch.is_over() && news.changed().await.is_ok() {}
 }
 
 fn router(shared: Arc<Shared>) -> Router {
@@ -198,4 +230,64 @@ async fn admitted(State(shared): State<Arc<Shared>>, request: Request, next: Nex
         Ok(()) => next.run(request).await,
         Err(refused) => refused.into_response(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Serves a page without jobs; whether its connections are ours is as said there.
+    fn page(ours: &Arc<AtomicBool>) -> SocketAddr {
+        let base = std::env::temp_dir().join("eyrie-page-without-jobs");
+        let jobs = Jobs::open(Source::Living(base)).unwrap();
+        let shared = Arc::new(Shared::new(jobs, Guard::new(Some(&Token::draw()), vec![])));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (address, ours) = (listener.local_addr().unwrap(), ours.clone());
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let is_ours = move |_, _| ours.load(Ordering::SeqCst);
+                accept(listener, router(shared), is_ours).await
+            })
+        });
+        address
+    }
+
+    /// The first bytes of the answer, or why none came in time.
+    fn answer(to: SocketAddr, head: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(to)?;
+        // Less than a request may take to arrive.
+        stream.set_read_timeout(Some(REQUEST_PATIENCE / 2))?;
+        write!(stream, "{head}\r\nhost: {to}\r\n\r\n")?;
+        let mut bytes = [0; 32];
+        let read = stream.read(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes[..read]).into_owned())
+    }
+
+    #[test]
+    fn other_users_take_no_place_from_ours() {
+        let ours = Arc::new(AtomicBool::new(false));
+        let page = page(&ours);
+        let get = || answer(page, "GET / HTTP/1.1");
+        assert!(get().unwrap().starts_with("HTTP/1.1 403 "));
+        // They say nothing.
+        let _held: Vec<_> =
+            (0..CONNECTIONS + 20).map(|_| TcpStream::connect(page).unwrap()).collect();
+        let waits = get().is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock);
+        assert!(!waits, "one that has no place is closed");
+        ours.store(true, Ordering::SeqCst);
+        assert!(get().unwrap().starts_with("HTTP/1.1 200 "));
+    }
+
+    #[test]
+    fn one_without_the_token_is_refused_before_its_request_is_read() {
+        let page = page(&Arc::new(AtomicBool::new(true)));
+        let head = "POST /api/jobs/melt/request HTTP/1.1\r\ncontent-length: 100";
+        assert!(answer(page, head).unwrap().starts_with("HTTP/1.1 403 "));
+    }
 }

@@ -7,11 +7,12 @@ use eyrie_cli::out;
 use eyrie_exporter::listen::address;
 use eyrie_page::{Page, Source, Token};
 use eyrie_supervision::{dies_with_starter, in_own_session, own_command, with_no_signal_blocked};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{kill_process, nice, waitpid, Pid, Signal, WaitOptions};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 /// Show jobs on a page in the browser, and act on them there (docs/page.md)
@@ -68,8 +69,9 @@ fn warn_of_others(address: SocketAddr, who: &str) {
 pub const USUAL_PORT: &str = "9466";
 /// By how much the page of a job stands back behind its ranks.
 const NICE: i32 = 10;
-/// How long the page of a job that has ended may take to tell those who look.
-const LAST_NEWS: Duration = Duration::from_secs(2);
+/// How long the page of a job that has ended may take to tell those who look: it waits for the last
+/// output itself, up to two seconds.
+const LAST_NEWS: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The page of a job in the process that was started beside it.
@@ -83,12 +85,19 @@ fn beside(job: &str, base: PathBuf) -> anyhow::Result<i32> {
     out::say(format!("eyrie: to look:  http://{address}/job/{job}"));
     out::say(format!("eyrie: to act:   http://{address}/job/{job}#token={}", token.text()));
     warn_of_others(address, "eyrie");
-    page.serve_job(job)?;
+    page.serve_job(job, || {
+        // `eyrie run` may be gone.
+        let _ = out::line("found");
+    })?;
     Ok(0)
 }
 
 /// The process that serves the page of a job, and ends with it.
-pub struct PageOfJob(Pid);
+pub struct PageOfJob {
+    pid: Pid,
+    /// Where it says that it has found the job.
+    found: ChildStdout,
+}
 
 impl PageOfJob {
     /// Listens there, and starts the process. To be called from the thread that lives longest: its
@@ -100,20 +109,25 @@ impl PageOfJob {
         let listener = listen_at(listen)?;
         let mut command = own_command();
         command.args(["serve", "--beside", job, "--dir"]).arg(base);
-        command.stdin(Stdio::from(OwnedFd::from(listener))).stdout(Stdio::null());
+        command.stdin(Stdio::from(OwnedFd::from(listener))).stdout(Stdio::piped());
         // The terminal's Ctrl-C reaches `eyrie run` alone.
         with_no_signal_blocked(in_own_session(&mut command));
         dies_with_starter(&mut command, Signal::KILL);
-        let child = command.spawn().context("cannot start the page of the job")?;
-        Ok(PageOfJob(Pid::from_child(&child)))
+        let mut child = command.spawn().context("cannot start the page of the job")?;
+        let found = child.stdout.take().context("the page of the job has no output")?;
+        Ok(PageOfJob { pid: Pid::from_child(&child), found })
     }
 
     pub fn pid(&self) -> Pid {
-        self.0
+        self.pid
     }
 
-    /// The job has ended: the process ends as soon as those who look know it, within a bound.
+    /// The job has ended: the process ends as soon as those who look know it, within a bound; and
+    /// at once when the job was over before the page has found it, which nothing would tell it.
     pub fn finish(self) {
+        if !is_readable(&self.found) {
+            return;
+        }
         let until = Instant::now() + LAST_NEWS;
         while !self.has_ended() && Instant::now() < until {
             std::thread::sleep(LOOK);
@@ -122,8 +136,14 @@ impl PageOfJob {
 
     fn has_ended(&self) -> bool {
         // Another part of this process may have waited for all of its children.
-        !matches!(waitpid(Some(self.0), WaitOptions::NOHANG), Ok(None))
+        !matches!(waitpid(Some(self.pid), WaitOptions::NOHANG), Ok(None))
     }
+}
+
+/// Whether something can be read there, or the other end is closed.
+fn is_readable(from: &impl AsFd) -> bool {
+    let mut one = [PollFd::new(from, PollFlags::IN)];
+    poll(&mut one, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// Listens there. Where the usual port is taken, by another job as a rule, any is as good.
@@ -149,8 +169,8 @@ impl Drop for PageOfJob {
     fn drop(&mut self) {
         if !self.has_ended() {
             // It was not reaped, so that the number is its own.
-            let _ = kill_process(self.0, Signal::KILL);
-            let _ = waitpid(Some(self.0), WaitOptions::empty());
+            let _ = kill_process(self.pid, Signal::KILL);
+            let _ = waitpid(Some(self.pid), WaitOptions::empty());
         }
     }
 }
