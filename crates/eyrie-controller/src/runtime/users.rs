@@ -9,6 +9,7 @@ use eyrie_interface::answer::{refusal, Accepted, Arranged, Checkpoints, Proposed
 use eyrie_interface::output::Printed;
 use eyrie_interface::request::{MAX_LINE, STREAM_HEARTBEAT};
 use eyrie_interface::{FirstEvent, Request};
+use eyrie_supervision::place;
 use eyrie_transport::Stream;
 use eyrie_wire::control::Claim;
 use eyrie_wire::role_address::Addr;
@@ -60,7 +61,7 @@ impl Drop for Asking {
 /// When the job cannot be reached, has ended meanwhile, or refuses: with its reason; and when it
 /// answers something else.
 pub fn ask<A: DeserializeOwned>(dir: &Path, request: &Request) -> anyhow::Result<A> {
-    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    let name = name_of(dir);
     let asked = try_to_ask(dir, request, &name);
     // Whatever else failed: its directory goes with the job.
     if asked.is_err() && !dir.exists() {
@@ -80,13 +81,20 @@ impl Connected {
     /// # Errors
     /// When the job has ended or is ending, or its controller is not here.
     pub fn to(dir: &Path) -> anyhow::Result<Connected> {
-        let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = name_of(dir);
         match connect(dir, &name) {
             // Whatever else failed: its directory goes with the job.
             Err(_) if !dir.exists() => anyhow::bail!("job {name} has ended"),
             stream => Ok(Connected { stream: stream?, name }),
         }
     }
+}
+
+/// The name of the job with this directory, by which users call it; that of the directory where it
+/// does not say.
+fn name_of(dir: &Path) -> String {
+    let by_mark = place::look(dir.into()).map(|job| job.mark.name);
+    by_mark.unwrap_or_else(|| dir.file_name().unwrap_or_default().to_string_lossy().into_owned())
 }
 
 fn connect(dir: &Path, name: &str) -> anyhow::Result<Stream> {
@@ -251,6 +259,7 @@ pub fn written<A: Serialize>(answer: &A) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::jobdir::JobDir;
 
     #[test]
     fn a_job_that_ends_just_now_is_said_to() {
@@ -260,5 +269,13 @@ mod tests {
         assert_eq!(said(), "job j has ended");
         std::fs::create_dir(&dir).unwrap();
         assert_eq!(said(), "job j is ending");
+    }
+
+    #[test]
+    fn a_job_is_called_as_its_user_has_named_it() {
+        let base = tempfile::tempdir().unwrap();
+        let (dir, _) = JobDir::create(base.path(), "melt", 1, "eyrie_k", 1).unwrap();
+        let said = ask::<Accepted>(dir.path(), &Request::Status).unwrap_err().to_string();
+        assert_eq!(said, "job melt is ending, or its controller has died");
     }
 }
