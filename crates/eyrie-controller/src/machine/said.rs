@@ -85,6 +85,10 @@ pub fn connected(instance: RankInstance) -> Event {
     router(RouterId(0), RouterEvent::Connected(instance))
 }
 
+pub fn disconnected(instance: RankInstance) -> Event {
+    router(RouterId(0), RouterEvent::Disconnected(instance))
+}
+
 pub fn replayed(instance: RankInstance, messages: u64) -> Event {
     router(RouterId(0), RouterEvent::Replayed { instance, messages })
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+/// How long a rank that lives may take to connect again until it is said that it has not.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an agent may take to start a program.
 pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// What a restore may take besides moving the image, and how fast that is at least, in bytes per

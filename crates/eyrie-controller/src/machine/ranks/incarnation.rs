@@ -78,6 +78,8 @@ pub struct OnNode {
     started_from: Option<ImageId>,
     /// When an injected failure hit it.
     hit_at: Option<Duration>,
+    /// Since when its primary router has no connection to it, which was not said yet.
+    disconnected: Option<Duration>,
     capture: Option<Capture>,
 }
 
@@ -110,6 +112,25 @@ impl OnNode {
     /// It is through with MPI.
     pub fn finalize(&mut self) {
         self.finalized = true;
+        self.disconnected = None;
+    }
+
+    /// Its primary router has no connection to it any more.
+    pub fn disconnect(&mut self, now: Duration) {
+        if !self.finalized {
+            self.disconnected = Some(now);
+        }
+    }
+
+    /// Its primary router has a connection to it. Whether one was lost before, which was not said
+    /// yet.
+    pub fn reconnect(&mut self) -> bool {
+        self.disconnected.take().is_some()
+    }
+
+    /// Whether it has been without a connection for so long, which was not said yet.
+    pub fn stays_disconnected(&mut self, now: Duration, so_long: Duration) -> bool {
+        self.disconnected.take_if(|since| now >= *since + so_long).is_some()
     }
 
     /// An injected failure hits it.

@@ -18,12 +18,13 @@ use crate::machine::outbox::Outbox;
 use crate::machine::output::Ledger;
 use crate::machine::placement::{assign, Destinations};
 use crate::machine::ranks::entry::RankEntry;
+use crate::machine::ranks::incarnation::OnNode;
 use crate::machine::ranks::phases::{Death, RankRecovery, RESTORE_ATTEMPTS};
 use crate::machine::ranks::Ranks;
 use crate::machine::roles::Roles;
 use crate::machine::signal_names::{self, is_own_fault};
 use crate::machine::state::RankStateName;
-use crate::machine::timeouts::{restore_timeout, START_TIMEOUT};
+use crate::machine::timeouts::{restore_timeout, CONNECT_TIMEOUT, START_TIMEOUT};
 use crate::record::Record;
 use eyrie_placement::{Choice, Placement};
 use eyrie_router::RouterCommand;
@@ -219,13 +220,18 @@ impl Recovery<'_> {
         let now = self.out.now();
         let Some(r) = self.ranks.current(instance) else { return };
         r.connected(now);
+        if r.on_node_mut().is_some_and(OnNode::reconnect) {
+            self.out.record(Record::ConnectionLost { instance });
+        }
         self.out.record(Record::Connected { instance });
     }
 
+    /// Said only when the rank has another connection, or has none for a while: one that ends well
+    /// or dies has none either, and its agent's word of that may come after the router's.
     pub fn disconnected(&mut self, instance: RankInstance) {
-        let on_node = self.ranks.current(instance).and_then(|r| r.on_node());
-        if on_node.is_some_and(|on_node| !on_node.has_finalized()) {
-            self.out.record(Record::ConnectionLost { instance });
+        let now = self.out.now();
+        if let Some(on_node) = self.ranks.current(instance).and_then(RankEntry::on_node_mut) {
+            on_node.disconnect(now);
         }
     }
 
@@ -285,9 +291,16 @@ impl Recovery<'_> {
         );
     }
 
-    /// Ranks that did not come up in time, and routers that did not answer.
+    /// Ranks that did not come up in time, or have no connection, and routers that did not answer.
     pub fn watch_ranks(&mut self) {
         let now = self.out.now();
+        for r in self.ranks.iter_mut() {
+            let instance = r.instance();
+            let stays = |on_node: &mut OnNode| on_node.stays_disconnected(now, CONNECT_TIMEOUT);
+            if r.on_node_mut().is_some_and(stays) {
+                self.out.record(Record::ConnectionLost { instance });
+            }
+        }
         let late: Vec<Rank> = (self.ranks.iter())
             .filter(|r| r.until().is_some_and(|until| until <= now))
             .map(RankEntry::rank)
@@ -327,6 +340,47 @@ mod tests {
     use eyrie_wire::control::{Ending, MpiStage, RankReport};
     use eyrie_wire::NodeId;
     use eyrie_wire::{ImageId, Incarnation, StoreId};
+
+    /// What is recorded of the connections of a rank that runs while its router and its agent say
+    /// this, at these seconds.
+    fn connections(events: impl IntoIterator<Item = (u64, Event)>) -> Vec<Record> {
+        let mut machine = Machine::new(Config::of_one_rank());
+        let up = machine.handle(Duration::ZERO, said::joined(NodeId(0)));
+        let (_, instance) = start_of(&up);
+        let none = Duration::ZERO;
+        let started = RankReport::Started { fetched: none, restored: none };
+        for report in [started, RankReport::ProviderLoaded] {
+            machine.handle(Duration::ZERO, said::rank(instance, report));
+        }
+        let mut records = Vec::new();
+        for (second, event) in events {
+            let commands = machine.handle(Duration::from_secs(second), event);
+            let recorded = commands.into_iter().filter_map(|command| match command {
+                Command::Record(record) => Some(record),
+                _ => None,
+            });
+            records.extend(recorded.filter(|record| {
+                matches!(record, Record::Connected { .. } | Record::ConnectionLost { .. })
+            }));
+        }
+        records
+    }
+
+    #[test]
+    fn a_lost_connection_is_said_only_of_a_rank_that_lives() {
+        let instance = RankInstance { rank: Rank(0), incarnation: Incarnation(1) };
+        let gone = || said::disconnected(instance);
+        let [connected, lost] =
+            [Record::Connected { instance }, Record::ConnectionLost { instance }];
+        // The router's word comes before the agent's.
+        let ends = [gone(), said::rank(instance, RankReport::PmiFinalized), Event::Tick];
+        assert_eq!(connections((0..).map(|n| n * 5).zip(ends)), []);
+        let comes_back = [gone(), said::connected(instance), Event::Tick];
+        let said = connections((0..).map(|n| n * 5).zip(comes_back));
+        assert_eq!(said, [lost.clone(), connected]);
+        let stays_away = [gone(), Event::Tick, Event::Tick];
+        assert_eq!(connections((0..).map(|n| n * 5).zip(stays_away)), [lost]);
+    }
 
     fn start_of(commands: &[Command]) -> (NodeId, RankInstance) {
         let start = commands.iter().find_map(said::start);

@@ -255,7 +255,7 @@ mod tests {
         let mut watch = watch();
         assert_eq!(watch.ended(255, s(3)), None);
         watch.line(LineIs::Up, s(3));
-        assert_eq!(watch.look(s(60)), Some(Do::Resume));
+        assert_eq!(watch.look(s(3) + ASK_AGAIN), Some(Do::Resume));
     }
 
     #[test]
