@@ -182,6 +182,8 @@ pub enum DomainSays {
     /// It has no ranks, and all that it has said was confirmed: it ends, and is told nothing any
     /// more.
     Gone,
+    /// It knows that all have confirmed [`DomainSays::Gone`]: no line to it is needed any more.
+    Left,
     /// What its ranks have printed, to the domain that shows it ([`Domains::shows`]): the next
     /// bytes of all that they print, since letters come once and in order.
     Output { stream: StandardStream, bytes: Vec<u8> },

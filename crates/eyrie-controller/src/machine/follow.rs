@@ -110,7 +110,6 @@ impl Machine {
             C::ShownElsewhere => {
                 self.handing_over().stay("another domain shows what ranks print from now on")
             }
-            C::LineOver(domain) => self.exchange().drop_line(domain),
             C::GatewayLost => {
                 self.exchange().lose_lines();
                 self.handing_over().gateway_lost();
@@ -146,6 +145,7 @@ impl Machine {
                     self.succeeding().gone(by);
                 }
             }
+            S::Left => self.parting().left(by),
             S::AskSuccessor { number, wanted } => self.succeeding().asked(by, number, wanted),
             S::CanSucceed { number, result } => self.succeeding().can_succeed(by, number, result),
             S::Successor { is } => self.succeeding().succeeded(by, is),

@@ -26,6 +26,11 @@ impl Machine {
         self.follow();
         self.recovery().watch_ranks();
         self.follow();
+        if self.out.has_started() && !self.out.has_ended() {
+            // Before a role is started on a node that is drained by this.
+            self.precautions().go_on();
+            self.follow();
+        }
         self.look_at_roles();
         if self.out.has_started() && !self.out.has_ended() {
             self.look_at_images_and_moves();
@@ -70,7 +75,6 @@ impl Machine {
         let why = |rank| (rank, self.ages().why_no_image(rank));
         let late = not_begun(&self.out).into_iter().map(why).collect();
         self.asked().give_up(late);
-        self.precautions().go_on();
         self.follow();
         self.mover().watch_live();
         self.mover().watch_stuck_moves();

@@ -13,6 +13,10 @@ use std::time::Duration;
 const AGAIN: Duration = Duration::from_secs(1);
 const AGAIN_AT_MOST: Duration = Duration::from_secs(32);
 
+/// How long without a line a domain that ends while the job goes on can have a new one, unless it
+/// is known to need none: it may not know that it can go.
+const GONE_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// How long the first line may take: also to a domain that a user starts by hand.
 pub const FIRST_LINE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
@@ -59,6 +63,10 @@ pub struct OtherDomain {
     ended: bool,
     /// It had no ranks, and has ended while the job goes on.
     gone: bool,
+    /// It knows that it can go.
+    left: bool,
+    /// It can have no line any more.
+    line_over: bool,
     /// Bytes of output in the letters that it has not confirmed.
     unconfirmed_output: usize,
     /// Bytes of output that have come from it, and those of them of which it knows that they were
@@ -100,6 +108,8 @@ impl OtherDomain {
             finished: None,
             ended: false,
             gone: false,
+            left: false,
+            line_over: false,
             unconfirmed_output: 0,
             printed: 0,
             told_shown: 0,
@@ -172,6 +182,23 @@ impl OtherDomain {
     /// Whether it has ended while the job goes on.
     pub fn is_gone(&self) -> bool {
         self.gone
+    }
+
+    /// It knows that it can go.
+    pub fn leave(&mut self) {
+        self.left = true;
+    }
+
+    /// When the line to it is over, if it has gone and gets no other one before.
+    pub fn line_over_at(&self) -> Option<Duration> {
+        let waits = self.gone && !self.line.up && !self.line_over;
+        let since = self.line.since.filter(|_| !self.left);
+        waits.then(|| since.map_or(Duration::ZERO, |since| since + GONE_TIMEOUT))
+    }
+
+    /// It can have no line any more.
+    pub fn end_line(&mut self) {
+        self.line_over = true;
     }
 
     /// It has ended the job.
@@ -412,5 +439,21 @@ mod tests {
         b.go();
         assert!(b.is_gone() && !b.must_confirm() && b.tell(arrived(2), NOW).is_empty());
         assert_eq!((b.first_line_until(), b.finished()), (None, None));
+    }
+
+    #[test]
+    fn one_that_goes_can_have_another_line_until_it_knows_that_it_can_go() {
+        let mut b = other();
+        b.go();
+        assert_eq!(b.line_over_at(), None, "it may ask");
+        b.set_line(false, NOW);
+        assert_eq!(b.line_over_at(), Some(NOW + GONE_TIMEOUT));
+        b.set_line(true, NOW);
+        assert_eq!(b.line_over_at(), None);
+        b.leave();
+        b.set_line(false, NOW);
+        assert!(b.line_over_at().is_some_and(|at| at <= NOW));
+        b.end_line();
+        assert_eq!(b.line_over_at(), None);
     }
 }

@@ -36,29 +36,27 @@ impl Exchange<'_> {
         // A domain that the job needs no more ends, and its gateway with it.
         let is_over = other.finished().is_some() && self.domains.finished_here.is_some();
         let is_needed = !is_over && !other.is_gone() && other.told_until().is_none();
-        let is_gone = other.is_gone();
-        if changes && up {
+        if changes && up && !other.is_gone() {
             self.out.record(Record::LineUp { domain });
         } else if changes && is_needed {
             self.out.record(Record::LineDown { domain });
         }
-        if is_gone && !up {
-            // The next gateway is told with its configuration.
-            return if changes {
-                self.drop_line(id)
-            };
-        }
         self.send(id, letters);
     }
 
-    /// The line to a domain that has ended is not made again. As long as it is up, that one may ask
-    /// once more whether it may go.
-    pub fn drop_line(&mut self, id: DomainId) {
+    /// No line is made any more to domains that have gone and need none.
+    fn drop_lines(&mut self) {
+        let now = self.out.now();
         let gateway = self.config.gateway_router();
         let (Some(domains), Some(gateway)) = (&mut self.config.domains, gateway) else { return };
-        domains.end(id);
-        let command = RouterCommand::Domains(domains.clone());
-        self.out.push(Command::Send(ToPeer::Router(gateway, command)));
+        for (id, other) in &mut self.domains.all {
+            if other.line_over_at().is_some_and(|at| at <= now) {
+                other.end_line();
+                domains.end(*id);
+                let command = RouterCommand::Domains(domains.clone());
+                self.out.push(Command::Send(ToPeer::Router(gateway, command)));
+            }
+        }
     }
 
     /// The gateway is gone, and with it all lines.
@@ -84,6 +82,7 @@ impl Exchange<'_> {
         if self.out.has_ended() {
             return;
         }
+        self.drop_lines();
         self.finish_of_those_without_ranks();
         let late = self.never_came().or_else(|| self.out_of_reach()).or_else(|| self.is_alone());
         if let Some(text) = late {
@@ -348,7 +347,7 @@ pub(super) fn is_of(domains: &Domains, id: DomainId, entry: &Entry) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::trial::{end, told, Job, B};
+    use super::super::trial::{end, told, Job, B, GATEWAY};
     use super::*;
     use crate::machine::{said, Event};
     use eyrie_router::RouterEvent;
@@ -414,6 +413,37 @@ mod tests {
         let letter = Letter { number: 1, heard: 0, says: Some(DomainSays::Finished { code: 0 }) };
         let event = RouterEvent::FromDomain { domain: B, letter };
         assert!(job.trial.handle(said::router(RouterId(0), event)).is_empty());
+    }
+
+    #[test]
+    fn a_domain_that_goes_gets_another_line_until_it_knows_that_it_can_go() {
+        let has_key = |commands: &[Command]| {
+            commands.iter().find_map(|command| match command {
+                Command::Send(ToPeer::Router(GATEWAY, RouterCommand::Domains(domains))) => {
+                    Some(domains.key(B).is_some())
+                }
+                _ => None,
+            })
+        };
+        let gone = || {
+            let mut job = Job::new();
+            job.trial.machine.domains.all.get_mut(&B).unwrap().go();
+            job
+        };
+        // The confirmation was lost with a gateway, or with the line: it asks once more.
+        let mut job = gone();
+        assert_eq!(has_key(&job.line(false)), None);
+        let mut up = job.line(true);
+        up.extend(job.says(0, DomainSays::Left));
+        assert_eq!(has_key(&up), None);
+        assert_eq!(has_key(&job.line(false)), Some(false));
+        // It has ended, and its last word was lost.
+        let mut job = gone();
+        assert_eq!(has_key(&job.line(false)), None);
+        job.trial.now += Duration::from_secs(61);
+        assert_eq!(has_key(&job.trial.handle(Event::Tick)), Some(false));
+        job.trial.now += Duration::from_secs(61);
+        assert_eq!(has_key(&job.trial.handle(Event::Tick)), None, "it is told once");
     }
 
     #[test]

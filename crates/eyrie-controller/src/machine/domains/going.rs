@@ -1,6 +1,7 @@
 //! A domain that all ranks have left ends while the job goes on. First all that it has said is
-//! confirmed. Then it tells that it goes, and ends when all know that. It must never go while
-//! another domain may wait for a letter of it.
+//! confirmed. Then it tells that it goes, and ends when all know that; they keep a line for it until
+//! it says that it knows that they do. It must never go while another domain may wait for a letter
+//! of it.
 
 use super::{Going, OtherDomains, FINISH_TIMEOUT};
 use crate::machine::config::Config;
@@ -43,6 +44,8 @@ impl Parting<'_> {
                 let own = self.config.domains.as_ref().map(|domains| domains.own().name.clone());
                 self.out.record(Record::DomainGone { domain: own.unwrap_or_default() });
                 self.domains.going = Some(Going::Gone);
+                let says = Box::new(DomainSays::Left);
+                self.out.follows(Consequence::Tell { to: None, says });
                 self.out.end(0, None);
             }
             _ => {}
@@ -56,10 +59,13 @@ impl Parting<'_> {
         };
         other.go();
         let domain = other.name().to_string();
-        let is_up = other.line().up;
         self.out.record(Record::DomainGone { domain });
-        if !is_up {
-            self.out.follows(Consequence::LineOver(id));
+    }
+
+    /// Another domain knows that it can go.
+    pub fn left(&mut self, id: DomainId) {
+        if let Some(other) = self.domains.all.get_mut(&id).filter(|other| other.is_gone()) {
+            other.leave();
         }
     }
 }

@@ -295,6 +295,7 @@ impl OtherDomains {
         let finished = finished.into_iter().chain(self.going.as_ref().and_then(Going::until));
         let leave = self.succession.next();
         let told = self.all.values().filter_map(OtherDomain::told_until);
+        let told = told.chain(self.all.values().filter_map(OtherDomain::line_over_at));
         let joining = self.joining.as_ref().map(Joining::until);
         let coming = self.coming.and_then(|coming| coming.until());
         let rest = leave.into_iter().chain(told).chain(joining).chain(coming);

@@ -144,9 +144,10 @@ impl Precautions<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::roles::trial::Trial;
     use crate::machine::{said, Command, Event, Machine, ToPeer};
     use eyrie_interface::Order;
-    use eyrie_wire::control::{FromAgent, RankReport, ToAgent};
+    use eyrie_wire::control::{FromAgent, RankReport, RoleKind, ToAgent};
     use eyrie_wire::{Incarnation, Rank, RankInstance};
     use std::time::Duration;
 
@@ -251,6 +252,23 @@ mod tests {
         machine.out.look_now();
         commands.extend(machine.handle(Duration::from_secs(4), Event::Tick));
         assert!(drains(&commands), "{commands:?}");
+    }
+
+    #[test]
+    fn nothing_starts_on_a_node_that_is_drained_again_as_soon_as_it_is_undrained() {
+        let node = NodeId(1);
+        let mut trial = Trial::new(Config::with_roles_on(2));
+        trial.handle(Event::Drain { request: Some(1), node });
+        trial.now += Duration::from_secs(1);
+        trial.handle(Event::Tick);
+        let stores = |trial: &Trial| trial.machine.roles.of_kind_on(RoleKind::Store, node);
+        assert!(stores(&trial).is_empty());
+        let (rule, what, said) = ("heat".into(), "it".into(), "so".into());
+        let finding = Finding { rule, what, state: HealthState::Failing, said };
+        trial.handle(said::agent(node, FromAgent::Found(finding)));
+        let commands = trial.handle(Event::Undrain { request: 2, node });
+        assert!(drains(&commands), "{commands:?}");
+        assert!(stores(&trial).is_empty());
     }
 
     #[test]

@@ -81,8 +81,6 @@ pub enum Consequence {
     DomainLeaves { to: DomainId, request: Option<RequestId> },
     /// Another domain shows the job from now on.
     ShownElsewhere,
-    /// A domain has ended, and the line to it is down for good.
-    LineOver(DomainId),
     /// A router of this domain is gone, and another one takes over.
     RouterLost,
     /// The gateway to other domains is gone, and the lines to them with it.

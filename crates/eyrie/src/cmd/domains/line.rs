@@ -1,5 +1,5 @@
-//! The line to the `eyrie run` that has started a domain's controller, or resumed it. It brings a
-//! bad end, which the gateways may not. Its own end means nothing where these have a line.
+//! The line to the `eyrie run` that has started a domain's controller, or resumed it. It brings an
+//! end of the job that the gateways may not. Its own end means nothing where these have a line.
 
 use super::order::Told;
 use eyrie_controller::runtime::{FromOutside, Stop};

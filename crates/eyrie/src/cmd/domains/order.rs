@@ -1,7 +1,7 @@
 //! What the controller of another domain is told over its standard input: its part of the job and
-//! the variables of the environment, and then a bad end, when it comes. Who can read it
-//! can pretend to be the gateway of that domain. So it goes over ssh, or lies in a file that only
-//! the user can read.
+//! the variables of the environment, and then how the job has ended, where that is to be told. Who
+//! can read it can pretend to be the gateway of that domain. So it goes over ssh, or lies in a file
+//! that only the user can read.
 
 use anyhow::{bail, Context};
 use eyrie_controller::hosts::Host;
@@ -61,7 +61,8 @@ pub struct Order {
 /// What follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Told {
-    /// The job has ended badly where it was started, which the gateways may not have said.
+    /// The job has ended where it was started: badly, which the gateways may not have said, or
+    /// while this domain had no controller.
     Ended { code: i32 },
 }
 

@@ -31,9 +31,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long the controllers of other domains may take to end after the job has ended here, until it
-/// is said; and how long once their connections are closed.
+/// is said; and how long once they are told: they wait for 10 s until others know it.
 const END_TIMEOUT: Duration = Duration::from_secs(25);
-const CLOSED_TIMEOUT: Duration = Duration::from_secs(10);
+const TOLD_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long the rest of what they have printed may take.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(10);
@@ -136,8 +136,8 @@ struct Remote {
     resume: OsString,
     /// The last connection.
     connection: Connection,
-    /// It has ended.
-    has_ended: bool,
+    /// With which code it has ended.
+    ended: Option<i32>,
 }
 
 /// The controllers of the other domains.
@@ -167,6 +167,20 @@ struct Started {
     files: Vec<PathBuf>,
 }
 
+impl Started {
+    /// The next one whose connection has ended, with the code.
+    fn next_end(&mut self, ends: &Receiver<(Pid, Option<i32>)>) -> Option<(&mut Remote, i32)> {
+        let (at, code) = ends.try_iter().find_map(|(pid, code)| {
+            let at = self.remotes.iter().position(|remote| remote.connection.pid() == pid)?;
+            // By a signal: the connection has failed.
+            Some((at, code.unwrap_or(SSH_FAILED)))
+        })?;
+        let remote = &mut self.remotes[at];
+        remote.ended = Some(code);
+        Some((remote, code))
+    }
+}
+
 impl Starter {
     /// Starts a domain's controller, or shows how it is started by hand. `now`: since the start of
     /// the first ones.
@@ -188,8 +202,7 @@ impl Starter {
                 let place = Place { name: ssh.name.clone(), destination: ssh.destination.clone() };
                 let watch = Watch::new(place, self.command.resume_by_hand(&job), now);
                 let resume = self.command.resume(&job);
-                let has_ended = false;
-                let remote = Remote { domain, watch, ssh, resume, connection, has_ended };
+                let remote = Remote { domain, watch, ssh, resume, connection, ended: None };
                 self.started.remotes.push(remote);
             }
             Via::Manual => {
@@ -257,17 +270,20 @@ impl Sites {
                 remote.connection.tell(Told::Ended { code });
             }
         }
-        if !self.await_ends(END_TIMEOUT, &mut remotes) {
-            for Remote { watch, .. } in remotes.iter().filter(|remote| !remote.has_ended) {
+        if !self.await_ends(END_TIMEOUT, code, &mut remotes) {
+            for Remote { watch, .. } in remotes.iter().filter(|remote| remote.ended.is_none()) {
                 let name = watch.name();
                 out::say(format!(
-                    "eyrie: domain {name}: its controller has not ended yet: the connection to it \
-                     is closed"
+                    "eyrie: domain {name}: its controller has not ended yet: it is told once more \
+                     that the job has ended"
                 ));
             }
-            // They find out that the line to them has ended.
-            remotes.iter_mut().for_each(|remote| remote.connection.close());
-            self.await_ends(CLOSED_TIMEOUT, &mut remotes);
+            // They may have no line to learn it by.
+            for remote in &mut remotes {
+                remote.connection.tell(Told::Ended { code });
+                remote.connection.close();
+            }
+            self.await_ends(TOLD_TIMEOUT, code, &mut remotes);
         }
         remotes.iter_mut().for_each(|remote| remote.connection.kill());
         let until = Instant::now() + OUTPUT_TIMEOUT;
@@ -278,14 +294,13 @@ impl Sites {
         }
     }
 
-    /// Whether all have ended within this time, and before a signal asks not to wait.
-    fn await_ends(&self, within: Duration, remotes: &mut [Remote]) -> bool {
+    /// Whether all have ended within this time, and before a signal asks not to wait. `code`: that
+    /// of the job.
+    fn await_ends(&self, within: Duration, code: i32, remotes: &mut [Remote]) -> bool {
         let until = Instant::now() + within;
         loop {
-            for remote in remotes.iter_mut() {
-                remote.has_ended |= remote.connection.has_ended();
-            }
-            if remotes.iter().all(|remote| remote.has_ended) {
+            let ended = remotes.iter_mut().map(|remote| remote.has_ended(code));
+            if ended.fold(true, |all, this| all && this) {
                 return true;
             }
             if Instant::now() >= until || self.asked.swap(false, Ordering::Relaxed) {
@@ -359,21 +374,19 @@ impl Watching {
                 self.start(new, now);
             }
             self.hear_of_lines(now);
-            let Starter { started: Started { remotes, .. }, to_job, .. } = &mut self.starter;
-            while let Ok((pid, code)) = self.ends.try_recv() {
-                let of_it = remotes.iter_mut().find(|r| r.connection.pid() == pid);
-                let Some(remote) = of_it else { continue };
-                remote.has_ended = true;
-                let done = remote.watch.ended(code.unwrap_or(1), now);
+            let Starter { started, to_job, .. } = &mut self.starter;
+            while let Some((remote, code)) = started.next_end(&self.ends) {
+                let done = remote.watch.ended(code, now);
                 done.into_iter().for_each(|done| remote.carry_out(done, now, to_job));
             }
-            for remote in remotes {
+            for remote in &mut started.remotes {
                 if let Some(done) = remote.watch.look(now) {
                     remote.carry_out(done, now, to_job);
                 }
             }
         }
         self.hear_of_lines(begun.elapsed());
+        while self.starter.started.next_end(&self.ends).is_some() {}
         Watched { started: self.starter.started, has_left: self.has_left }
     }
 
@@ -399,6 +412,28 @@ impl Watching {
 }
 
 impl Remote {
+    /// Whether its controller has ended, after the job has ended here with this code. In the place
+    /// of one that has died another one is told that, once: the domain's agents would wait for it
+    /// until their --orphan-timeout.
+    fn has_ended(&mut self, code: i32) -> bool {
+        self.ended = self.ended.or_else(|| self.connection.ended());
+        if self.ended == Some(SSH_FAILED) && self.watch.leave_alone() {
+            let name = self.watch.name();
+            out::say(format!(
+                "eyrie: domain {name}: its controller has died, or the connection to it has \
+                 failed. It is told once more that the job has ended"
+            ));
+            match self.ssh.start(&self.resume, None) {
+                Ok(connection) => {
+                    connection.tell(Told::Ended { code });
+                    (self.connection, self.ended) = (connection, None);
+                }
+                Err(e) => out::say(format!("eyrie: {e:#}")),
+            }
+        }
+        self.ended.is_some()
+    }
+
     /// The line to the domain has changed.
     fn line(&mut self, line: LineIs, now: Duration) {
         self.watch.line(line, now);
@@ -419,7 +454,7 @@ impl Remote {
             Do::Resume => {
                 self.watch.connected(now);
                 match self.ssh.start(&self.resume, None) {
-                    Ok(connection) => (self.connection, self.has_ended) = (connection, false),
+                    Ok(connection) => (self.connection, self.ended) = (connection, None),
                     Err(e) => {
                         out::say(format!("eyrie: {e:#}"));
                         // As when ssh does not reach the host: it is tried again.

@@ -6,7 +6,7 @@ use super::output;
 use anyhow::Context;
 use eyrie_cli::out;
 use eyrie_controller::runtime::{FromOutside, Spared, Stop};
-use eyrie_host::shell;
+use eyrie_host::shell::{self, SSH_FAILED};
 use eyrie_supervision::{in_own_session, with_no_signal_blocked};
 use eyrie_transport::frame;
 use rustix::process::Pid;
@@ -102,10 +102,13 @@ impl Connection {
         self.told = None;
     }
 
-    /// Whether it has ended.
-    pub fn has_ended(&mut self) -> bool {
-        // The job may have reaped it.
-        self.child.try_wait().map_or(true, |ended| ended.is_some())
+    /// With which code it has ended.
+    pub fn ended(&mut self) -> Option<i32> {
+        match self.child.try_wait() {
+            Ok(ended) => ended.map(|status| status.code().unwrap_or(SSH_FAILED)),
+            // The job has reaped it, and said so.
+            Err(_) => Some(0),
+        }
     }
 
     /// Ends it.

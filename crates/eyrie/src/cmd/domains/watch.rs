@@ -166,6 +166,12 @@ impl Watch {
         })
     }
 
+    /// Nothing more is done. Whether something was to be done until now, for a domain that is there.
+    pub fn leave_alone(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.state, State::LeftAlone);
+        self.line.is_some() && !matches!(before, State::LeftAlone)
+    }
+
     /// What is due.
     pub fn look(&mut self, now: Duration) -> Option<Do> {
         match &self.state {
@@ -336,6 +342,17 @@ mod tests {
         }
         let Stop { code, cause } = stop(watch.look(now + ASK_AGAIN * 2));
         assert!(code == 1 && cause.contains("no line to it"), "{cause}");
+    }
+
+    #[test]
+    fn what_has_died_when_the_job_has_ended_is_seen_to_once() {
+        let mut watch = watch();
+        watch.line(LineIs::Up, s(1));
+        watch.ended(255, s(50));
+        assert!(watch.leave_alone() && !watch.leave_alone());
+        let mut never = self::watch();
+        never.ended(255, s(3));
+        assert!(!never.leave_alone(), "it was not started");
     }
 
     #[test]
