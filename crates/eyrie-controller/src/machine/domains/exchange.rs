@@ -440,10 +440,13 @@ mod tests {
         // It has ended, and its last word was lost.
         let mut job = gone();
         assert_eq!(has_key(&job.line(false)), None);
-        job.trial.now += Duration::from_secs(61);
-        assert_eq!(has_key(&job.trial.handle(Event::Tick)), Some(false));
-        job.trial.now += Duration::from_secs(61);
-        assert_eq!(has_key(&job.trial.handle(Event::Tick)), None, "it is told once");
+        let mut looks = |seconds| {
+            let machine = &mut job.trial.machine;
+            machine.out.set_now(Duration::from_secs(seconds));
+            machine.exchange().look();
+            has_key(&machine.out.take_commands())
+        };
+        assert_eq!([1, 61, 122].map(|at| looks(at)), [None, Some(false), None]);
     }
 
     #[test]
