@@ -11,6 +11,9 @@ use eyrie_wire::domains::Domain;
 /// `scripts/test.sh more_unit` does.
 const SCHEDULES: u64 = 1_000;
 
+/// What a user says who sees that the job has ended at another site.
+const ENDED_SOMEWHERE: &str = "domain somewhere has ended";
+
 /// A domain's users see, and tell the others, that another one has ended, when nothing of it
 /// arrives for so long: in life, `eyrie run` sees the end of each domain's controller.
 const SEEN_AFTER: Duration = Duration::from_secs(30);
@@ -277,7 +280,7 @@ impl Sites {
         for site in 0..3 {
             let cluster = &mut self.clusters[site];
             if cluster.ended.is_none() && !cluster.machine.has_ended() {
-                let cause = "domain somewhere has ended".into();
+                let cause = ENDED_SOMEWHERE.into();
                 cluster.now = self.now;
                 cluster.handle(Event::Stop { code, cause });
                 self.stepped(site);
@@ -287,10 +290,13 @@ impl Sites {
 
     /// What must be so in the end; whether the job has come to a good end.
     fn check_end(&self) -> bool {
-        let of_own = |cluster: &&Cluster| {
-            let cause = cluster.cause.as_deref();
-            cause.is_some_and(|cause| !cause.starts_with("domain "))
+        // What another domain, or a user, has told has that in front of it.
+        let of_other = |cause: &str| {
+            let told = cause.strip_prefix("domain ").and_then(|rest| rest.split_once(' '));
+            told.is_some_and(|(name, _)| name.ends_with(':')) || cause == ENDED_SOMEWHERE
         };
+        let of_own =
+            |cluster: &&Cluster| cluster.cause.as_deref().is_some_and(|cause| !of_other(cause));
         let failed = self.clusters.iter().filter(of_own).count();
         let codes: Vec<Option<i32>> = self.clusters.iter().map(|cluster| cluster.ended).collect();
         let is_good = failed == 0;
