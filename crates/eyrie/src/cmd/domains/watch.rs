@@ -166,7 +166,8 @@ impl Watch {
         })
     }
 
-    /// Nothing more is done. Whether something was to be done until now, for a domain that is there.
+    /// Nothing more is done. Whether something was to be done until now, for a domain that is
+    /// there.
     pub fn leave_alone(&mut self) -> bool {
         let before = std::mem::replace(&mut self.state, State::LeftAlone);
         self.line.is_some() && !matches!(before, State::LeftAlone)
