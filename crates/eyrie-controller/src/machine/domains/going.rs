@@ -1,6 +1,7 @@
 //! A domain that all ranks have left ends while the job goes on. First all that it has said is
-//! confirmed. Then it tells that it goes, and ends when all know that. They keep a line for it until
-//! it says that it knows that. It must never go while another domain may wait for a letter of it.
+//! confirmed. Then it tells that it goes, and ends when all know that. They keep a line for it
+//! until it says that it knows that. It must never go while another domain may wait for a letter of
+//! it.
 
 use super::{Going, OtherDomains, FINISH_TIMEOUT};
 use crate::machine::config::Config;
