@@ -440,13 +440,13 @@ mod tests {
         // It has ended, and its last word was lost.
         let mut job = gone();
         assert_eq!(has_key(&job.line(false)), None);
-        let mut looks = |seconds| {
+        let looks = |seconds| {
             let machine = &mut job.trial.machine;
             machine.out.set_now(Duration::from_secs(seconds));
             machine.exchange().look();
             has_key(&machine.out.take_commands())
         };
-        assert_eq!([1, 61, 122].map(|at| looks(at)), [None, Some(false), None]);
+        assert_eq!([1, 61, 122].map(looks), [None, Some(false), None]);
     }
 
     #[test]

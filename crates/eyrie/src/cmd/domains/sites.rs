@@ -299,8 +299,9 @@ impl Sites {
     fn await_ends(&self, within: Duration, code: i32, remotes: &mut [Remote]) -> bool {
         let until = Instant::now() + within;
         loop {
-            let ended = remotes.iter_mut().map(|remote| remote.has_ended(code));
-            if ended.fold(true, |all, this| all && this) {
+            // Each is looked at.
+            let running = remotes.iter_mut().map(|remote| u32::from(!remote.has_ended(code)));
+            if running.sum::<u32>() == 0 {
                 return true;
             }
             if Instant::now() >= until || self.asked.swap(false, Ordering::Relaxed) {
