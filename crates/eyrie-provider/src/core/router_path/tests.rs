@@ -742,8 +742,9 @@ fn killed_ranks_compute_what_undisturbed_ones_do() {
         let kills = sum & 0xffff_ffff;
         let lost = sum >> 32;
         assert!(kills > SCHEDULES && lost > SCHEDULES, "{kills} kills, {lost} lost");
+        // Other tests add theirs, as many as they have come to.
         let moves = lost::MOVES.load(Ordering::Relaxed);
-        assert!(moves > SCHEDULES / 4, "{moves} moves");
+        assert!(moves > SCHEDULES / 10, "{moves} moves");
     }
 }
 
