@@ -9,7 +9,7 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Where directories of jobs are unless the user chooses another place. It exists on each host for
 /// as long as a job may run; the directory of a login session goes away with the session.
@@ -122,6 +122,9 @@ pub fn mark(dir: &Path, mark: &Mark) -> io::Result<File> {
         options.read(true).write(true).create_new(true).mode(0o600).open(dir.join(LOCK))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     lock.write_all(mark.text().as_bytes())?;
+    // The system's own time of it is the same for all that is written within some milliseconds:
+    // which of two jobs is older could not be told.
+    lock.set_modified(SystemTime::now())?;
     Ok(lock)
 }
 
@@ -301,6 +304,18 @@ mod tests {
         let kvsname = "k".into();
         assert_eq!(a.mark, Mark { name, run, kvsname, ranks: 3, launched: true });
         assert_eq!(jobs(home.path()), [a]);
+    }
+
+    #[test]
+    fn of_two_jobs_that_start_at_once_the_first_one_is_older() {
+        for _ in 0..100 {
+            let home = tempfile::tempdir().unwrap();
+            let (first, _lock) = job(home.path(), "2", true);
+            let controller = open(&first.path, CONTROLLER, true).unwrap();
+            flock(&controller, FlockOperation::LockExclusive).unwrap();
+            let (second, _lock) = job(home.path(), "1", true);
+            assert_eq!((rival(&first), rival(&second)), (None, Some(Rival::Runs)));
+        }
     }
 
     #[test]
