@@ -21,6 +21,7 @@ import subprocess
 import time
 
 from jobs import EYRIE, ROOT, Job, example
+from jobs import main as in_workshop
 from turns import figures, in_turns
 from ways import Way
 
@@ -53,7 +54,10 @@ def agent_ns(interval):
         time.sleep(2)
         before, began = computed_ns(agent), time.monotonic()
         time.sleep(LASTS_S)
-        return (computed_ns(agent) - before) / (time.monotonic() - began)
+        computed = (computed_ns(agent) - before) / (time.monotonic() - began)
+        job.process.terminate()
+        job.wait()
+        return computed
 
 
 def model(runs):
@@ -77,7 +81,7 @@ def main():
     arguments.add_argument("--model", action="store_true")
     args = arguments.parse_args()
     if args.model:
-        return model(args.runs)
+        return in_workshop(lambda: model(args.runs))
     intervals = ["off", *(args.monitor or ["1s", "100ms"])]
     way = Way("eyrie", (EYRIE, "run", "--checkpoint-every", "off"))
 
