@@ -22,7 +22,7 @@ import subprocess
 import tempfile
 import time
 
-from jobs import EYRIE, ROOT, await_condition, check, example, main, workshop
+from jobs import EYRIE, ROOT, await_condition, check, example, main, python_program, workshop
 from page import Page
 from sites import Sites, SitesJob
 from turns import figures, in_turns
@@ -269,14 +269,42 @@ def moves(rounds, only=""):
     return "\n".join(lines)
 
 
+# Ranks 0 and 1 send 8 B to and fro for so many seconds, and so do 2 and 3, with pauses.
+PAIRS = """
+import json, sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+other = world.rank ^ 1
+going, took = bytearray(b"1" * 8), []
+world.Barrier()
+until = time.perf_counter() + float(sys.argv[1])
+while going[0] == ord("1"):
+    began = time.perf_counter()
+    if world.rank % 2:
+        world.Recv(going, other)
+        world.Send(going, other)
+        continue
+    if began > until:
+        going[:] = b"0" * 8
+    world.Send(going, other)
+    world.Recv(going, other)
+    took.append((time.perf_counter() - began) / 2 * 1e6)
+    if world.rank:
+        time.sleep(0.001)
+if world.rank == 0:
+    took.sort()
+    at = lambda share: took[int(share * (len(took) - 1))]
+    print(json.dumps({"median_us": at(0.5), "p90_us": at(0.9), "max_us": at(1)}), flush=True)
+"""
+
+
 def ping_pong_beside(sites, recoveries):
     """Messages of 8 B to and fro between two domains for a while, in a third one of which ranks are
     killed and recovered again and again, or not. What the program prints, and how many were."""
-    words = ("--min", 8, "--max", 8, "--repetitions", 10_000_000, "--budget-ms", GAPS_MS)
-    program = example("pingpong", *words, ranks=4)
+    program = python_program(PAIRS, GAPS_MS / 1000)
     options = ("--checkpoint-every", "off", "--log-memory", "2GiB")
     with SitesJob(sites, program, *options, ranks=["0", "1", "2,3"]) as job:
-        job.await_messages(100)
+        job.await_event_of(THIRD, "library")
         argv = [EYRIE, "checkpoint", "--dir", job.base, job.name]
         ran = sites.run(sites.sites[THIRD].gateway, argv)
         check(ran.returncode == 0, f"eyrie checkpoint: {ran.stderr}")
