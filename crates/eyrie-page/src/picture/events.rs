@@ -176,7 +176,7 @@ impl Picture {
         }
     }
 
-    /// A rank has failed, or its node is lost: its recovery begins, and its move is given up.
+    /// A rank has failed, or its node is lost: its recovery begins, and its move ends.
     fn lose(&mut self, rank: Rank, node: Option<NodeId>, cause: &Cause, time: f64) {
         let known = self.recoveries.has(|of| {
             of.rank == rank && !of.is_over() && of.placed.is_none() && of.restored.is_none()

@@ -158,18 +158,18 @@ fn images_are_taken_and_fail() {
     assert_eq!(picture.ranks[2].get().overdue, None);
 }
 
+/// A round of a move of the rank to node 2.
+fn round_of(rank: Rank, round: u32) -> Record {
+    let image = ImageId(u64::from(round));
+    let took = Duration::from_millis(10);
+    Record::MoveRound { rank, node: NodeId(2), image, round, bytes: 100, took }
+}
+
 #[test]
 fn a_move_goes_round_by_round() {
     let mut picture = started();
     let rank = Rank(3);
-    let round = |round| Record::MoveRound {
-        rank,
-        node: NodeId(2),
-        image: ImageId(u64::from(round)),
-        round,
-        bytes: 100,
-        took: Duration::from_millis(10),
-    };
+    let round = |number| round_of(rank, number);
     picture.event(1.0, &round(1));
     picture.event(1.1, &round(2));
     assert_eq!(doing(&picture)[3], Activity::Moves);
@@ -195,14 +195,7 @@ fn a_move_goes_round_by_round() {
 fn a_move_that_is_given_up_ends() {
     let mut picture = started();
     let rank = Rank(3);
-    let round = |round| Record::MoveRound {
-        rank,
-        node: NodeId(2),
-        image: ImageId(u64::from(round)),
-        round,
-        bytes: 100,
-        took: Duration::from_millis(10),
-    };
+    let round = |number| round_of(rank, number);
     picture.event(1.0, &round(1));
     picture.event(1.1, &round(2));
     // The rank fails on its way.

@@ -424,15 +424,23 @@ impl Remote {
                 "eyrie: domain {name}: its controller has died, or the connection to it has \
                  failed. It is told once more that the job has ended"
             ));
-            match self.ssh.start(&self.resume, None) {
-                Ok(connection) => {
-                    connection.tell(Told::Ended { code });
-                    (self.connection, self.ended) = (connection, None);
-                }
+            match self.start_again() {
+                Ok(()) => self.connection.tell(Told::Ended { code }),
                 Err(e) => out::say(format!("eyrie: {e:#}")),
             }
         }
         self.ended.is_some()
+    }
+
+    /// Starts another controller in the place of one that has died. Where one runs, nothing comes
+    /// of it.
+    ///
+    /// # Errors
+    /// When the process cannot be made.
+    fn start_again(&mut self) -> anyhow::Result<()> {
+        self.connection = self.ssh.start(&self.resume, None)?;
+        self.ended = None;
+        Ok(())
     }
 
     /// The line to the domain has changed.
@@ -454,14 +462,11 @@ impl Remote {
             }
             Do::Resume => {
                 self.watch.connected(now);
-                match self.ssh.start(&self.resume, None) {
-                    Ok(connection) => (self.connection, self.ended) = (connection, None),
-                    Err(e) => {
-                        out::say(format!("eyrie: {e:#}"));
-                        // As when ssh does not reach the host: it is tried again.
-                        let done = self.watch.ended(SSH_FAILED, now);
-                        done.into_iter().for_each(|done| self.carry_out(done, now, job));
-                    }
+                if let Err(e) = self.start_again() {
+                    out::say(format!("eyrie: {e:#}"));
+                    // As when ssh does not reach the host: it is tried again.
+                    let done = self.watch.ended(SSH_FAILED, now);
+                    done.into_iter().for_each(|done| self.carry_out(done, now, job));
                 }
             }
         }
